@@ -66,6 +66,26 @@ def test_frames_are_what_was_written_whichever_are_asked_for(kind, codec, betwee
     assert ps.video.decode(data, [7], channels=1).shape == (1, 48, 64, 1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "codec", "most"), [("mp4", "libx264", 2), ("matroska", "mpeg4", 2), ("mpegts", "mpeg2video", 10)]
+)
+def test_a_clip_decodes_its_own_frames_and_those_since_the_key_before_it(kind, codec, most, monkeypatch):
+    """MPEG-TS is searched by the time of decoding, and may lead behind the key frame that is needed."""
+    data, decoded, from_place = written(kind, codec), [], reading._from
+
+    def counted(*arguments):
+        for frame in from_place(*arguments):
+            decoded.append(frame)
+            yield frame
+
+    monkeypatch.setattr(reading, "_from", counted)
+    assert numbers(ps.video.decode(data, range(12, 34))) == list(range(12, 34))
+    assert len(decoded) <= 34 - 10 + most
+    decoded.clear()
+    assert numbers(ps.video.decode(data, [1, 2, 38])) == [1, 2, 38]
+    assert len(decoded) <= 3 + 9 + 2 * most
+
+
 def test_frames_by_time_and_what_a_video_is():
     info = ps.video.info(VIDEO)
     assert (info.frames, info.height, info.width, info.rate, info.codec) == (COUNT, 48, 64, 25, "mpeg4")

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from threading import Lock
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import av
 import numpy as np
 import numpy.typing as npt
+from av.video.reformatter import VideoReformatter
 
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.formats.files import has_protocol
@@ -31,8 +33,8 @@ class _Index:
 
     Attributes:
         shown: the times of the frames, sorted.
-        keys: the frames that need no others: when each is shown, and what to seek to come to it. Frames stand in a
-            file in the order of decoding, so the two differ.
+        keys: the frames that need no others: when each is shown, and when it is decoded. Some kinds of files are
+            searched by the first, which leads to an earlier key frame in others, and some by the second.
     """
 
     shown: tuple[int, ...]
@@ -130,6 +132,8 @@ def _index_of(source: Source, container: Any, stream: Any, name: str) -> _Index:
 _kept: Final[dict[tuple[str, int, int], _Index]] = {}
 _keeping: Final = Lock()
 _MOST_KEPT: Final = 256
+_FRAMES_LOST: Final = 4
+"""About how many frames a decoder has begun that are lost when it goes elsewhere."""
 
 
 def _version(source: Source) -> tuple[str, int, int] | None:
@@ -170,23 +174,28 @@ def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbe
     number_of = {time: number for number, time in enumerate(index.shown)}
     decoded: Iterator[Any] = iter(())
     last: int | None = None
+    converter = VideoReformatter()  # a frame's own would be prepared anew for each, which takes longer than converting
     for time in wanted:
         key = bisect_right(index.keys, time, key=itemgetter(0)) - 1
         what = f"{name}: frame {number_of[time]} of {len(index.shown)}"
         frame = None
-        if last is not None and (key < 0 or index.keys[key][0] <= last):
+        if last is not None:
+            skipped = number_of[time] - number_of[last]
+            if key < 0 or skipped <= number_of[time] - number_of[index.keys[key][0]] + _FRAMES_LOST:
+                frame = _next_at(decoded, time, what)
+        places = (place for number in range(key, -1, -1) for place in dict.fromkeys(index.keys[number]))
+        for place in () if frame is not None else chain(places, [min(index.start, 0)]):
+            decoded = _from(container, stream, place)
             frame = _next_at(decoded, time, what)
-        while frame is None and key >= -1:  # files whose own index is not exact lead behind the key that is looked for
-            decoded = _from(container, stream, index.keys[key][1] if key >= 0 else min(index.start, 0))
-            frame = _next_at(decoded, time, what)
-            key -= 1
+            if frame is not None:
+                break
         if frame is None:
             raise ElementError(f"{what} cannot be decoded: it is damaged")
         if (frame.height, frame.width) != clip.shape[1:3]:
             raise ElementError(
                 f"{what} has {frame.height} x {frame.width} pixels, expected {clip.shape[1]} x {clip.shape[2]}"
             )
-        pixels = frame.to_ndarray(format="gray" if clip.shape[3] == 1 else "rgb24")
+        pixels = converter.reformat(frame, format="gray" if clip.shape[3] == 1 else "rgb24").to_ndarray()
         for row in rows[time]:
             clip[row] = pixels.reshape(clip.shape[1:])
         last = time
