@@ -75,6 +75,8 @@ class Block:
 
     def repeated(self, count: int) -> "Block":
         """A block of one row as `count` equal rows, without copying it."""
+        if count == 1:
+            return self
         columns = tuple(np.broadcast_to(column, (count, *column.shape[1:])) for column in self.columns)
         return Block(columns, self.structure, count)
 

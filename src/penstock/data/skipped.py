@@ -279,6 +279,8 @@ class SkipLog:
 
     def snapshot(self) -> Any:
         """What was left out, as plain data for a state; None if nothing was."""
+        if not self._count:
+            return None
         with self._lock:
             if self._snapshot is None and self._count:
                 rows = [[row.node, row.site, row.position, row.error] for row in self._rows]

@@ -144,11 +144,14 @@ class Slices(Node):
     def arguments(self) -> list[str]:
         return [f"{column.dtype}{list(column.shape)}" for column in self.columns]
 
+    @cached_property
+    def _row(self) -> Block:
+        return Block(self.columns, self.structure, self.length).read_only()
+
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        block = Block(self.columns, self.structure, self.length)
         if self.length == 1:  # one row, perhaps repeated, is not copied
-            return block.repeated(len(indices)).read_only()
-        block = block.take(indices, run.copiers)
+            return self._row.repeated(len(indices))
+        block = Block(self.columns, self.structure, self.length).take(indices, run.copiers)
         if not isinstance(indices, range):
             return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         # Rows taken by a range share their memory with the user's arrays.

@@ -29,18 +29,19 @@ class _ReadPiece:
         seconds: how long it read, without the calls of others.
     """
 
+    passed = 0
+    pending: Awaited | None = None
+    block: Block | None = None
+    error: BaseException | None = None
+    waits = 0
+    tasks = 0
+    called = 0
+    seconds = 0.0
+    _reading: Reading | None = None
+
     def __init__(self, start: int, stop: int) -> None:
         self.start = start
         self.stop = stop
-        self.passed = 0
-        self.pending: Awaited | None = None
-        self.block: Block | None = None
-        self.error: BaseException | None = None
-        self.waits = 0
-        self.tasks = 0
-        self.called = 0
-        self.seconds = 0.0
-        self._reading: Reading | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start - self.passed
@@ -122,15 +123,17 @@ class IndexStream(Stream):
             if not self._pieces and not self._begin(min(allow, self._most)):
                 return None
             head = self._pieces[0]
-            self._finish(head)
+            if head.block is None:
+                self._finish(head)
             if head.error is not None:
                 self._pass_over(head)  # raises, unless the rows before the failing one can be found
                 continue
             self._pieces.popleft()
             self._position += len(head)
             self._learn(head)
-            self._go_on()  # which pieces wait to be taken says how many more may begin
-            self._fill()
+            if self._pieces:
+                self._go_on()  # which pieces wait to be taken says how many more may begin
+                self._fill()
             assert head.block is not None
             return head.block.slice(head.passed, len(head.block)) if head.passed else head.block
 

@@ -185,6 +185,8 @@ class Cursor(Stream):
 
     def state_before(self, rows: int) -> State:
         """The state before the last `rows` rows of the block that `pull` gave last."""
+        if rows == 0:
+            return self.state()
         Cursor.give_back(self, rows)
         state = self.state()
         Cursor.give_back(self, -rows)
