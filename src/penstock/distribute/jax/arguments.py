@@ -55,6 +55,8 @@ def any_output(result: Any) -> Any:
 
     Flattening the whole result would cost more than the rest of the bookkeeping.
     """
+    if isinstance(result, jax.Array):
+        return result
     while isinstance(result, (tuple, dict)) and result:
         result = next(reversed(result.values())) if isinstance(result, dict) else result[-1]
     if isinstance(result, PerReplica):
