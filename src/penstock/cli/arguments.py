@@ -1,4 +1,4 @@
-"""What the commands share: arguments that are numbers, and how a command says something."""
+"""What the commands share: arguments that are numbers, and messages to the user."""
 
 import argparse
 import sys

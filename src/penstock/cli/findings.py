@@ -117,7 +117,7 @@ def _largest_group(name: str) -> int:
 
 
 def look_into(kind: Kind, names: list[str], *, elements: int, images: int) -> Findings:
-    """What is in files of one kind, all of whose rows are read.
+    """Read all rows of files of one kind, and describe them.
 
     Args:
         kind: theirs.

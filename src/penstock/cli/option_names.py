@@ -1,4 +1,4 @@
-"""How errors about the arguments of a call come to speak of the options of a command that gave them."""
+"""Makes errors about the arguments of a call name the command-line options that they came from."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"\b(?:token_file|tls_cert|tls_key|tls_client_ca|insec
 
 @contextmanager
 def named_as_options() -> Iterator[None]:
-    """Let errors about the arguments of a call speak of the options that gave them."""
+    """Within this context, errors about the arguments of a call name the options that they came from."""
     try:
         yield
     except InvalidArgumentError as error:

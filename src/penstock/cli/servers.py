@@ -237,7 +237,7 @@ def _wait_for(server: _Server) -> None:
 
 
 def _allow_many_descriptors() -> None:
-    """As many as the system lets this user have: every client takes one, also one that says nothing."""
+    """Allow as many descriptors as the system lets this user have: every client takes one, even a silent one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS says that there is no limit, and takes none above its own
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""What somebody who waits wants to see: a bar over the steps of an epoch, and what the time went into."""
+"""The progress of an epoch: a bar over its steps, and where the time went."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 class Progress:
-    """The steps of one epoch, with a bar where somebody watches.
+    """The steps of one epoch, with a bar if the output is a terminal.
 
     Args:
         epoch: its number, as it is shown.
@@ -26,7 +26,7 @@ class Progress:
         self._waiting = 0.0
 
     def over(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """What remains of the epoch, from an iterator over many epochs."""
+        """The remaining steps of the epoch, from an iterator over many epochs."""
         with self._bar:
             for _ in range(self._done, self._steps):
                 started = time.perf_counter()
@@ -36,7 +36,7 @@ class Progress:
                 self._bar.update()
 
     def pace(self) -> str:
-        """How fast it went until now, and which part of the time the loop waited for its input.
+        """The speed until now, and the share of the time in which the loop waited for its input.
 
         The devices may still be busy with the steps before, so this is the most that a faster input could save.
         """

@@ -1,4 +1,4 @@
-"""What to train: the options of `penstock demo`, and what can be wrong with them."""
+"""What to train: the options of `penstock demo`, and their checks."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -10,7 +10,7 @@ DATASET_NAMES: Final[tuple[DatasetName, ...]] = get_args(DatasetName)
 
 
 class DemoError(PenstockError):
-    """The demo cannot do what it was asked for on this machine; the message says why."""
+    """The demo cannot run as requested on this machine; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, OutOfRangeEr
 
 
 class RowsVaryError(InvalidArgumentError):
-    """Steps that cannot be run together, because later ones may have other numbers of rows.
+    """Steps that cannot run in one program, because later ones may have other numbers of rows.
 
     Attributes:
         begun: how many steps began before the error; the batches of the others were not used.

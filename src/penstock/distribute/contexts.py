@@ -1,4 +1,4 @@
-"""What a function can ask about where it runs: `ReplicaContext`, `ValueContext`, the strategy whose scope is open."""
+"""What a function can learn of where it runs: `ReplicaContext`, `ValueContext`, the strategy whose scope is open."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ class InputContext:
 
     Attributes:
         num_input_pipelines: how many datasets are made in all: one for each worker, or one for each replica.
-        input_pipeline_id: which of them this one is, from 0.
+        input_pipeline_id: the index of this one, from 0.
         num_replicas_in_sync: the number of replicas on all workers.
 
     Example:

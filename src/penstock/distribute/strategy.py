@@ -48,7 +48,7 @@ class Strategy(ABC):
     _control: Control | None = None
     """Where the workers talk to each other; None where they do not."""
     _calls = 0
-    """How many datasets were distributed; the same on every worker, so that it names the call."""
+    """How many datasets were distributed. It is the same on every worker, so it identifies the call."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -192,9 +192,9 @@ class Strategy(ABC):
 
         Args:
             fn: the function; inside it `ps.get_replica_context()` knows the replica.
-            args: its arguments. Of every `PerReplica` in them each replica sees its own value; everything else is given
-                to all. On devices strings, True and False, functions and other hashable objects are constants that the
-                program is compiled for.
+            args: its arguments. Each replica gets its own value of every `PerReplica` in them; everything else is
+                passed to all. On devices strings, True and False, functions and other hashable objects are constants
+                that the program is compiled for.
             kwargs: its keyword arguments, likewise.
             donate_argnums: the numbers, in `args`, of arguments whose arrays are given away: a program may write its
                 results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
@@ -252,7 +252,7 @@ class Strategy(ABC):
                 batch, and returns a pair of the new state and its result.
             iterator: gives the batches: `iter(distributed_dataset)`, or any other iterator of them.
             steps: how many steps to take; fewer are taken where the data ends. The program is compiled for this number.
-            state: what each step hands to the next: arrays, numbers or results of `run`, in any structure. None if
+            state: what each step passes to the next: arrays, numbers or results of `run`, in any structure. None if
                 there is nothing besides Keras's variables.
             donate_state: whether the state's arrays are given away, as by `donate_argnums` of `run`.
 
@@ -419,8 +419,8 @@ class Strategy(ABC):
     def scope(self) -> Iterator[Any]:
         """A context manager within which this strategy is the current one; models are made within it.
 
-        Patterns of files with a protocol, such as "s3://bucket/*.parquet", are listed by worker 0 alone within it: the
-        other workers wait for its names, so all must list the same patterns in the same order.
+        Within it, only worker 0 lists patterns of files with a protocol, such as "s3://bucket/*.parquet". The other
+        workers wait for its names, so all must list the same patterns in the same order.
 
         Raises:
             InvalidArgumentError: on entry, inside the scope of another strategy.
@@ -430,7 +430,7 @@ class Strategy(ABC):
 
     @cached_property
     def _listings(self) -> Share | None:
-        """What shares listings with the other workers; None where there are none to share them with."""
+        """What shares listings with the other workers; None if there are no others."""
         return None if self._control is None else WorkersListings(self._control).names
 
     @abstractmethod

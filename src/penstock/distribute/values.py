@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
 class PerReplica:
-    """A value that differs from replica to replica: one leaf of a distributed batch, or of what `run` gives.
+    """A value that differs from replica to replica: one leaf of a distributed batch, or of a result of `run`.
 
     It is not an array: inside `run` each replica gets its own value; outside, `reduce`, `gather` and `local_results`
     make arrays of it.
@@ -57,7 +57,7 @@ class PerReplica:
         self._ragged_row_counts = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy belongs to no dataset, and takes none along.
+        # A copy belongs to no dataset, so it does not copy the reference to one.
         return _copied, (type(self), self._values, self.stacked, self.count)
 
     @property

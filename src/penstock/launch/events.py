@@ -1,4 +1,4 @@
-"""What a launcher hears of: its workers' ends, signals, and checkpoints."""
+"""The events that a launcher waits for: ends of workers, signals, and complete checkpoints."""
 
 import signal
 import time
@@ -26,7 +26,7 @@ class WorkerEnded:
 
 @dataclass(frozen=True)
 class Signalled:
-    """The launcher has to end: a signal came, or its output is no longer read, which counts as SIGPIPE."""
+    """The launcher has to end: it got a signal, or its output is no longer read, which counts as SIGPIPE."""
 
     signal_number: int
 

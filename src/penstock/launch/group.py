@@ -42,8 +42,9 @@ class Group:
 
         Args:
             num_workers: how many there are.
-            replaceable: if it loses a worker, another group goes on, and nothing counts that the others still do.
-            may_grow: the next checkpoint ends this group, so that a larger one goes on from there.
+            replaceable: if it loses a worker, another group continues, and anything that the other workers still do is
+                discarded.
+            may_grow: the next checkpoint ends this group, so that a larger one resumes from there.
         """
         announcements = Announcements(lambda path: self.events.put(CheckpointWritten(path))) if may_grow else None
         variables = self._variables(num_workers)
@@ -107,7 +108,7 @@ class Group:
                     steps = []
             elif isinstance(event, Signalled):
                 if replaceable or isinstance(cause, CheckpointWritten):
-                    cause = event  # so that no other group goes on
+                    cause = event  # so that no other group starts
                 if event.signal_number != signal.SIGPIPE:
                     send(signal.SIGKILL)
                     steps = []

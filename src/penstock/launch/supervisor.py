@@ -1,4 +1,4 @@
-"""`launch`: runs groups of workers until one has done its work, and decides what follows the end of a group.
+"""`launch`: runs groups of workers until one has finished, and decides what follows the end of a group.
 
 Threads and signal handlers only put events into a queue; the thread that called `launch` reads it.
 """

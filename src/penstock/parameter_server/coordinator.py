@@ -149,7 +149,7 @@ class ClusterCoordinator:
         return jax.tree.map(lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, value)
 
     def create_per_worker_dataset(self, dataset: Any) -> PerWorkerDataset:
-        """A dataset of which each worker reads an iterator of its own; give `iter(...)` of it to functions.
+        """A dataset that each worker reads by an iterator of its own; pass `iter(...)` of it to functions.
 
         Args:
             dataset: a `ps.Dataset`, which every worker reads whole; or a function that returns one, which may take a

@@ -25,7 +25,7 @@ _read: set[int] = set()
 
 
 class PerWorkerIterator:
-    """Stands for the iterator of whichever worker runs the function that it is given to.
+    """Stands for the iterator of the worker that runs the function to which it is passed.
 
     `next` gives NumPy elements there. When the function has ended, its worker's position is kept with its updates: a
     worker that is started again reads on from there, and what a lost function has read is read again.

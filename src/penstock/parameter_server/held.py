@@ -36,7 +36,7 @@ class HeldVariables:
         # the update, and the settled values have to stay.
         @partial(jax.jit, donate_argnums=1, keep_unused=True)
         def update(held: Any, spare: Any, gradients: Any) -> Any:
-            # Gradients are shown in memory of the worker's: what is returned must be no part of it.
+            # Gradients are views of the worker's memory, so the result must not share it.
             gradients = jax.lax.optimization_barrier(gradients)  # type: ignore[no-untyped-call]
             values, state = held
             return rule.apply(gradients, state, values)

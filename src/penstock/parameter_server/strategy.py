@@ -105,7 +105,7 @@ class ParameterServerStrategy:
         return variables
 
     def create_table(self, values: Any, optimizer: Any) -> ServerTable:
-        """A table, such as of embeddings, of which functions read and push some rows at the cost of these rows.
+        """A table, such as of embeddings. Functions read and push single rows of it, and pay only for these.
 
         The optimizer changes only pushed rows, and of its state only their part: of Adam that is its lazy form.
 

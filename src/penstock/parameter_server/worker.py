@@ -19,7 +19,7 @@ from penstock.runtime.shared_memory import Arena
 
 
 class WorkerProgram:
-    """Runs what arrives on the coordinator's line, until it ends."""
+    """Runs the closures that arrive on the coordinator's line, until that ends."""
 
     def __init__(
         self, index: int, workers: int, coordinator: ProcessLine, servers: list[ProcessLine], arena: Arena

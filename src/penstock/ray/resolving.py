@@ -1,4 +1,4 @@
-"""Where the service `ray://NAME` is now: its dispatcher's actor says it."""
+"""Finds the service `ray://NAME`: the actor of its dispatcher knows the address."""
 
 from typing import Any, Final
 

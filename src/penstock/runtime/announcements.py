@@ -14,11 +14,11 @@ VARIABLE: Final = "PENSTOCK_CHECKPOINT_PIPE"
 
 
 def announce(path: str) -> None:
-    """Tell the launcher, if there is one that listens, that the checkpoint `path` is complete."""
+    """Tell the launcher, if one is listening, that the checkpoint `path` is complete."""
     pipe = os.environ.get(VARIABLE)
     if not pipe:
         return
-    with suppress(OSError):  # nobody listens any longer
+    with suppress(OSError):  # the launcher no longer listens
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(descriptor, os.fsencode(path) + b"\n")
@@ -51,7 +51,7 @@ class Announcements:
                 self._heard(os.fsdecode(line.removesuffix(b"\n")))
 
     def close(self) -> None:
-        """End the thread and remove the pipe. What is announced later goes nowhere."""
+        """End the thread and remove the pipe. Later announcements are ignored."""
         os.write(self._descriptor, b"\n")
         self._thread.join()
         os.close(self._descriptor)

@@ -26,7 +26,7 @@ _at_exit: weakref.WeakKeyDictionary[Any, tuple[_End, bool]] = weakref.WeakKeyDic
 _before_libraries: weakref.WeakKeyDictionary[Any, _End] = weakref.WeakKeyDictionary()
 _unfinished: dict[int, Callable[[], None]] = {}
 _hooked: set[Callable[[], None]] = set()
-"""Which functions of this file the interpreter was told to call."""
+"""Which functions of this file are registered with the interpreter."""
 
 
 def end_at_exit(thing: Thing, end: Callable[[Thing], None], *, last: bool = False) -> None:

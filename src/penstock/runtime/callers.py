@@ -1,8 +1,8 @@
 """The threads that call one function for one iteration, and how many more calls they can use.
 
-This file decides how much a parallel map reads ahead: a stream starts a further piece of work as long as
-its callers `want_more`, and threads cut it into tasks of `chunk` rows as they become free. So as many calls run as were
-asked for, whatever stands above and below, and nothing is read that no thread is free for.
+This file decides how much a parallel map reads ahead: a stream starts a further piece of work as long as its callers
+`want_more`, and threads cut it into tasks of `chunk` rows as they become free. So as many calls run as were asked for,
+below any operator, and nothing is read before a thread is free for it.
 """
 
 import time
@@ -16,9 +16,9 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads
 
 TASK_SECONDS = 0.002
-"""A task that takes this many seconds costs next to nothing to hand out, and delays nobody."""
+"""The time of a task: long enough that handing it out costs next to nothing, short enough to delay no other."""
 _LONG_SECONDS = 0.005
-"""A thread that waits for a task of this many seconds adds the next one in time."""
+"""A thread that waits for a task of at least this many seconds adds the next one in time."""
 _MOST_ROWS = 1 << 14
 _MOST_BYTES = 1 << 21
 """The results of a task hold no more than this, unless a row does."""
@@ -35,7 +35,7 @@ class Bell:
 
     @property
     def rung(self) -> int:
-        """How often it has rung; to be asked before looking whether there is something to wait for."""
+        """How often it has rung; read this before checking whether there is something to wait for."""
         return self._rung
 
     def ring(self) -> None:
@@ -77,7 +77,7 @@ class Callers:
     """Up to `count` threads at a time that take rows of the oldest work.
 
     Attributes:
-        serial: whether the thread that reads should make the calls by `call_serially`.
+        serial: whether the reading thread should make the calls itself, by `call_serially`.
         running: how many tasks are being done at this moment.
         most: how many were at the same moment so far.
     """
@@ -136,7 +136,7 @@ class Callers:
             except Closed:
                 with self._lock:
                     self._working -= starting - started
-                    if self._working == 0:  # otherwise those that work find out that nothing is wanted any more
+                    if self._working == 0:  # otherwise the working threads notice that nothing more is wanted
                         raise
                 return
 

@@ -4,7 +4,7 @@ import secrets
 import socket
 
 _PORTS = range(20_000, 30_000)
-"""No system assigns these to connections or as any free port, so a free one stays free until it is used."""
+"""No system assigns these ports by itself, so a free one stays free until it is used."""
 
 
 def free_port() -> int:
@@ -15,6 +15,6 @@ def free_port() -> int:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an old connection does not take it
             try:
                 listener.bind(("", port))
-            except OSError:  # somebody listens there
+            except OSError:  # a process listens there
                 continue
             return port

@@ -1,4 +1,4 @@
-"""The threads of one iteration: workers that share a piece of work, and others that run beside the consumer.
+"""The threads of one iteration: workers that share a task, and others that run beside the consumer.
 
 `stop` may be called by the garbage collector, which can run in any thread and inside almost any call: it only puts
 messages into queues that are safe for that (`queue.SimpleQueue`), and waits for nothing. The threads then end by

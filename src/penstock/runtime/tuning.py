@@ -22,14 +22,14 @@ _MOST = 16
 _WORTH_SECONDS = 2e-5
 """A call that takes less gains nothing, whatever it does."""
 _UNSEEN = 31
-"""Looking at how long calls take costs as much as a short call: only one in so many and one is looked at."""
+"""Measuring a call costs as much as a short call, so only one in this many, plus one, is measured."""
 _UNSEEN_SECONDS = 1e-3
-"""A call that takes longer than this is no short one."""
+"""A call that takes longer than this is not short."""
 _THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _GAIN = 1.15
 _KEEP = 1.05
 _WAITING_GAIN = 1.5
-"""A function that waits gains much more, and it may be known from one call how long it takes without threads."""
+"""A function that waits gains much more, and its time without threads may be known from a single call."""
 _LOSS = 0.95
 _FIRST_SECONDS = 0.05
 """A function that computes is called serially this long before threads are tried, and longer by this factor each
@@ -103,7 +103,7 @@ class TunedCallers(Callers):
         self._waits = 0.0
         self._rows = 0
         self._calls = 0
-        # So many calls are made without a look, because those before them were short.
+        # So many calls are not measured, because those before them were short.
         self._unseen = 0
         self._since = 0.0
         self._until_trial = _FIRST_SECONDS
@@ -140,7 +140,7 @@ class TunedCallers(Callers):
         return self._computed < self._seconds / 2 and self._waits >= _WAITS_A_ROW * self._rows
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
-        """What `call` gives, which makes the calls for so many rows; it is noted how long they take."""
+        """Return what `call` returns, which makes the calls for so many rows, and note how long they take."""
         if self._unseen:
             return self._call_unseen(call)
         waits, begun, computed = _waits(), time.perf_counter(), time.thread_time()
@@ -170,12 +170,12 @@ class TunedCallers(Callers):
         return result
 
     def _halve(self) -> None:
-        """Let what was seen long ago count less."""
+        """Halve the weight of earlier measurements."""
         self._seconds, self._computed = self._seconds / 2, self._computed / 2
         self._waits, self._rows, self._calls = self._waits / 2, self._rows // 2, self._calls // 2
 
     def _decide(self) -> None:
-        """Go on serially, or see whether threads gain."""
+        """Continue serially, or try whether threads gain."""
         waiting = self._waiting
         if self._goes_on_as_before():
             return
@@ -194,7 +194,7 @@ class TunedCallers(Callers):
         found, self._earlier = self._earlier, None
         if found is None or not found.row_seconds / _ALIKE < self._row_seconds < _ALIKE * found.row_seconds:
             return False
-        if found.count == 0:  # what did not gain once is tried again: another process may have been in the way
+        if found.count == 0:  # threads that did not gain once are tried again: another process may have been busy
             return False
         self._go_on_with(found)
         return True
@@ -242,18 +242,18 @@ class TunedCallers(Callers):
         self._judge()
 
     def _judge(self) -> None:
-        """See whether threads have gained since they began, or since this was asked last."""
+        """Check whether threads have gained since they began, or since the last check."""
         handing = self._pieces * _HANDING_SECONDS
         if self.serial or self._busy + handing < (_TRIAL_SECONDS if self._on_trial else _WINDOW_SECONDS):
             return
-        if handing < self._busy and self._worked < 1.5 * self._busy:  # nobody asks for more than one at a time
+        if handing < self._busy and self._worked < 1.5 * self._busy:  # no caller wants more than one at a time
             self._begin_window()
             return
         # A call cannot take longer without threads than it does in one: elements may have become smaller.
         work = min(self._done * self._row_seconds, self._worked)
         gain = work / (self._busy + handing)
         if self._on_trial and _LOSS < gain < _GAIN and self._busy < _LONG_TRIAL_SECONDS:
-            return  # too near to tell
+            return  # too close to decide
         if gain < self._least_gain:
             self.serial = True
             self._later()

@@ -1,4 +1,4 @@
-"""`ps.service.status` and `ps.service.connect`: a service that somebody else has started."""
+"""`ps.service.status` and `ps.service.connect`: for a service that was started elsewhere."""
 
 from typing import Final, Self
 
@@ -46,11 +46,11 @@ class ConnectedService:
         self.target = service
 
     def status(self) -> Status:
-        """What it does, as `ps.service.status` tells."""
+        """What it does, as `ps.service.status` returns it."""
         return status(self.target)
 
     def scale(self, num_workers: int) -> None:
-        """Refuse: whoever has started its workers can start others.
+        """Refuse: only the process that started the workers can start others.
 
         Raises:
             InvalidArgumentError: always.
@@ -61,7 +61,7 @@ class ConnectedService:
         )
 
     def stop(self, *, drain: bool = False) -> None:
-        """Let the service end: its workers, and then its dispatcher. This does not wait for it.
+        """End the service: its workers, and then its dispatcher. Returns without waiting for that.
 
         Args:
             drain: let readers read to the end first; otherwise they get an error.

@@ -1,4 +1,4 @@
-"""A server that runs in threads of its own: how it is started, waited for and stopped, the same in a whole service."""
+"""A server that runs in threads of its own: starting it, waiting for it and stopping it."""
 
 import threading
 import weakref
@@ -14,10 +14,10 @@ Ending = Literal["stop", "drain"]
 
 
 class Running(Protocol):
-    """What runs. It holds nothing that the user holds, so that a server that is forgotten can end.
+    """The running part of a server. It refers to nothing that the user holds, so that an unreferenced server can end.
 
     Attributes:
-        endings: how it is to end is put here. A queue of this kind may be written to where garbage is collected.
+        endings: how it should end is put here. The garbage collector may write to a queue of this kind.
         ended: set when it has ended.
         failure: why it ended by itself, if it did.
     """
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Running)
 
 
 class BackgroundServer(ABC, Generic[R]):
-    """A server as its user holds it.
+    """The object that a user has of a server.
 
     It stops by `stop`, at the end of a `with` block, when it is no longer referenced, and when the interpreter ends.
 
@@ -80,7 +80,8 @@ class BackgroundServer(ABC, Generic[R]):
         """Wait until it has ended, at most `timeout` seconds.
 
         Raises:
-            PenstockError: why it ended by itself: it lost its dispatcher, say, or its journal has lost its end.
+            PenstockError: why it ended by itself, for instance because it lost its dispatcher, or its journal is
+                incomplete.
         """
         running = self._running()
         running.ended.wait(timeout)

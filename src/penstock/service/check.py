@@ -62,8 +62,8 @@ def check(
 ) -> list[Difference]:
     """Read a dataset in process and through data services on this machine, and compare the elements by digests.
 
-    It is read a second time in process, because what is not the same there cannot be the same anywhere; with each
-    number of workers; while workers are killed; and by an iterator that is restored from its state at every quarter.
+    The dataset is read again in process, because a dataset that differs there differs everywhere; then with each number
+    of workers, while workers are killed, and by an iterator that is restored from its state after every quarter.
     Randomness without a seed gets one.
 
     Args:

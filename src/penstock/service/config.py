@@ -61,7 +61,7 @@ class DispatcherConfig:
         port: where it listens; 0 lets the system choose one.
         host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
         worker_addresses: the workers of static sharding policies, in the order of their shards: "host", "host:port" or
-            "host:%port%", where any port will do. Empty lets any worker come, and refuses static policies.
+            "host:%port%", where any port will do. If empty, any worker may join, and static policies are refused.
         heartbeat_seconds: how often workers report.
         missed_heartbeats: how many reports in a row a worker may miss before it counts as lost.
         lease_seconds: how long a reader may be silent before its unconsumed elements go to others.

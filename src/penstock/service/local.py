@@ -58,13 +58,13 @@ class LocalService:
         self._running.kill_worker()
 
     def status(self) -> Status:
-        """What it does, as `ps.service.status` tells."""
+        """What it does, as `ps.service.status` returns it."""
         return status(self.target)
 
     def scale(self, num_workers: int) -> None:
-        """Have this many workers, which begin or end in the background. Those that end first finish their requests.
+        """Have this many workers, which start or end in the background. Those that end finish their requests first.
 
-        With `max_workers` the number goes on changing from there.
+        With `max_workers` the number continues to follow the load from there.
 
         Raises:
             InvalidTypeError: no integer.
@@ -92,7 +92,7 @@ class LocalService:
 
 
 class _RunningService:
-    """What runs. It holds nothing that the user holds, so that a service that is forgotten can end."""
+    """The running part of a service. It refers to nothing that the user holds, so an unused service can end."""
 
     def __init__(self, num_workers: int, max_workers: int | None) -> None:
         self.wanted = num_workers
@@ -106,7 +106,7 @@ class _RunningService:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._restarts = 0
-        # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
+        # Anything that is put here ends it. The garbage collector may write to a queue of this kind.
         self.endings: SimpleQueue[Ending] = SimpleQueue()
         self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
         end_at_exit(self, partial(_RunningService.stop, drain=False))
@@ -150,7 +150,7 @@ class _RunningService:
                 _logger.error("no further local data worker could be started: %s", error)
 
     def _decide(self) -> None:
-        """Now and then, if the number of workers follows the load: whether it should be another one."""
+        """Change the wanted number of workers now and then, if it follows the load."""
         now = time.monotonic()
         if self._scaler is None or now < self._decide_at or len(self._processes) != self.wanted:
             return
@@ -200,7 +200,7 @@ def local(num_workers: int = 2, max_workers: int | None = None) -> LocalService:
     """A data service on this machine: `num_workers` processes that run pipelines in parallel.
 
     So Python functions that hold the interpreter's lock use more than one core. The processes end with the `with`
-    block, when the returned object is no longer referenced, and with this process, however that ends. One that
+    block, when the returned object is no longer referenced, and with this process, even if that is killed. One that
     is lost is replaced: ten of them at once, further ones every 5 seconds.
 
     Args:
@@ -230,7 +230,7 @@ def local(num_workers: int = 2, max_workers: int | None = None) -> LocalService:
 
 @contextmanager
 def _handed_over(token: str) -> Iterator[str]:
-    """A token as a file that no other process can open: the end of a pipe."""
+    """Pass a token as a file that no other process can open: the end of a pipe."""
     reading, writing = os.pipe()
     try:
         os.write(writing, token.encode())
@@ -241,7 +241,7 @@ def _handed_over(token: str) -> Iterator[str]:
 
 
 def _start(dispatcher: str, token: str) -> "subprocess.Popen[bytes]":
-    """A worker process. It ends when its standard input does, which the system sees to if this process is killed."""
+    """Start a worker. It ends when its standard input is closed, as the system does if this process is killed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable, "-m", "penstock", "worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends"]
     with _handed_over(token) as file:

@@ -17,8 +17,8 @@ from penstock.service.wire.definitions import from_bytes, to_bytes
 class WriteShard:
     """Writes the shard of a number in a data worker; gives the number and its description, as JSON.
 
-    What it writes depends on the number alone. So it does not matter how often a shard is begun, nor by whom: the
-    files of each attempt are moved to their place whole, and are the same.
+    What it writes depends on the number alone. So a shard may be begun several times, by several workers: each attempt
+    writes the same files, and moves them into place only when they are complete.
     """
 
     definition: bytes
@@ -41,8 +41,8 @@ def distributed_save(
 ) -> None:
     """Save a dataset as `Dataset.save` does, by the workers of a service: each writes whole shards.
 
-    Every element is saved once, whichever workers die: a shard that nobody has completed is written by another one. If
-    this process is killed, the same call goes on behind the complete shards. It returns when everything is written.
+    Every element is saved once, even if workers die: another worker writes a shard that was not completed. If this
+    process is killed, the same call resumes after the complete shards. It returns when everything is written.
 
     A dataset that must be read in order is made by the workers as far as they can, and written by this process.
 
@@ -83,7 +83,7 @@ def distributed_save(
     def by_workers(save: Save, missing: list[int]) -> None:
         definition = to_bytes(save.node, save.options)
         task = WriteShard(definition, save.plan, str(save.notes.directory))
-        # In any order, so that what is complete is noted, whichever shard takes longest.
+        # In any order, so that a slow shard does not delay noting those that are complete.
         numbers = Dataset.from_tensor_slices(missing).map(task).with_options(Options(deterministic=False))
         with iter(numbers.apply(distributed)) as descriptions:
             for description in descriptions:

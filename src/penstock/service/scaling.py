@@ -1,8 +1,8 @@
 """How many data workers a service should have: from how long readers wait, and how busy the workers are.
 
 The rule in words: as many workers as would be busy four fifths of the time if no reader waited. A reader that waits
-half of the time would take twice as much, and at most four times as much is believed at once. More workers come at the
-first sign; fewer only after several decisions in a row, and then no fewer than the most cautious of these.
+half of the time could take twice as much; one decision assumes no more than four times as much. Workers are added at
+the first sign. They are removed only after several decisions in a row, down to the largest number among these.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from typing import Final
 from penstock.service.wire.dispatcher_messages import Status
 
 DECISION_SECONDS: Final = 2.0
-"""The time between two decisions: that between two reports of a data worker, without other settings."""
+"""The time between two decisions: by default that between two reports of a data worker."""
 
 _BUSY_TARGET: Final = 0.8
 _LEAST_READING: Final = 0.25
@@ -37,7 +37,7 @@ class ServiceLoad:
 
     @classmethod
     def of(cls, status: Status) -> "ServiceLoad":
-        """The load that a status tells of."""
+        """The load according to a status."""
         busy = [min(1.0, worker.busy_fraction) for worker in status.workers if worker.alive]
         waiting = [reader.waiting_fraction for epoch in status.epochs for reader in epoch.consumers]
         return cls(len(busy), sum(busy) / max(1, len(busy)), max(waiting, default=0.0), len(waiting))
@@ -60,10 +60,10 @@ class Scaler:
         self._wanted: deque[int] = deque(maxlen=_CALM_DECISIONS)
 
     def decide(self, load: ServiceLoad, present: int) -> Decision | None:
-        """Another number than the `present` one, if there is reason for it.
+        """Decide on another number of workers than the `present` one; None if that should stay.
 
         Args:
-            load: as the workers that report know it. While others are still starting, nothing is decided.
+            load: as the workers report it. While others are still starting, nothing is decided.
             present: how many workers there are, those that are starting among them.
         """
         if load.workers < present:

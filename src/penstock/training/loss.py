@@ -23,8 +23,8 @@ def compute_average_loss(
     step is `strategy.reduce("SUM", ...)` of what the replicas return.
 
     Args:
-        per_example_loss: losses of this replica's examples, of shape (examples, ...). All axes are summed: divide by
-            the number of predictions of an example first where it has several.
+        per_example_loss: losses of this replica's examples, of shape (examples, ...). All axes are summed: if an
+            example has several predictions, divide by their number first.
         sample_weight: factors of a shape that fits the losses, for instance one per example.
         global_batch_size: the denominator. None: the number of examples of this replica times the number of replicas,
             which weighs the examples of short slices more. A number: the same one in every step. "actual": the true

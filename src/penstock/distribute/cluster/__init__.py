@@ -1,1 +1,1 @@
-"""Which processes train together: what launchers say of it."""
+"""Which processes train together, according to the launcher's environment variables."""

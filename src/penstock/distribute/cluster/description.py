@@ -1,4 +1,4 @@
-"""`Cluster`: the processes of a training job; and what everything that reads one from an environment needs."""
+"""`Cluster`: the processes of a training job; and helpers to read one from environment variables."""
 
 import re
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Cluster:
 
 
 class IncompleteError(InvalidArgumentError):
-    """Some of a launcher's variables are set, and others are missing: perhaps another launcher says more."""
+    """Some of a launcher's variables are set, and others are missing. Another launcher's may be complete."""
 
 
 def is_address(address: str) -> bool:

@@ -42,7 +42,7 @@ def tf_config(environment: Environment) -> Cluster | None:
             'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
             f'"task": {{"type": "worker", "index": 0}}}}, got {text}'
         ) from error
-    if not addresses or kind == "evaluator":  # which evaluates alone, beside the cluster
+    if not addresses or kind == "evaluator":  # it evaluates alone, outside the cluster
         return None
     if kind not in addresses:
         raise InvalidArgumentError(

@@ -17,7 +17,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 _logger = logging.getLogger(__name__)
 
-# What says the most about this very process comes first: Ray's workers inherit the variables of the Slurm step that
+# The launcher that is closest to this process comes first: Ray's workers inherit the variables of the Slurm step that
 # started Ray, mpirun under Slurm starts processes within a step of its own, and a pod's variables are in all of them.
 _LAUNCHERS: Final = (
     JAX,
@@ -102,7 +102,7 @@ def _from_environment(environment: Environment) -> Cluster | None:
         if found is not None:
             return found
     except IncompleteError as error:
-        if environment.get(PENSTOCK.number):  # whoever numbers the processes has to say the rest
+        if environment.get(PENSTOCK.number):  # a launcher that numbers the processes must say the rest too
             raise
         incomplete = error
     for launcher in _LAUNCHERS:

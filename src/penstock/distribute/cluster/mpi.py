@@ -54,7 +54,7 @@ def mpich(environment: Environment) -> Cluster | None:
 
 
 def other_pmi(environment: Environment) -> Cluster | None:
-    """A launcher that speaks PMI, such as Cray's PALS; asked after Slurm, whose srun may set the same variables."""
+    """Another launcher with PMI, such as Cray's PALS; tried after Slurm, whose srun may set the same variables."""
     if not several(environment, "PMI_SIZE"):
         return None
     return _of_mpi(environment, "PMI", None, ("PMI_SIZE", "PMI_RANK", "PMI_LOCAL_RANK"))

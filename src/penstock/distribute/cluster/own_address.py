@@ -8,7 +8,7 @@ _ELSEWHERE: Final = ("192.0.2.1", 9)
 
 
 def own_address() -> str:
-    """The IP address by which this machine's packets leave it: a host's bare name need not resolve for others."""
+    """The IP address from which this machine sends packets: other machines may not be able to resolve its name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         try:
             line.connect(_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Workers of Ray Train, which leaves it to its backends to connect them."""
+"""Workers of Ray Train, whose backends connect them."""
 
 import sys
 
@@ -14,7 +14,7 @@ def ray_train(_: Environment) -> Cluster | None:
     worker has done so.
 
     Raises:
-        InvalidArgumentError: this is one of several workers, and nothing has told them of each other.
+        InvalidArgumentError: this is one of several workers, and nothing says how they reach each other.
     """
     train = sys.modules.get("ray.train")
     if train is None:

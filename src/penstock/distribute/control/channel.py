@@ -100,7 +100,7 @@ class Control:
         timeout: float | None = None,
         closed: Callable[[], bool] | None = None,
     ) -> list[Payload]:
-        """The next message of each worker under a topic, in the workers' order; all workers must call this.
+        """Exchange messages with all workers, which must all call this; returns them in the workers' order.
 
         Args:
             topic: what the messages are about; shown in errors.
@@ -202,7 +202,7 @@ class Control:
             raise WorkerError(self._failure) from error
 
     def acknowledge_failure(self) -> None:
-        """Note that the main thread knows of a failure, so that it can end by itself."""
+        """Note that the main thread knows of a failure, and will end the process itself."""
         self._acknowledged.set()
 
     def check_step(self, topic: str, step: int) -> None:
@@ -217,7 +217,7 @@ class Control:
             raise WorkerError(self._description_of(failed))
 
     def fail_step(self, topic: str, step: int, reason: str) -> None:
-        """Tell all other workers that this one has no such step of a topic; all may take the steps before it."""
+        """Tell all other workers that this one cannot give this step of a topic; all may take the steps before it."""
         self._own_failed_topic = topic
         self.post(InputFailed(self.worker, topic, step, reason))
 

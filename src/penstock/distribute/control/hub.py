@@ -74,7 +74,7 @@ class Hub:
                     self._first_ended.set()
 
     def finish(self) -> None:
-        """At the end of this process, after worker 0 has left: wait until the others know it."""
+        """At the end of this process, after worker 0 has left: wait until the other workers have been told."""
         self._first_ended.wait(EXIT_SECONDS)
 
     def _greeted(self, connection: Connection) -> int:

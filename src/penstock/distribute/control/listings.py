@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, StorageError
 
 _SECONDS: Final = 300.0
 _MOST_BYTES: Final = 1 << 25
-"""Longer listings would not fit into a message with their length: each worker asks for those itself."""
+"""Longer listings would not fit into a message: each worker asks for those itself."""
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True):
@@ -18,7 +18,7 @@ class Listed(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         pattern: of the names.
-        names: those that worker 0 found; None of other workers, and of worker 0 where there are too many to send.
+        names: those that worker 0 found; None from other workers, and from worker 0 if there are too many to send.
         error: why worker 0 could not list them.
     """
 
@@ -28,14 +28,14 @@ class Listed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkersListings:
-    """The listings of all workers of a channel, which all ask for them in the same order."""
+    """Shares the listings of worker 0 with all workers of a channel, which must ask for them in the same order."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._count = 0
 
     def names(self, pattern: str, look: Callable[[], list[str]]) -> list[str]:
-        """What `look` found on worker 0, if this worker asks for the same pattern as that; else what it finds here.
+        """What `look` returned on worker 0, if that asks for the same pattern; else what it returns here.
 
         Raises:
             PenstockError: of `look`, on worker 0.

@@ -1,1 +1,1 @@
-"""From a dataset to steps: who reads what, agreed on by all workers, made ahead of the demand."""
+"""From a dataset to steps: what each worker reads, the agreement between workers, and prefetching."""

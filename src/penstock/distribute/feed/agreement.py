@@ -56,7 +56,7 @@ class StepFacts:
 
 
 class Agreement(ABC):
-    """How this worker learns what the others have in a step."""
+    """How this worker finds out what the others have in a step."""
 
     @abstractmethod
     def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
@@ -73,7 +73,7 @@ class Agreement(ABC):
 
 
 class LocalAgreement(Agreement):
-    """There is no other worker, or all have the same steps, so this worker's own batch is enough to know."""
+    """For a single worker, or workers with the same steps: this worker's own batch says everything."""
 
     def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
         if step is None:
@@ -94,7 +94,7 @@ class ComputedAgreement(Agreement):
 
     Args:
         sizes_at: for a step's number the rows of each replica, per worker.
-        layout: what the specification says of all of them, if it says it.
+        layout: the layout of all of them according to the specification; None if that leaves it open.
     """
 
     def __init__(self, sizes_at: Callable[[int], Sizes], layout: Layout | None) -> None:

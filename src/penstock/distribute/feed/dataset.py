@@ -1,4 +1,4 @@
-"""Distributed input as the user holds it: a dataset of steps, and one pass over it."""
+"""Distributed input as the user sees it: a dataset of steps, and one pass over it."""
 
 import itertools
 import logging
@@ -124,7 +124,9 @@ class DistributedDataset:
         )
 
     def _read_the_same_files(self, control: Control) -> None:
-        """Read the files that worker 0 has listed; where files come and go, each worker may have listed others.
+        """Read the files that worker 0 has listed.
+
+        If files are added or deleted meanwhile, the workers may have listed different ones.
 
         Raises:
             StorageError: a worker cannot read one of them; the same on every worker.
@@ -281,7 +283,7 @@ class DistributedDataset:
         layout = inputs.layout()
         if inputs.workers.count == 1 or (not inputs.has_own_data and inputs.cardinality() != UNKNOWN_CARDINALITY):
             return LocalAgreement()
-        # Where the workers exchange nothing, no one needs to know the shapes of the others' rows beforehand.
+        # If the workers exchange nothing, none needs to know the shapes of the others' rows beforehand.
         if inputs.has_own_data and lengths is not None and (layout is not None or self._control is None):
             return ComputedAgreement(lambda step: inputs.sizes_at(lengths, step), layout)
         if self._control is None:
@@ -316,7 +318,7 @@ class DistributedIterator(Iterator[Any]):
 
     def _begin(self) -> None:
         self._feed = self._dataset._feed(self._source)
-        # A thread that waits for other workers must not outlive an iterator that nobody refers to.
+        # A thread that waits for other workers must not outlive an iterator that is no longer referenced.
         weakref.finalize(self, self._feed.agreement.close).atexit = False
 
     @property
@@ -333,7 +335,7 @@ class DistributedIterator(Iterator[Any]):
     def errors(self) -> SkippedRows:
         """The rows that this worker left out up to the last step handed out, as `DatasetIterator.errors` says it.
 
-        Where all workers share global batches each has the same; where each reads data of its own, its own.
+        Workers that share global batches all have the same errors; workers that read data of their own have their own.
         """
         return self._source.errors_at(self._position)
 
@@ -367,7 +369,7 @@ class DistributedIterator(Iterator[Any]):
             raise StopIteration
         if self._control is not None:
             self._control.check_in_main(self._feed.topic)
-        if not self._handed_out:  # otherwise a state may still be taken before the steps that come again
+        if not self._handed_out:  # otherwise the caller may still take a state before the steps that are returned
             self._source.consumed(self._position)
         try:
             outcome = self._unused.popleft() if self._unused else self._outcome()
@@ -453,7 +455,7 @@ class DistributedIterator(Iterator[Any]):
         return state  # type: ignore[no-any-return]  # what the source gave
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the step after the one that `state` was taken at; all workers must do so alike.
+        """Continue with the step after the one at which `state` was taken; all workers must load the same step.
 
         Raises:
             StateMismatchError: the state is of another dataset, or of another worker's own data; this iterator then

@@ -27,7 +27,7 @@ def idle_replicas(inputs: Inputs) -> str | None:
 
 
 def explain(inputs: Inputs, steps: int) -> str:
-    """The policy, and what each worker reads; for datasets that a function makes only what this worker knows."""
+    """The policy, and what each worker reads; for datasets that a function makes, only what this worker reads."""
     total = {INFINITE_CARDINALITY: "without end", UNKNOWN_CARDINALITY: "unknown until it was read"}.get(
         steps, f"{steps:,}"
     )

@@ -26,7 +26,7 @@ With one replica in sync that is a `PerReplica`, whose only value is handed out.
 
 @dataclass
 class StepFeed:
-    """Makes the next step. It holds no reference to the iterator that hands it out, so a thread may hold it.
+    """Makes the next step. It does not refer to the iterator that hands out the steps, so a thread may refer to it.
 
     Attributes:
         source: this worker's steps.

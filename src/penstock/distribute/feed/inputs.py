@@ -51,7 +51,7 @@ class Inputs(ABC):
 
     workers: StrategyWorkers
     has_own_data: bool
-    """Whether each worker reads other data, so that one worker's batches say nothing about another's."""
+    """Whether each worker reads data of its own, so that one worker's batches say nothing about another's."""
     shard: WorkerShard | None = None
     """What this worker reads of a dataset that the workers divide; None where a function of the user's decides."""
 
@@ -70,7 +70,7 @@ class Inputs(ABC):
         return []
 
     def over_files(self, names: list[list[str]]) -> "Inputs":
-        """The same, had these files been listed.
+        """The same input with these files in place of those that were listed.
 
         Raises:
             StorageError: one of them cannot be read.
@@ -86,7 +86,7 @@ class Inputs(ABC):
         """
 
     def fix_seeds_alone(self) -> None:  # noqa: B027  # as `fix_seeds`
-        """Choose seeds where this worker cannot talk to the others.
+        """Choose seeds if this worker has no channel to the others.
 
         Raises:
             InvalidArgumentError: the workers would have to draw the same random numbers.
@@ -205,7 +205,7 @@ class DividedInput(Inputs):
         """What a worker reads."""
         workers = StrategyWorkers(self.workers.count, worker, self.workers.replicas)
         policy = self._whole.options().auto_shard_policy
-        assert not isinstance(policy, str)  # of a name the options have made the member
+        assert not isinstance(policy, str)  # the options have turned a name into the member
         shard = shard_of_worker(self._whole.node, policy, workers)
         if workers.count > 1:
             return shard

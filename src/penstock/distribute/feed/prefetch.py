@@ -75,7 +75,7 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
     while not ended:
         outcome: Outcome
         try:
-            channel.room()  # a step made before there is room would be one more than was asked for
+            channel.room()  # a step made before there is room would be one too many
         except Closed:  # no more steps are wanted
             return
         try:

@@ -8,7 +8,7 @@ from penstock.errors import InvalidArgumentError
 
 
 class Abandoned(Exception):
-    """Another replica failed, so this one gives up; the other one's error is shown."""
+    """Another replica failed, so this one gives up; the caller gets the other one's error."""
 
 
 class Rendezvous:

@@ -31,7 +31,7 @@ def placement_of(strategy: MeshStrategy) -> Placement:
 
 
 def runs_one_program_at_a_time(strategy: MeshStrategy) -> bool:
-    """Whether a program with collectives must end before the next begins; see `Launcher`."""
+    """Whether a program with collectives must end before the next one begins; see `Launcher`."""
     return strategy._launcher.one_at_a_time
 
 

@@ -12,7 +12,7 @@ from penstock.errors import InvalidTypeError
 
 @dataclass(frozen=True, repr=False)
 class HostPlaceholder:
-    """Takes the place of an array that stays in host memory: a step may be given it, and any use of it is an error.
+    """Takes the place of an array that stays in host memory: it may be passed to a step, and any use of it is an error.
 
     Attributes:
         dtype: of the array.

@@ -52,7 +52,8 @@ class Launcher:
     def launch_on_output(self, program: Callable[[Any], Any], array: jax.Array) -> Any:
         """As `launch`, for a program of one array that has a part on every device.
 
-        If it comes out of the running program, no device can begin before it has ended there: nothing is waited for.
+        If the array is a result of the running program, no device can begin before that has ended there, so this does
+        not wait.
         """
         return self.launch(program, (array,), after=array)
 

@@ -88,5 +88,5 @@ def _branch(branches: list[Sequence[ClosedJaxpr]], inputs: Lists, run: RunInLock
 
 
 def times(count: int) -> str:
-    """A number of times, as text."""
+    """A number of times in words: "once", "2 times"."""
     return "once" if count == 1 else f"{count} times"

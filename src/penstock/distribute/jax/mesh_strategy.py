@@ -170,7 +170,7 @@ class MeshStrategy(Strategy):
         return result
 
     def _check_others(self) -> None:
-        """Refuse a call in which all workers must take part, if one of them has failed or left."""
+        """Refuse a call that needs all workers if one of them has failed or left."""
         if self._control is not None:
             self._control.check_collective()
 

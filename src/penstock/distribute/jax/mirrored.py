@@ -19,7 +19,7 @@ class MirroredStrategy(MeshStrategy):
     function runs only while it is compiled: what it reads from outside its arguments is fixed from then on. A ragged
     step gives the same numbers more slowly, on one device.
 
-    Where a launcher names several processes, each of them is alone with this strategy: a warning in the log says so.
+    If a launcher names several processes, each of them trains alone with this strategy; a warning in the log says so.
 
     Args:
         devices: JAX devices, or names such as "cpu:0"; all local devices of JAX's default platform where None.

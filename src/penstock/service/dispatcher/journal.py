@@ -33,7 +33,7 @@ FILE: Final = "journal.sqlite"
 _logger = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x50454E53
-"""What tells the file from other programs': "PENS"."""
+"""SQLite's number for the application that owns a file: "PENS"."""
 _VERSION: Final = 4
 _FIRST_COMPACTION_BYTES: Final = 1 << 20
 
@@ -61,8 +61,7 @@ class Journal:
         first: the state to begin with if there is no journal yet.
 
     Attributes:
-        state: the state that was found, without any request to stop.
-        found: whether there was a journal.
+        state: the state that was found, without any request to stop. found: whether there was a journal already.
         name: tells this journal apart from all others.
         number: of its last entry.
 
@@ -142,7 +141,7 @@ class Journal:
     # Opening
 
     def _create(self, first: State) -> None:
-        """Make an empty journal under another name, so that under its own there is never half of one."""
+        """Make an empty journal under another name, so that its own name never refers to half a journal."""
         for left in (self.path.with_name(f"{FILE}-wal"), self.path.with_name(MARK_FILE)):
             if left.exists():
                 raise StorageError(

@@ -87,8 +87,8 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         """Stop listening. Without a `work_dir` its state is lost. A second call does nothing.
 
         Args:
-            drain: first let readers finish; meanwhile no epoch can begin. With a `work_dir` it ends at once: readers
-                and workers wait for the next dispatcher with that `work_dir`.
+            drain: first let readers finish; no new epoch can begin. With a `work_dir` it ends at once: readers and
+                workers wait for the next dispatcher with that `work_dir`.
         """
         super().stop(drain=drain)
 

@@ -1,4 +1,4 @@
-"""What a reader has delivered and its caller may not have consumed yet, in order of delivery.
+"""The elements that a reader has delivered and its caller may not have consumed yet, in order of delivery.
 
 Elements arrive in another order the next time. A restored reader repeats the order of this log.
 """

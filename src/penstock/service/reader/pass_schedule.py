@@ -1,4 +1,4 @@
-"""Which pass is fetched next, where a reader fetches each pass from beginning to end.
+"""Chooses the pass that is fetched next, if a reader fetches each pass from beginning to end.
 
 If there are few passes, each has a lane, which fetches it to its end. If there are more than `MOST_STREAMS`, a lane
 requests a piece of one pass and then a piece of another, so that no more lanes are needed and none waits long for a

@@ -1,6 +1,6 @@
 """Finds the position of a span that kills workers, because a function ends the process that calls it.
 
-Workers die for other reasons too. A position is blamed when three workers were lost while they made nothing else for
+Workers die for other reasons too, so a position is blamed only after three workers died while making nothing else for
 this reader. If positions can be read by themselves, the rest of a span is requested in pieces after the first loss, and
 the piece position by position after the second.
 
@@ -40,7 +40,7 @@ class PoisonSearch:
 
     @property
     def alone(self) -> bool:
-        return self._size == 1 and not self._stream  # all lanes of a stream's reader may keep one worker busy for ever
+        return self._size == 1 and not self._stream  # the lanes of a stream's reader may never leave a worker idle
 
     def next(self, missing: Span, stride: int) -> Span:
         """What to request next of what is missing, if only every `stride`-th position is read."""

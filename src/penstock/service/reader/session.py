@@ -204,7 +204,7 @@ class DispatcherSession:
             shared.leases.acknowledge(shared.consumed_of_open())
 
     def hear(self, *lost: int, patience_seconds: float | None = None) -> ConsumerNews | None:
-        """Send a heartbeat that names unreachable workers, and take over the news in its answer.
+        """Send a heartbeat that names unreachable workers, and apply the changes in its answer.
 
         Returns:
             The answer; None if another thread is waiting for one for longer than `patience_seconds`.

@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 _SUSPECT_SECONDS = 1.0
 """How long a worker that could not be reached is not asked."""
 _RESTS = 4
-"""If others can be asked, it is not asked for this many times as long as finding out took."""
+"""If there are others, a lost worker is avoided for this many times as long as it took to notice the loss."""
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may kill its worker waits for a worker that does nothing else."""
@@ -65,7 +65,7 @@ class WorkerPool:
         self._choices = 0
         self._alone: set[int] = set()
         self._suspects: dict[int, _Loss] = {}
-        self._unusable: set[int] = set()  # among those that were tried last
+        self._unusable: set[int] = set()  # among the workers tried most recently
         self._closed = False
 
     def update(self, come: Iterable[WorkerInfo], gone: Iterable[int] = (), *, whole: bool = False) -> int:

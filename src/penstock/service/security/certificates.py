@@ -1,7 +1,7 @@
 """Checks certificates and their keys before they are used.
 
-If nobody can accept a certificate, gRPC reports only that there is no connection. So each is tried in a handshake with
-itself first.
+If no peer can accept a certificate, gRPC reports only that there is no connection. So each certificate is first tried
+in a handshake with itself.
 """
 
 import ssl

@@ -198,11 +198,11 @@ def read_token(path: str) -> str:
 
 
 def check_token(call: str, token: object) -> None:
-    """Refuse a token that was given as a value and is none.
+    """Refuse an invalid token that was given as a value.
 
     Raises:
         InvalidTypeError: it is no string.
-        InvalidArgumentError: it is too short, or has other signs than those that can be printed.
+        InvalidArgumentError: it is too short, or contains characters that cannot be printed.
     """
     if not isinstance(token, str):
         raise InvalidTypeError(f"{call}(token=...) takes a string, got an object of type {type(token).__name__}")

@@ -1,4 +1,4 @@
-"""Explains failed TLS connections by a handshake of its own: gRPC reports only that there is no connection."""
+"""Explains why a TLS connection failed, by another handshake: gRPC reports only that there is no connection."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""Where a dispatcher is now: an address, or something that knows it at the moment and is asked again."""
+"""Finds a dispatcher: its address is given, or a resolver returns it and is asked again after a loss."""
 
 import importlib
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def checked_service(call: str, service: Any, argument: str = "service") -> Any:
 
 
 def is_resolved(service: Any) -> bool:
-    """Whether something has to say where the service is, and has to be asked again after it was lost."""
+    """Whether a resolver gives the address of the service, and has to be asked again after a loss."""
     if isinstance(service, str):
         return service.partition("://")[0] in _SCHEMES and "://" in service
     return callable(service)
@@ -115,7 +115,7 @@ def place_of(service: Any, credentials: ClientCredentials | None = None) -> Plac
 
 
 def described(service: Any) -> str:
-    """A service as messages name it, before it was found."""
+    """A service as log lines and errors name it before it was found."""
     if isinstance(service, ServiceAddress):
         return service.target
     return service if isinstance(service, str) else getattr(service, "__qualname__", repr(service))

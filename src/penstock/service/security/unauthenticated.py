@@ -1,7 +1,7 @@
 """Closes connections that do not show the token: gRPC itself buffers what they send, and does not time out handshakes.
 
-gRPC gives no access to its connections, so they are found among the open files of this process. A growing memory shows
-that a client sends much, which is cheaper to check than all connections.
+gRPC gives no access to its connections, so they are looked up among the open files of this process. If the memory of
+this process grows, a client sends much; checking that is cheaper than checking all connections.
 """
 
 import ipaddress

@@ -43,7 +43,7 @@ class AcceptedConnections:
                 assert isinstance(line, socket.socket)
                 if line is self._listener:
                     self._take()
-                elif line in self._silent:  # not closed by an earlier connection of this round
+                elif line in self._silent:  # an earlier connection of this round has not closed it
                     self._let_go(line)
                     self._hand_on(line)
         while self._silent:

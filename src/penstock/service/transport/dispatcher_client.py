@@ -27,7 +27,7 @@ ACTION: Final = "penstock"
 """The name of the Flight action that carries messages."""
 
 PATIENCE_SECONDS: Final = 300.0
-"""How long a reader keeps trying a dispatcher that no longer answers, by default."""
+"""By default, how long a reader keeps trying a dispatcher that no longer answers."""
 FIRST_PATIENCE_SECONDS: Final = 60.0
 """The same for a dispatcher that has never answered: the address may be wrong."""
 _FIRST_PAUSE: Final = 0.05

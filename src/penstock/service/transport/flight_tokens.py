@@ -169,7 +169,7 @@ def _of_this_machine(host: str) -> list[str]:
 
 
 def refused_at_the_door(what: str, address: str, error: Exception) -> str:
-    """The text of the error if a server does not accept the token."""
+    """The text of the error if a server refuses the token."""
     reason = str(error).partition(". Detail:")[0].partition(". gRPC client")[0]
     return (
         f"the {what} at {address} does not let this process in: {reason}. It must be of the same user on the same "

@@ -1,1 +1,1 @@
-"""What processes of a service say to each other: messages, spans, blocks, definitions and failures, and their bytes."""
+"""What the processes of a service send each other: messages, spans, blocks, definitions and failures, as bytes."""

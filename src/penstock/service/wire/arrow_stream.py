@@ -1,8 +1,8 @@
-"""Arrow IPC streams of one record batch that came from others: no memory is taken by their own word.
+"""Reads Arrow IPC streams of one record batch from other processes, without trusting the sizes that they state.
 
-A compressed buffer says itself how large it will be, and Arrow takes that much before it looks further. `wire.pack`
-compresses nothing here, what goes over the network is compressed as a whole (`compression.py`), so such a batch is
-none of ours. pyarrow does not tell whether a batch is compressed; its description does, a table of FlatBuffers:
+A compressed buffer states its own uncompressed size, and Arrow allocates that much before it looks further. `wire.pack`
+never compresses such streams (`compression.py` compresses whole buffers for the network), so a compressed batch comes
+from something else. pyarrow does not tell whether a batch is compressed; its description does, a table of FlatBuffers:
 https://arrow.apache.org/docs/format/Columnar.html#recordbatch-message
 """
 

@@ -1,4 +1,4 @@
-"""Blocks and specifications as they cross between processes: a typed description, and buffers beside it.
+"""Blocks and specifications as they are sent between processes: a typed description, and buffers beside it.
 
 A column of one shape crosses as the bytes of its array, which are copied neither to be sent nor when they have come.
 Other columns (strings, bytes, rows of unequal shape) cross as an Arrow IPC stream each, as `formats/columns.py` encodes
@@ -41,7 +41,7 @@ _DAMAGED = (
     pa.ArrowException,
     struct.error,
 )
-"""What reading a column raises that is not what its header says."""
+"""What reading a column raises if the column does not fit its header."""
 
 Buffer = npt.NDArray[np.uint8]
 """Bytes, as an array of one axis."""
@@ -63,7 +63,7 @@ class ColumnHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be known of a block besides its buffers, one per column."""
+    """The description of a block, beside its buffers, one per column."""
 
     structure: Any
     length: int
@@ -229,7 +229,7 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
 
 
 def _check_text(column: Column) -> None:
-    """Refuse NumPy's strings with numbers that are no characters: they raise wherever they are looked at."""
+    """Refuse NumPy strings with invalid character codes: every later use of them would raise."""
     if column.dtype.names is not None:
         for name in column.dtype.names:
             _check_text(column[name])

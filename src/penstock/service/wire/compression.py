@@ -23,7 +23,7 @@ three, ZSTD's shortest block is four bytes that stand for 128 KiB."""
 _SMALLEST = 256
 """Buffers of fewer bytes are sent as they are."""
 _LINK_BYTES = 16 << 20
-"""How much is sent before the link's speed counts: what system and gRPC take in advance must not."""
+"""How much is sent before the link's speed is measured: what the system and gRPC buffer must not count."""
 _SAMPLE_BYTES = 1 << 20
 _WORTH = 0.9
 """The part of the time without compression that one with it may take at most."""
@@ -109,7 +109,7 @@ class AutomaticCodec:
 
 
 def cheapest_codec(sample: Buffer, link: float) -> str:
-    """The codec with which a byte is over soonest, through a link of so many bytes a second; "" for none."""
+    """The codec that gets a byte across soonest, over a link of so many bytes a second; "" for none."""
     costs = {"": _WORTH / link}
     for codec in ("LZ4", "ZSTD"):
         start = time.perf_counter()

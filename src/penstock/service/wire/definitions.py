@@ -1,4 +1,4 @@
-"""A dataset as bytes, on its way to the data workers: the one place of the service where anything is pickled.
+"""A dataset as bytes, to be sent to the data workers: the only place in the service where anything is pickled.
 
 Bytes: 8 of `_MAGIC`; 8 with the length of the header (little-endian); the header, MessagePack of `_Header`; then its
 parts one after the other, each beginning at a multiple of 16: first the pickle of (node, options), by cloudpickle with
@@ -24,13 +24,13 @@ from penstock.version import VERSION
 _MAGIC = b"penstk01"
 _ALIGNMENT = 16
 LARGE_BYTES = 1_000_000_000
-"""Above this it is said that every worker receives a copy."""
+"""Above this size, a warning says that every worker receives a copy."""
 
 _logger = logging.getLogger(__name__)
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What stands before the parts: who wrote them, and how long each is."""
+    """What comes before the parts: which versions wrote them, and the length of each."""
 
     versions: dict[str, str]
     lengths: list[int]

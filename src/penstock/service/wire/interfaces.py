@@ -26,7 +26,7 @@ class UnusableDataWorkerError(ServiceError):
 
 
 class WrongAnswerError(UnreachedDataWorkerError):
-    """A data worker has given a wrong or unreadable answer: no element is to blame."""
+    """A data worker has given a wrong or unreadable answer. No element is to blame."""
 
 
 class Connection(Protocol):

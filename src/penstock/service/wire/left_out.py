@@ -37,7 +37,7 @@ class Noted:
             raise too_many(self.limit, [skipped_row(row) for row in self._rows])
 
     def read_from(self, start: ReadFrom) -> None:
-        """As `Skips.read_from`; where positions count elements nobody asks."""
+        """As `Skips.read_from`; unused where positions count elements."""
 
     def taken(self) -> LeftOut | None:
         """The rows left out since the last call; None if there were none."""

@@ -1,4 +1,4 @@
-"""Carries errors of penstock's from a dispatcher or worker to the peer whose request met them."""
+"""Sends penstock's errors from a dispatcher or worker to the peer whose request caused them."""
 
 import traceback
 from typing import NoReturn
@@ -11,7 +11,7 @@ from penstock.service.wire.subjects import Refused
 
 
 def refusal_of(error: BaseException) -> Refused:
-    """The answer to a request that met an error."""
+    """The answer to a request that caused an error."""
     if isinstance(error, PenstockError):
         # A private class goes as its nearest base class in `penstock.errors`.
         kind = next(base.__name__ for base in type(error).__mro__ if vars(errors).get(base.__name__) is base)

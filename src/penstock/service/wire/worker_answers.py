@@ -1,7 +1,7 @@
 """Checks a data worker's answers against the requests.
 
-A worker answers a `Fetch` with the elements of its span, each once and in order. One that answers anything else counts
-as lost, and another worker is asked.
+A worker answers a `Fetch` with the elements of its span, each once and in order. A worker that answers anything else
+counts as lost, and the reader asks another one.
 """
 
 import time

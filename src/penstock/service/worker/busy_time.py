@@ -1,4 +1,4 @@
-"""How long a worker has computed: a share of the time, whatever the number of requests at once."""
+"""For what share of the time a worker has computed, however many requests ran at once."""
 
 import threading
 import time

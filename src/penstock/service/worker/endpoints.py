@@ -80,7 +80,7 @@ class Endpoints:
                 self._idle.notify_all()
 
     def wait_until_idle(self, seconds: float) -> bool:
-        """Wait for the requests that are under way; returns whether all have ended."""
+        """Wait until running requests have ended, at most this long; returns whether all have."""
         with self._idle:
             return self._idle.wait_for(lambda: self._running == 0, seconds)
 

@@ -1,7 +1,7 @@
-"""Answers that are taken a piece at a time, by readers that ask many workers in turn.
+"""Answers that readers take a piece at a time, because they ask many workers in turn.
 
-Each is made by a thread of its own, which continues while its reader asks others. Any of them may be dropped at any
-time: its pieces are made again.
+A thread of its own makes each answer, and continues while the reader asks others. Any of them may be dropped at any
+time: its pieces can be made again.
 """
 
 import time

@@ -129,7 +129,7 @@ class _RunningWorker:
             if self._keep_in_touch() == "drain":
                 self._leave()
             self._say(WorkerHeartbeat(worker_id=self._worker_id, left=True))
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # otherwise the error would be lost
             self.failure = ServiceError(f"this data worker failed to keep in touch with its dispatcher: {error!r}")
             _logger.exception("this data worker ends: it failed to keep in touch with its dispatcher")
         finally:

@@ -86,7 +86,7 @@ class Gathered:
         self._pending: list[Piece | None] = []
 
     def next(self, rows: int) -> Piece | None:
-        """As `Reader.next`; takes a moment longer where more elements come by then."""
+        """As `Reader.next`; waits a moment longer if more elements may come."""
         first = self._next(rows)
         if first is None or isinstance(first.found, Exception) or not self._reader.gathers:
             return first

@@ -20,7 +20,7 @@ _OVERHEAD_BYTES = 256
 _ABSENCE_SECONDS = 10.0
 """How long to wait for a trainer that reads nothing."""
 _ARRIVAL_SECONDS = 0.5
-"""How soon readers that have lost a worker ask another one."""
+"""How long readers that have lost a worker take to ask another one."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class SharedWindow:
 
     Readers of one trainer share what it gets: each takes what none of them has had while others of them read.
 
-    A trainer that falls out of the window goes on where it begins now. One that holds back is waited for, as long as it
-    reads: what it has not had stays.
+    A trainer that falls out of the window continues at its present beginning. The others wait for one that holds back,
+    as long as it reads: elements that it has not had stay in the window.
 
-    Where the first one comes from elsewhere, its worker was lost, perhaps over an element that is fatal. So nothing is
-    made that nobody has had before the others may have come too: an element that one of them asks for by itself must
-    not be lost over what another one wants.
+    If the first reader comes from another worker, that worker was lost, perhaps because an element kills its process.
+    So no element is made for the first time until the other readers have had time to come too: otherwise an element
+    that one of them needs could be lost together with one that another reader wants.
 
     Args:
         open: opens the stream of the pass.

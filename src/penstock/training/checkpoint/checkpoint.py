@@ -105,7 +105,7 @@ class Checkpoint:
     def save(self, prefix: str | os.PathLike[str], /, *, step: Any = None, metric: Any = None, **values: Any) -> str:
         """Write a checkpoint, and return its path: the prefix and a number.
 
-        It holds the values at the time of this call, whatever happens to the objects while it is being written.
+        It holds the values at the time of this call, even if the objects change while it is being written.
 
         Args:
             prefix: a directory, which is created if need be, and the beginning of a name in it: "run/ckpt". A prefix

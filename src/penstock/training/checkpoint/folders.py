@@ -14,7 +14,7 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 """What Orbax adds to the name of a checkpoint that is not complete."""
 
 REPLACEMENT = ".penstock-replacement"
-"""What is added to the name of a complete checkpoint that replaces another one of that name.
+"""The suffix of a complete checkpoint that replaces another one.
 
 It counts as that checkpoint as soon as the other one is deleted."""
 
@@ -74,7 +74,7 @@ class Folder(ABC):
 
     @abstractmethod
     def written(self, name: str) -> float:
-        """When it was written, as a number that can be compared."""
+        """When it was written, as a number by which checkpoints can be sorted."""
 
     @abstractmethod
     def index(self, name: str) -> bytes:

@@ -28,14 +28,14 @@ _ARRAYS = "arrays"
 def write(
     path: Path, arrays: Mapping[str, Any], index: Index, barrier: WriteBarrier | None = None
 ) -> Callable[[], None]:
-    """Begin to write a checkpoint; what is given back waits until it is complete.
+    """Begin to write a checkpoint; returns a function that waits until it is complete.
 
     Args:
         path: the directory that it becomes.
         arrays: by the names of the index's entries.
         index: what is in it.
-        barrier: where the workers wait for each other, if all of them make this call. What is waited for then is that
-            all have written; otherwise this process writes alone, all in the call that is given back.
+        barrier: where the workers wait for each other, if all of them make this call. The returned function then waits
+            until all have written. Otherwise this process alone writes, within that function.
     """
     if barrier is not None:
         return _written_together(path, arrays, index, barrier)
@@ -136,7 +136,7 @@ def _read(path: Path, needed: list[Entry], parts: Mapping[str, Any]) -> dict[str
 
 
 def _checkpointer(processes: set[int], barrier: WriteBarrier | None = None) -> Any:
-    """Orbax's writer and reader, of which these processes make the same calls; with a barrier a writer alone."""
+    """Orbax's writer and reader, on which these processes make the same calls; with a barrier, only a writer."""
     alike = ocp.options.MultiprocessingOptions(primary_host=min(processes), active_processes=processes)
     # What is written are copies already: a further copy of each would be one too many.
     registry = ocp.type_handlers.create_type_handler_registry(

@@ -31,12 +31,12 @@ class WorkerGroup:
         self.count = 1 if control is None else control.workers
 
     def barrier(self, topic: str) -> "WriteBarrier":
-        """Where these workers wait for each other while they write; there are several."""
+        """A barrier at which these workers wait for each other while they write."""
         assert self._control is not None
         return WriteBarrier(self._control, topic)
 
     def call(self, name: str, work: Callable[[], tuple[Own, Any]]) -> tuple[Own, list[Any]]:
-        """Do a piece of work, and return when all workers have done it.
+        """Call `work`, and return when all workers have done so.
 
         Args:
             name: the call, for errors.

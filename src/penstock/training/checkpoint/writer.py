@@ -37,5 +37,5 @@ class Writer:
 
 def _finish(task: Future[None]) -> None:
     error = task.exception()
-    if error is not None:  # nobody is left to raise it to
+    if error is not None:  # there is no later call that could raise it
         _logger.error("at the end of the program: %s", error)

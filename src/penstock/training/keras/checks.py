@@ -1,4 +1,4 @@
-"""Finds mistakes in Keras steps, while they are traced, that would silently give wrong numbers."""
+"""Finds mistakes in Keras steps that would silently give wrong numbers, while the steps are traced."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

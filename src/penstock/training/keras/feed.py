@@ -32,7 +32,7 @@ from penstock.training.keras.interface import has_value, set_values, values_of
 
 
 class ModelFeed:
-    """The passes of one model over a dataset. What Keras reads to build the model is no pass.
+    """The passes of one model over a dataset. A batch that Keras reads only to build the model belongs to no pass.
 
     Attributes:
         strategy: over whose devices the batches are split; None for JAX's default device.
@@ -60,7 +60,7 @@ class ModelFeed:
     def prepare(
         self, model: Any, strategy: MeshStrategy | None, *, whole: bool, class_weight: ClassWeight | None
     ) -> None:
-        """Get ready for a model that is going to read.
+        """Prepare for the model that is going to read.
 
         Args:
             model: its variables are placed on the devices before the first batch.

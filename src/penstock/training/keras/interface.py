@@ -11,7 +11,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAda
 
 
 def when_made(kind: Any, tell: Callable[[Any], None]) -> None:
-    """Have `tell` called with every object of a class, before it is initialised, however it is made: copies too."""
+    """Call `tell` with every new object of a class, copies included, before it is initialised."""
     make = kind.__new__
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ class _Change(NamedTuple):
 
 
 class Changes:
-    """The last changes, by version. They need no journal: a new dispatcher sends everything to everybody once.
+    """The last changes, by version. They need no journal: a new dispatcher sends everything to each reader once.
 
     Args:
         life: tells the versions of one dispatcher from those of another.
@@ -64,7 +64,7 @@ class Changes:
         self._kept.append(change)
 
     def since(self, version: int, state: State, epoch: Epoch) -> ConsumerNews:
-        """The news for a reader of an epoch that knows everything up to a version."""
+        """What has changed for a reader of an epoch since a version."""
         missed = self.version - version
         if not 0 <= missed <= len(self._kept):
             workers = [worker.info for worker in state.present()]

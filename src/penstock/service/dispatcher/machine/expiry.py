@@ -1,4 +1,4 @@
-"""What happens as time passes: silent peers are given up, and what nobody can ask for is forgotten."""
+"""What happens as time passes: silent peers are given up, and unused jobs, datasets and workers are forgotten."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from penstock.service.dispatcher.machine.volatile import DatasetAsked
 
 
 class Expiry:
-    """Finds the changes that are due. It is asked regularly."""
+    """Finds the changes that are due; call it regularly."""
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known
@@ -47,7 +47,8 @@ class Expiry:
         state, config = self._known.state, self._known.config
         for consumer_id, consumer in state.consumers.items():
             epoch = state.epochs[consumer.epoch_id]
-            # Nobody waits for the elements of a consumer that leases nothing: it may be silent while its job is kept.
+            # No other consumer waits for the elements of one that leases nothing, so it may be silent as long as its
+            # job is kept.
             waited_for = state.leased(epoch) or state.stopping
             patience = config.lease_seconds if waited_for else max(config.job_gc_seconds, config.lease_seconds)
             if (

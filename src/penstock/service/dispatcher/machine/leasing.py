@@ -24,7 +24,7 @@ _RECALL_RETRY_SECONDS: Final = 0.05
 _STARVING_SECONDS: Final = 1.0
 """How long a consumer that was granted nothing counts as waiting."""
 _DOUBT: Final = 1.5
-"""If a worker is late by this many heartbeats, a consumer that cannot reach it is believed."""
+"""If a worker is late by this many heartbeats, the report of a consumer that cannot reach it is trusted."""
 
 
 class Leasing:

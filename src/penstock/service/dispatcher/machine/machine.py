@@ -1,4 +1,4 @@
-"""The dispatcher without sockets, disk or clock: it is given messages and the time, and answers.
+"""The dispatcher without sockets, disk or clock: it gets messages and the time, and returns answers.
 
 For each message it decides, which changes nothing; tries the changes on a draft; has them journalled; makes them; and
 answers.
@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Machine:
-    """A dispatcher that is given everything, the time too. Use it from one thread at a time.
+    """The decisions and the state of a dispatcher; even the time is an argument. Use it from one thread at a time.
 
     Args:
         before: called with the state and the changes before they are made; if it raises, none of them is.
@@ -158,7 +158,7 @@ class Machine:
 
 
 class _DoesNotApplyError(Exception):
-    """Updates are of something that the state does not have."""
+    """An update concerns something that the state does not have."""
 
 
 def _heard(message: ToDispatcher) -> Observation | None:

@@ -1,4 +1,4 @@
-"""Lets a consumer begin to read an epoch: alone or with others, anew or from a state."""
+"""Lets a consumer begin to read an epoch: alone or with others, from the beginning or from a state."""
 
 from itertools import zip_longest
 from typing import NamedTuple
