@@ -99,8 +99,8 @@ def test_no_turn_waits_for_an_acknowledgement(monkeypatch) -> None:
     greeted = []
 
     class Noting(Hub):
-        def _greeted(self, connection: Connection) -> int:
-            number = super()._greeted(connection)
+        def _authenticate(self, connection: Connection) -> int:
+            number = super()._authenticate(connection)
             greeted.append(sends_at_once(connection))
             return number
 

@@ -116,8 +116,8 @@ def digits(seed: int) -> Images:
     return Images(
         name="digits",
         title="scikit-learn's digits",
-        train=_prepared(16, train_scans, train_labels),
-        test=_prepared(16, test_scans, test_labels),
+        train=_dataset_of(16, train_scans, train_labels),
+        test=_dataset_of(16, test_scans, test_labels),
         classes=10,
         epochs=30,
         batch_size_per_replica=16,
@@ -140,15 +140,15 @@ def fashion_mnist() -> Images:
     return Images(
         name="fashion-mnist",
         title="Fashion-MNIST",
-        train=_prepared(255, *train),
-        test=_prepared(255, *test),
+        train=_dataset_of(255, *train),
+        test=_dataset_of(255, *test),
         classes=10,
         epochs=10,
         batch_size_per_replica=64,
     )
 
 
-def _prepared(brightest: int, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ps.Dataset[Any]:
+def _dataset_of(brightest: int, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ps.Dataset[Any]:
     pixels = (images[..., np.newaxis] / brightest).astype(np.float32)
     return ps.Dataset.from_tensor_slices((pixels, labels.astype(np.int32)))
 

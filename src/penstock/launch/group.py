@@ -56,7 +56,7 @@ class Group:
             for number in range(num_workers):
                 own = variables | {"PENSTOCK_WORKER_INDEX": str(number)}
                 workers.append(
-                    WorkerProcess(self.command, own, number, self.outputs, guard, self._ended, self.grace_seconds)
+                    WorkerProcess(self.command, own, number, self.outputs, guard, self._note_end, self.grace_seconds)
                 )
             return self._until_all_ended(workers, replaceable)
         except BaseException:
@@ -70,7 +70,7 @@ class Group:
             if announcements is not None:
                 announcements.close()
 
-    def _ended(self, number: int, status: int) -> None:
+    def _note_end(self, number: int, status: int) -> None:
         self.events.put(WorkerEnded(number, status))
 
     def _until_all_ended(self, workers: Sequence[WorkerProcess], replaceable: bool) -> Cause | None:

@@ -145,14 +145,14 @@ def _signals_to(events: Events) -> Iterator[None]:
         yield
         return
 
-    def told(number: int, _: Any) -> None:
+    def on_signal(number: int, _: Any) -> None:
         events.put(Signalled(number))
 
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # A signal that is ignored stays so: this is how `nohup` works.
     before = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) != signal.SIG_IGN}
     for number in before:
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     try:
         yield
     finally:

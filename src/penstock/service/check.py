@@ -105,10 +105,10 @@ class _Check:
         self._differences: list[Difference] = []
 
     def run(self, worker_counts: Sequence[int], kills: int) -> list[Difference]:
-        with iter(self._anew()) as elements:
+        with iter(self._fresh_dataset()) as elements:
             self._expected = [_digest(element) for element in self._counted(elements, "in process")]
         self._say(f"in process: {len(self._expected)} elements")
-        with iter(self._anew()) as again:
+        with iter(self._fresh_dataset()) as again:
             self._compare(_ONCE_MORE, again)
         for count in worker_counts:
             with local(num_workers=count) as service:
@@ -120,26 +120,26 @@ class _Check:
             self._compare_restored(service)
         return self._differences
 
-    def _anew(self) -> Dataset:
+    def _fresh_dataset(self) -> Dataset:
         """The dataset as before its first epoch."""
         return self._dataset.with_options(Options())
 
-    def _through(self, service: LocalService) -> Dataset:
-        return distribute("distributed_epoch", service.target, ordered=True)(self._anew())
+    def _read_through(self, service: LocalService) -> Dataset:
+        return distribute("distributed_epoch", service.target, ordered=True)(self._fresh_dataset())
 
     def _compare_service(self, run: str, service: LocalService, kills: int = 0) -> None:
         at = {(number + 1) * len(self._expected) // (kills + 1) for number in range(kills)}
-        with iter(self._through(service)) as elements:
+        with iter(self._read_through(service)) as elements:
             self._compare(run, _killing(elements, service, at))
 
     def _compare_restored(self, service: LocalService) -> None:
         for quarter in range(4):
             given = quarter * len(self._expected) // 4
-            with iter(self._through(service)) as first:
+            with iter(self._read_through(service)) as first:
                 for _ in islice(first, given):
                     pass
                 state = json.loads(json.dumps(first.state_dict()))
-            with iter(self._through(service)) as restored:
+            with iter(self._read_through(service)) as restored:
                 restored.load_state_dict(state)
                 self._compare(f"restored after {given} elements", restored, given)
 
@@ -156,7 +156,7 @@ class _Check:
             self._say(f"{run}: the same")
 
     def _differ(self, run: str, position: int, found: str) -> None:
-        with iter(self._anew()) as elements:
+        with iter(self._fresh_dataset()) as elements:
             expected = "the end"
             for element in islice(elements, position, position + 1):
                 expected = _shown(element)

@@ -207,7 +207,7 @@ def register_dataset(
     except ElementError:  # it is empty, so nothing tells
         spec = None
     definition, info = _defined(node, dataset.options(), compression, spec)
-    reply = _asked(
+    reply = _ask_dispatcher(
         checked_service("register_dataset", service),
         RegisterDataset(definition=definition, info=info, dataset_id=dataset_id or ""),
     )
@@ -271,7 +271,7 @@ def from_dataset_id(
         dispatcher_timeout_seconds=dispatcher_timeout_seconds,
     )
     check_ordered("from_dataset_id", settings, ordered)
-    found = _asked(settings.service, GetDataset(dataset_id=dataset_id, with_definition=False))
+    found = _ask_dispatcher(settings.service, GetDataset(dataset_id=dataset_id, with_definition=False))
     assert isinstance(found, DatasetFound)
     info = found.info
     registered = None if info.element_spec is None else spec_of_data(info.element_spec)
@@ -296,7 +296,7 @@ def from_dataset_id(
     return Dataset(source)
 
 
-def _asked(service: Service, message: Any) -> Any:
+def _ask_dispatcher(service: Service, message: Any) -> Any:
     client = DispatcherClient(service)
     try:
         return client.ask(message)

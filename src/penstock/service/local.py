@@ -108,7 +108,7 @@ class _RunningService:
         self._restarts = 0
         # Anything that is put here ends it. The garbage collector may write to a queue of this kind.
         self.endings: SimpleQueue[Ending] = SimpleQueue()
-        self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name="penstock-local", daemon=True)
         end_at_exit(self, partial(_RunningService.stop, drain=False))
 
     def start_workers(self) -> None:
@@ -121,9 +121,9 @@ class _RunningService:
         finally:
             self._thread.start()
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         pause = _CHECK_SECONDS
-        while not (ending := self._told_to_end(pause)):
+        while not (ending := self._wait_for_ending(pause)):
             pause = self._replace_one()
             self._reach_wanted()
             self._decide()
@@ -168,7 +168,7 @@ class _RunningService:
         """Kill the worker that has run longest, as far as the system knows."""
         min(self._processes, key=lambda process: process.pid).kill()
 
-    def _told_to_end(self, seconds: float) -> Ending | None:
+    def _wait_for_ending(self, seconds: float) -> Ending | None:
         with suppress(Empty):
             return self.endings.get(timeout=seconds)
         return None
@@ -229,7 +229,7 @@ def local(num_workers: int = 2, max_workers: int | None = None) -> LocalService:
 
 
 @contextmanager
-def _handed_over(token: str) -> Iterator[str]:
+def _token_pipe(token: str) -> Iterator[str]:
     """Pass a token as a file that no other process can open: the end of a pipe."""
     reading, writing = os.pipe()
     try:
@@ -244,7 +244,7 @@ def _start(dispatcher: str, token: str) -> "subprocess.Popen[bytes]":
     """Start a worker. It ends when its standard input is closed, as the system does if this process is killed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable, "-m", "penstock", "worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends"]
-    with _handed_over(token) as file:
+    with _token_pipe(token) as file:
         return subprocess.Popen(
             [*command, "--token-file", file],
             env=environment,

@@ -54,7 +54,7 @@ class Hub:
         while len(connections) < self._workers:
             try:
                 connection = self._listener.accept()
-                connections[connection] = self._greeted(connection)
+                connections[connection] = self._authenticate(connection)
             except (AuthenticationError, EOFError, OSError, ValueError) as error:  # not one of the workers
                 _logger.warning("the control channel turned a connection away: %r", error)
         self._listener.close()
@@ -77,7 +77,7 @@ class Hub:
         """At the end of this process, after worker 0 has left: wait until the other workers have been told."""
         self._first_ended.wait(EXIT_SECONDS)
 
-    def _greeted(self, connection: Connection) -> int:
+    def _authenticate(self, connection: Connection) -> int:
         """Authenticate a connection, within a time limit; the number of its worker."""
         send_at_once(connection)
         _limit_silence(connection, _GREETING_SECONDS)

@@ -78,8 +78,8 @@ class Journal:
             self._create(first)
         self._connection = self._opened()
         self.number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
-        with self._left_as_it_is():
-            self._let_nobody_read()
+        with self._keeping_write_ahead_log():
+            self._make_private()
             with self._explaining():
                 self._check_kind()
                 name = self._read_name()
@@ -181,7 +181,7 @@ class Journal:
                     f"data workers run, and could be written by {others}"
                 )
 
-    def _let_nobody_read(self) -> None:
+    def _make_private(self) -> None:
         for path in self._files():
             if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
                 _logger.warning("other users could read %s, and in it what datasets hold: they cannot any more", path)
@@ -219,7 +219,7 @@ class Journal:
         return connection
 
     @contextmanager
-    def _left_as_it_is(self) -> Iterator[None]:
+    def _keeping_write_ahead_log(self) -> Iterator[None]:
         """If the journal is refused, keep its write-ahead log, which SQLite would remove when it closes the file."""
         wal, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(f".{FILE}-wal")
         kept.unlink(missing_ok=True)

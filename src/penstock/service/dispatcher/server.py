@@ -106,7 +106,7 @@ class _RunningDispatcher(GuardedServer):
         self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
         state = _first_state() if self._journal is None else self._journal.state
         if self._journal is not None and self._journal.found:
-            _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _told_state(state))
+            _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _summary_of(state))
         self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
             super().__init__(config.host, config.port, config.credentials())
@@ -235,5 +235,5 @@ def _first_state() -> State:
     return State(next_worker=first, next_job=first, next_epoch=first, next_consumer=first)
 
 
-def _told_state(state: State) -> str:
+def _summary_of(state: State) -> str:
     return f"{len(state.workers)} data workers, {len(state.datasets)} datasets, {len(state.jobs)} jobs"

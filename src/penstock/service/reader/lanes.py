@@ -131,14 +131,14 @@ class Lanes:
                     shared.changed.wait(None if leases is None else leases.pause)
                     continue
             reply = leases.ask()
-            self._meet_passes(reply.spans)
+            self._learn_of_passes(reply.spans)
             with shared.changed:
                 leases.granted(reply)
                 if reply.wanted or reply.near_end:
                     shared.heartbeat_due.notify_all()
                 shared.wake()
 
-    def _meet_passes(self, spans: list[Span]) -> None:
+    def _learn_of_passes(self, spans: list[Span]) -> None:
         """Ask the dispatcher about passes that were leased and are not known here yet.
 
         Raises:
@@ -188,7 +188,7 @@ class Lanes:
             answers = checked(self._workers.fetch(worker, request), request, options.kind, length)
             for number, answer in enumerate(answers):
                 task.wrong_answers = 0
-                if not self._take_in(task, answer, request, first=number == 0):
+                if not self._accept_piece(task, answer, request, first=number == 0):
                     break
         except LostDataWorkerError as error:
             if not shared.stopping:
@@ -249,7 +249,7 @@ class Lanes:
             self._shared.progress.order.arrived(task)
             self._shared.wake()
 
-    def _take_in(self, task: FetchTask, answer: Answer, request: Fetch, *, first: bool) -> bool:
+    def _accept_piece(self, task: FetchTask, answer: Answer, request: Fetch, *, first: bool) -> bool:
         """Take in a piece of an answer; False if no more of the answer is wanted."""
         shared, options = self._shared, self._options
         in_turn = request.wait_seconds > 0
@@ -259,7 +259,7 @@ class Lanes:
             if task.done:  # the rest of it was given back
                 return False
             if isinstance(answer, End):
-                self._take_end(task, answer, request.span.stop)
+                self._accept_end(task, answer, request.span.stop)
             elif isinstance(answer, Failed):
                 offset = answer.next
                 task.arrive_failure(to_exception(answer), offset.start, offset.skip, answer.left_out)
@@ -280,7 +280,7 @@ class Lanes:
             more = in_turn or shared.schedule is None or not shared.schedule.crowded
             return more and not shared.stopping and not task.complete
 
-    def _take_end(self, task: FetchTask, answer: End, stop: int) -> None:
+    def _accept_end(self, task: FetchTask, answer: End, stop: int) -> None:
         """Note that a worker has sent everything up to `stop`, or up to the end of the pass."""
         shared = self._shared
         end = stop if answer.length < 0 else answer.length

@@ -192,11 +192,11 @@ class DistributeStream(LiveStream):
         block = self._reader.next()
         self._first = self.number - (0 if block is None else len(block))
         if block is None and not self._began and self._replay is None:
-            self._tell_of_nothing()
+            self._warn_if_empty()
         self._began = True
         return block
 
-    def _tell_of_nothing(self) -> None:
+    def _warn_if_empty(self) -> None:
         """Warn a program that runs again under the same job name why it reads nothing."""
         name = self._node.settings.job_name
         if name is not None and self._node.info.cardinality != 0:
@@ -241,11 +241,11 @@ class DistributeStream(LiveStream):
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
         reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
-        replay = self._replay or self._rejoined(opened)
+        replay = self._replay or self._position_of_dead_consumer(opened)
         progress = EpochProgress(options, shared=opened.leased, replay=replay, number=self._number)
         return Reader(options, opened, dispatcher, reopen, workers, self._threads, progress, self._left_out.count)
 
-    def _rejoined(self, opened: EpochOpened) -> State:
+    def _position_of_dead_consumer(self, opened: EpochOpened) -> State:
         """For coordinated reads, where the consumer that died left off; None if none did."""
         settings = self._node.settings
         if not opened.rounds or settings.num_consumers is None or settings.consumer_index is None:

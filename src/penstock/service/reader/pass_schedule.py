@@ -73,15 +73,15 @@ class PassSchedule:
         task = queue[0]
         task.looks_in = False
         if self.crowded and not has_room(sum(self._fetched.values()) + max(1, task.came)):
-            needed = next((task for task in awaited() if self._lacks(task)), None)
-            if needed is None and not self._is_to_look_in(task):
+            needed = next((task for task in awaited() if self._needs_elements(task)), None)
+            if needed is None and not self._may_wait_for_worker(task):
                 return None
             task = needed or task
             task.looks_in = needed is None
         self._begin(task)
         return task
 
-    def _lacks(self, task: FetchTask) -> bool:
+    def _needs_elements(self, task: FetchTask) -> bool:
         """Whether a task has nothing buffered and is not being fetched."""
         return not (task.items or task.complete or task in self._fetched)
 
@@ -90,7 +90,7 @@ class PassSchedule:
             return self._silent
         return self._giving
 
-    def _is_to_look_in(self, task: FetchTask) -> bool:
+    def _may_wait_for_worker(self, task: FetchTask) -> bool:
         return self._holds_back and task.fetched_at + LOOK_SECONDS < time.monotonic()
 
     def _begin(self, task: FetchTask) -> None:

@@ -123,9 +123,9 @@ class DispatcherSession:
         """Send heartbeats and reports until the reader is stopped; then release it and close all connections."""
         shared = self._shared
         try:
-            while not self._paused():
+            while not self._wait_for_next_message():
                 if time.monotonic() >= self._next_heartbeat:
-                    self._beat()
+                    self._send_heartbeat()
                     self._next_heartbeat = time.monotonic() + (
                         _NEWS_SECONDS if self._workers.none_reachable() else _HEARTBEAT_SECONDS
                     )
@@ -155,7 +155,7 @@ class DispatcherSession:
             consumed = [] if shared.leases is None else shared.leases.left(shared.progress.begun(used))
         return ReleaseConsumer(consumer_id=self.opened.consumer_id, consumed=consumed)
 
-    def _paused(self) -> bool:
+    def _wait_for_next_message(self) -> bool:
         """Wait until the next message to the dispatcher is due; returns whether the reader was stopped."""
         shared = self._shared
         with shared.changed:
@@ -188,7 +188,7 @@ class DispatcherSession:
         if given:
             leases.give_back(given, shared.consumed_of_open())
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         shared = self._shared
         try:
             self.hear()

@@ -107,15 +107,15 @@ class WorkerPool:
             while not stopped() and not self._closed:
                 wanted = self._workers.get(preferred)  # looking at all of many workers takes time
                 if wanted is not None and preferred not in self._suspects and preferred not in self._alone:
-                    self._give(preferred, alone)
+                    self._count_as_busy(preferred, alone)
                     return wanted
-                well = [worker for worker in self._well() if worker.worker_id not in self._alone]
-                if well := self._quick(well) or well:
+                well = [worker for worker in self._reachable() if worker.worker_id not in self._alone]
+                if well := self._quickly_noticed(well) or well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
                         min(well, key=lambda worker: (self._busy[worker.worker_id], self._turn(worker))),
                     )
-                    self._give(chosen.worker_id, alone)
+                    self._count_as_busy(chosen.worker_id, alone)
                     return chosen
                 if not warned and time.monotonic() - begun > _WARN_SECONDS:
                     warned = True
@@ -133,9 +133,9 @@ class WorkerPool:
     def none_reachable(self) -> bool:
         """Whether no worker can be asked for anything."""
         with self._changed:
-            return not self._well()
+            return not self._reachable()
 
-    def _well(self) -> list[WorkerInfo]:
+    def _reachable(self) -> list[WorkerInfo]:
         """Workers that could be reached when they were asked last, or were lost some time ago."""
         until = time.monotonic() - _SUSPECT_SECONDS
         return [
@@ -144,7 +144,7 @@ class WorkerPool:
             if number not in self._suspects or self._suspects[number].at < until
         ]
 
-    def _quick(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
+    def _quickly_noticed(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
         """Those whose last loss was noticed quickly, or is long ago."""
         now = time.monotonic()
         return [
@@ -153,7 +153,7 @@ class WorkerPool:
             if worker.worker_id not in self._suspects or self._suspects[worker.worker_id].until < now
         ]
 
-    def _give(self, number: int, alone: bool) -> None:
+    def _count_as_busy(self, number: int, alone: bool) -> None:
         """Count a worker as busy; if `alone`, first wait for what it does for this reader."""
         if alone:
             self._alone.add(number)
@@ -264,10 +264,10 @@ class WorkerPool:
         ]
         if len(unreachable) == len(self._workers):
             return (
-                f"no data worker can be reached at the address it advertises: {_some(unreachable)}; give "
+                f"no data worker can be reached at the address it advertises: {_first_names(unreachable)}; give "
                 "`penstock worker --worker-address` an address that this machine can reach"
             )
-        addresses = _some([worker.endpoint.address for worker in self._workers.values()])
+        addresses = _first_names([worker.endpoint.address for worker in self._workers.values()])
         return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class WorkerPool:
             line.close()
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """The first few names, and the number of further ones."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -50,9 +50,9 @@ def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCr
         secured = _Secured(line, context, host)
         if not tls:
             return f"it is reached by TLS: say grpc+tls://{address}"
-        return "" if secured.goes_on() else _not_let_in(credentials)
+        return "" if secured.goes_on() else _client_refused(credentials)
     except ssl.SSLCertVerificationError as error:
-        return _not_trusted(error, host, credentials)
+        return _server_not_trusted(error, host, credentials)
     except ssl.SSLError as error:
         if not tls or isinstance(error, ssl.SSLEOFError):  # it has ended
             return ""
@@ -68,9 +68,9 @@ class _Secured:
         self._line = line
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._carried(self._tls.do_handshake)
+        self._complete(self._tls.do_handshake)
 
-    def _carried(self, step: Callable[[], T]) -> T:
+    def _complete(self, step: Callable[[], T]) -> T:
         """Complete a step of TLS, exchanging all bytes that it needs; returns its result."""
         while True:
             try:
@@ -86,14 +86,14 @@ class _Secured:
     def goes_on(self) -> bool:
         """Whether the server sends anything: one that does not accept the client's certificate hangs up."""
         try:
-            return bool(self._carried(lambda: self._tls.read(1)))
+            return bool(self._complete(lambda: self._tls.read(1)))
         except TimeoutError:
             return True
         except OSError:  # TLS's alerts too
             return False
 
 
-def _not_let_in(credentials: ClientCredentials) -> str:
+def _client_refused(credentials: ClientCredentials) -> str:
     if not credentials.certificate:
         return (
             f"it asks for a certificate, and none is shown: name one that its authorities have signed in {TLS_CERT}, "
@@ -105,7 +105,7 @@ def _not_let_in(credentials: ClientCredentials) -> str:
     )
 
 
-def _not_trusted(error: ssl.SSLCertVerificationError, host: str, credentials: ClientCredentials) -> str:
+def _server_not_trusted(error: ssl.SSLCertVerificationError, host: str, credentials: ClientCredentials) -> str:
     code = error.verify_code
     if code == _EXPIRED:
         return "its certificate (--tls-cert) has expired: it needs a new one"

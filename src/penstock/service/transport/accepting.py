@@ -44,7 +44,7 @@ class AcceptedConnections:
                 if line is self._listener:
                     self._take()
                 elif line in self._silent:  # an earlier connection of this round has not closed it
-                    self._let_go(line)
+                    self._pass_on(line)
                     self._hand_on(line)
         while self._silent:
             self._close_oldest()
@@ -73,9 +73,9 @@ class AcceptedConnections:
 
     def _close_oldest(self) -> None:
         line = next(iter(self._silent))
-        self._let_go(line)
+        self._pass_on(line)
         line.close()
 
-    def _let_go(self, line: socket.socket) -> None:
+    def _pass_on(self, line: socket.socket) -> None:
         self._selector.unregister(line)
         del self._silent[line]

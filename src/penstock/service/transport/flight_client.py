@@ -81,14 +81,14 @@ class FlightConnection:
             if self._closed.is_set():
                 raise self._lost(None)
             _watch.add(self)
-        opening = OpeningCall(partial(self._begin, flight.Ticket(msgspec.msgpack.encode(request))))
+        opening = OpeningCall(partial(self._first_frame, flight.Ticket(msgspec.msgpack.encode(request))))
         with self._watched(opening):
             return opening.reader()
 
-    def _begin(self, ticket: flight.Ticket) -> flight.FlightStreamReader:
+    def _first_frame(self, ticket: flight.Ticket) -> flight.FlightStreamReader:
         if not self._reached:
             with self._explained(UnreachedDataWorkerError):
-                self._ask_whether_it_is_there()
+                self._check_alive()
             self._reached = True
         return self._line.client.do_get(ticket, self._line.options())
 
@@ -164,7 +164,7 @@ class FlightConnection:
         with self._lock:
             quiet = self._quiet()
         try:
-            self._ask_whether_it_is_there()
+            self._check_alive()
         except (pa.ArrowException, OSError) as error:
             self._silent = error
             for call in quiet:
@@ -173,7 +173,7 @@ class FlightConnection:
         with self._lock:
             self._waiting.update({call: time.monotonic() for call in quiet if call in self._waiting})
 
-    def _ask_whether_it_is_there(self) -> None:
+    def _check_alive(self) -> None:
         list(self._line.client.do_action(ALIVE, self._line.options(_ANSWER_SECONDS)))
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class Line:
         self._address, self._credentials, self._tls = address, credentials, tls
         authorization = credentials.authorization(address, tls=tls)
         if authorization and not tls:
-            address = _away_from_strangers(address)
+            address = _address_of_this_user(address)
         self._shown = False
         self._headers = [(HEADER.encode(), authorization.encode())] if authorization else []
         trusted = {
@@ -122,7 +122,7 @@ class Line:
         return tls_trouble(self._address, self._credentials, tls=self._tls)
 
 
-def _away_from_strangers(address: str) -> str:
+def _address_of_this_user(address: str) -> str:
     """The address to connect to, so that no other user of this machine gets the token.
 
     A name can stand for several addresses of this machine, as localhost does. The one is taken at which this user

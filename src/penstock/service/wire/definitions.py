@@ -97,8 +97,8 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
     different = [name for name, version in ours.items() if header.versions.get(name) != version]
     if different:
         raise ServiceError(
-            f"the dataset comes from a trainer with {_named(header.versions, different)}, this data worker has "
-            f"{_named(ours, different)}: install the same on both"
+            f"the dataset comes from a trainer with {_described(header.versions, different)}, this data worker has "
+            f"{_described(ours, different)}: install the same on both"
         )
     parts, view = [], memoryview(definition)
     for length in header.lengths:
@@ -128,5 +128,5 @@ def _header(definition: bytes) -> tuple[_Header, int]:
         raise ServiceError("what should be a dataset has no whole header: register it again") from error
 
 
-def _named(found: dict[str, Any], names: list[str]) -> str:
+def _described(found: dict[str, Any], names: list[str]) -> str:
     return ", ".join(f"{name} {found.get(name, 'unknown')}" for name in names)

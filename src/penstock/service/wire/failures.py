@@ -31,7 +31,7 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
         name=type(error).__qualname__,
         arguments=[_plain(argument) for argument in error.args],
         notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(told.format()).rstrip()}"],
-        said=_shown(error) or "",
+        said=_text_of(error) or "",
         left_out=left_out,
     )
 
@@ -45,9 +45,9 @@ def to_exception(failed: Failed) -> Exception:
     traceback last.
     """
     found = _class_of(failed)
-    error = _made(found, failed.arguments) if found is not None else None
-    if found is not None and error is not None and _shown(error) is None:
-        error = _made(_of_python(found), [failed.said])
+    error = _make_exception(found, failed.arguments) if found is not None else None
+    if found is not None and error is not None and _text_of(error) is None:
+        error = _make_exception(_of_python(found), [failed.said])
     if error is None:
         said = ", ".join(map(str, failed.arguments))
         error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + said if said else ''}")
@@ -71,7 +71,7 @@ def _class_of(failed: Failed) -> type[Exception] | None:
     return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
-def _shown(error: Exception) -> str | None:
+def _text_of(error: Exception) -> str | None:
     """An exception as text; None if its class fails at that."""
     try:
         return str(error)
@@ -84,7 +84,7 @@ def _of_python(found: type[Exception]) -> type[Exception]:
     return next(above for above in found.__mro__ if above.__module__ == "builtins")
 
 
-def _made(found: type[Exception], arguments: list[Any]) -> Exception | None:
+def _make_exception(found: type[Exception], arguments: list[Any]) -> Exception | None:
     """An exception of this class with these arguments, made without `__init__` if that takes others."""
     with suppress(Exception):  # whatever a user's class does with arguments that it does not expect
         error = found(*arguments)

@@ -18,7 +18,7 @@ def culprit_of(node: Node, error: Exception) -> str:
     for below in node.walk():
         for item in fields(below):
             value = getattr(below, item.name)
-            if _is_input(value) or _ships(value):
+            if _is_input(value) or _is_sent(value):
                 continue
             steps, found = _deepest(value)
             hangs = f" ({', '.join(steps)})" if steps else ""
@@ -33,15 +33,15 @@ def _is_input(value: Any) -> bool:
     return isinstance(value, Node) or (isinstance(value, tuple) and any(isinstance(entry, Node) for entry in value))
 
 
-def _ships(value: Any) -> bool:
+def _is_sent(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value, protocol=5, buffer_callback=_dropped)
+        cloudpickle.dumps(value, protocol=5, buffer_callback=_discard)
     except Exception:
         return False
     return True
 
 
-def _dropped(buffer: Any) -> None:
+def _discard(buffer: Any) -> None:
     """Discard an array of a trial."""
 
 
@@ -50,7 +50,7 @@ def _deepest(value: Any) -> tuple[list[str], Any]:
     steps: list[str] = []
     seen = {id(value)}
     while len(steps) < _MAXIMUM_DEPTH:
-        bad = ((step, part) for step, part in _parts(value) if id(part) not in seen and not _ships(part))
+        bad = ((step, part) for step, part in _parts(value) if id(part) not in seen and not _is_sent(part))
         found = next(bad, None)
         if found is None:
             break

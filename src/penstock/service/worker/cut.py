@@ -88,12 +88,12 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
     bare = without_prefetch(node)
     base, above = base_of(bare)
     if base is None:
-        return _whole(node, "nothing in it is read by index: one of them produces it all, in order")
+        return _by_one_worker(node, "nothing in it is read by index: one of them produces it all, in order")
     shared = _shared_caches(bare)
     if shared:
         base, above = _below_cache(bare, shared)
         if base is None:
-            return _whole(node, f"{shared[0].label} writes to one place: one of them produces it all, in order")
+            return _by_one_worker(node, f"{shared[0].label} writes to one place: one of them produces it all, in order")
     groups, why = _groups(above, ordered=ordered, probing=True)
     moved, rest = _maps_below(above[len(groups) :])
     groups += moved
@@ -101,8 +101,8 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
     worker = base
     for step in groups:
         worker = with_inputs(step, [worker])
-    if not _works(*worker.walk()) and _works(*rest):
-        return _whole(node, f"{why}: one of them produces it all, in order")
+    if not _any_worth_a_worker(*worker.walk()) and _any_worth_a_worker(*rest):
+        return _by_one_worker(node, f"{why}: one of them produces it all, in order")
     if rest and isinstance(node, OneInput) and node.reads_ahead:
         rest.append(node)
     return Cut(worker, "groups" if groups else "rows", base.cardinality, tuple(rest), why)
@@ -158,7 +158,7 @@ def without_prefetch(node: Node) -> Node:
     return (node.in_order() or node) if node.unordered else node
 
 
-def _whole(node: Node, reason: str) -> Cut:
+def _by_one_worker(node: Node, reason: str) -> Cut:
     return Cut(node, "sequence", _length_of(node), (), reason)
 
 
@@ -172,7 +172,7 @@ def _length_of(node: Node) -> int:
     return UNKNOWN_CARDINALITY if open_ended else node.cardinality
 
 
-def _works(*nodes: Node) -> bool:
+def _any_worth_a_worker(*nodes: Node) -> bool:
     """Whether any of these nodes is worth another process."""
     return any(node.worth_a_worker for node in nodes)
 

@@ -42,13 +42,13 @@ class PausedAnswers:
             PenstockError: as the whole answer does.
         """
         key = _key(request, request.span.first)
-        paused = self._taken(key)
+        paused = self._take_idle(key)
         piece = None
         if not request.looks_in:
             paused = paused or _PausedAnswer(self._answer(request), ahead=not request.trainer)
             piece = paused.take(request.wait_seconds)
         if isinstance(piece, tuple):
-            key = _key(request, _after(piece[0], request.stride))
+            key = _key(request, _offset_after(piece[0], request.stride))
         goes_on = piece is None or isinstance(piece, tuple)
         if paused is not None and goes_on:
             self._keep(key, paused)
@@ -57,7 +57,7 @@ class PausedAnswers:
         if goes_on:
             yield Pause()
 
-    def _taken(self, key: _Key) -> "_PausedAnswer | None":
+    def _take_idle(self, key: _Key) -> "_PausedAnswer | None":
         """The paused answer that continues there, removed so that no other request takes it."""
         with self._lock:
             if self._closed:
@@ -97,7 +97,7 @@ def _key(request: Fetch, offset: PassOffset) -> _Key:
     return PassKey.of(request), request.consumer, request.trainer, request.stride, request.span.stop, offset
 
 
-def _after(chunk: Chunk, stride: int) -> PassOffset:
+def _offset_after(chunk: Chunk, stride: int) -> PassOffset:
     """Where the next request begins."""
     return chunk.position + chunk.rows * stride, 0
 

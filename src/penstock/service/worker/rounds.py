@@ -45,12 +45,12 @@ class RoundsReader(SequenceReader):
             return None
         count = 1
         if isinstance(found, Block):
-            count = self._alike(first, position + len(found), len(range(0, len(found), stride)))
+            count = self._count_alike(first, position + len(found), len(range(0, len(found), stride)))
             found = found.take(range(0, count * stride, stride))
         self._position += count * stride
         return Piece(position, 0, found, read.kept, current.left_out)
 
-    def _alike(self, first: int, stop: int, most: int) -> int:
+    def _count_alike(self, first: int, stop: int, most: int) -> int:
         """How many rounds fit into a block that ends before `stop`: up to the first with rows left out before it."""
         count = 1
         while count < most:

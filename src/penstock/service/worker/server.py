@@ -128,7 +128,7 @@ class _RunningWorker:
         try:
             if self._keep_in_touch() == "drain":
                 self._leave()
-            self._say(WorkerHeartbeat(worker_id=self._worker_id, left=True))
+            self._try_to_send(WorkerHeartbeat(worker_id=self._worker_id, left=True))
         except Exception as error:  # otherwise the error would be lost
             self.failure = ServiceError(f"this data worker failed to keep in touch with its dispatcher: {error!r}")
             _logger.exception("this data worker ends: it failed to keep in touch with its dispatcher")
@@ -143,7 +143,7 @@ class _RunningWorker:
             with suppress(Empty):
                 return self.endings.get(timeout=self._interval)
             try:
-                ending = self._beat()
+                ending = self._send_heartbeat()
                 if ending is not None:
                     return ending
                 heard = time.monotonic()
@@ -157,7 +157,7 @@ class _RunningWorker:
                 _logger.error("this data worker ends: %s", error)
                 return "stop"
 
-    def _beat(self) -> Ending | None:
+    def _send_heartbeat(self) -> Ending | None:
         """Report, and act on the answer; returns how to end, if the answer says so."""
         made = self._production.statistics()
         now = time.monotonic()
@@ -185,11 +185,11 @@ class _RunningWorker:
 
     def _leave(self) -> None:
         """Announce that this worker leaves, and complete its requests."""
-        self._say(WorkerHeartbeat(worker_id=self._worker_id, leaving=True))
+        self._try_to_send(WorkerHeartbeat(worker_id=self._worker_id, leaving=True))
         if not self._endpoints.wait_until_idle(_DRAIN_SECONDS):
             _logger.warning("this data worker ends with requests under way, after %.0f s", _DRAIN_SECONDS)
 
-    def _say(self, message: WorkerHeartbeat) -> None:
+    def _try_to_send(self, message: WorkerHeartbeat) -> None:
         with suppress(PenstockError):  # without it, the dispatcher notices missing heartbeats
             self._dispatcher.ask(message, patience_seconds=0)
 

@@ -87,7 +87,7 @@ class ModelFeed:
         Returns:
             Whether the pass has more batches.
         """
-        with self._opened() as iterator:
+        with self._open_pass() as iterator:
             iterator.load_state_dict(state)
             for _ in range(skip):
                 next(iterator)
@@ -120,7 +120,7 @@ class ModelFeed:
 
     def batches(self) -> Iterator[Any]:
         """The batches of the next pass, which begins when the first one is asked for."""
-        with self._opened() as iterator:
+        with self._open_pass() as iterator:
             if self._next_pass is not None:
                 iterator.load_state_dict(self._next_pass)
             if not self._in_use:
@@ -135,7 +135,7 @@ class ModelFeed:
                 yield self._batch(step)
                 self.on_take(self.taken, False, iterator.state_dict)
 
-    def _opened(self) -> DatasetIterator | DistributedIterator:
+    def _open_pass(self) -> DatasetIterator | DistributedIterator:
         """Open a new pass, and close the previous one."""
         self.close()
         self._iterator = cast(DatasetIterator | DistributedIterator, iter(self._steps))

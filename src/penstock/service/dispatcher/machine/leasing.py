@@ -55,7 +55,7 @@ class Leasing:
         for spans in (message.consumed, message.returned, message.ended):
             _check(epoch, spans)
         returned = _returned(consumer, message)
-        ledgers = _afterwards(epoch, returned, message.ended)
+        ledgers = _ledgers_after(epoch, returned, message.ended)
         changes: list[Change] = [
             PassEnded(epoch_id=epoch.epoch_id, pass_number=span.pass_number, length=span.stop)
             for span in message.ended
@@ -71,7 +71,7 @@ class Leasing:
         if spans:
             changes.append(Granted(consumer_id=consumer.consumer_id, number=message.number, spans=spans))
             return changes, Leased(spans=spans)
-        return changes, self._nothing(consumer, epoch, ledgers)
+        return changes, self._empty_answer(consumer, epoch, ledgers)
 
     def _reader(self, consumer_id: int) -> tuple[Consumer, Epoch]:
         consumer = self._known.state.consumers.get(consumer_id)
@@ -95,7 +95,7 @@ class Leasing:
         age = self._known.now - self._known.volatile.begun_at[epoch.epoch_id]
         return epoch.restored and age < self._known.config.lease_seconds
 
-    def _nothing(self, consumer: Consumer, epoch: Epoch, ledgers: list[Ledger]) -> Leased:
+    def _empty_answer(self, consumer: Consumer, epoch: Epoch, ledgers: list[Ledger]) -> Leased:
         """The answer if nothing can be leased now: the end, or when to ask again."""
         nothing_left = bool(ledgers) and all(ledger.free == 0 for ledger in ledgers)
         others = [other for other in self._known.state.readers(epoch) if other is not consumer]
@@ -199,7 +199,7 @@ def _returned(consumer: Consumer, message: Lease) -> list[Span]:
     return returned
 
 
-def _afterwards(epoch: Epoch, returned: list[Span], ended: list[Span]) -> list[Ledger]:
+def _ledgers_after(epoch: Epoch, returned: list[Span], ended: list[Span]) -> list[Ledger]:
     """The ledgers as they will be after the returned spans and the ends of passes."""
     changed = {span.pass_number: epoch.ledgers[span.pass_number].copy() for span in [*returned, *ended]}
     for span in ended:
@@ -214,7 +214,7 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
 
     Near the end no consumer of several gets more than half of its share of what is left, so that all finish together.
     """
-    left = min(wanted, _fair(ledgers, readers))
+    left = min(wanted, _fair_share(ledgers, readers))
     spans: list[Span] = []
     for ledger in ledgers:
         for span in ledger.returned:
@@ -241,7 +241,7 @@ def first_positions(span: Span, wanted: int) -> Span:
     return replace(span, stop=span.start + wanted, more=0)
 
 
-def _fair(ledgers: Sequence[Ledger], readers: int) -> int:
+def _fair_share(ledgers: Sequence[Ledger], readers: int) -> int:
     """The most that one of so many consumers may get now."""
     free = 0
     for ledger in ledgers:

@@ -55,14 +55,14 @@ class Opening:
         if epoch is None:
             entered = self._created(message, job)
         else:
-            gone = [ConsumerGone(consumer_id=number) for number in self._displaced(epoch, message)]
+            gone = [ConsumerGone(consumer_id=number) for number in self._replaced_consumers(epoch, message)]
             slowest = self._slowest(epoch, message) if gone and message.resumed is None else None
             passes = [ledger.info for ledger in epoch.ledgers]
             entered = _Entered([*gone], epoch.epoch_id, epoch.seed, passes, slowest)
         parameters = message.parameters
         leased = bool(message.job_name) and not parameters.num_consumers and not parameters.cross_trainer
         if leased and message.resumed:
-            entered = _grown(entered, message)
+            entered = _with_lost_passes(entered, message)
             check_past(message.resumed, entered.passes)
         opened = self._consumer(epoch, entered.epoch_id, message, leased)
         return [*entered.updates, opened], EpochOpened(
@@ -80,7 +80,7 @@ class Opening:
     def _consumer(self, epoch: Epoch | None, epoch_id: int, message: OpenEpoch, leased: bool) -> ConsumerOpened:
         """The consumer, with what belongs to it from its past."""
         state = self._known.state
-        before = self._before(epoch, message.consumer)
+        before = self._earlier_consumer(epoch, message.consumer)
         resumed = resume(state, epoch, before, message.resumed) if leased else Resumed()
         return ConsumerOpened(
             consumer_id=state.next_consumer,
@@ -152,14 +152,14 @@ class Opening:
         passes = first_passes(message.parameters, info, self._known.config, state.present(), at_least)
         return _Entered([*updates, created, *added(created.epoch_id, passes)], created.epoch_id, created.seed, passes)
 
-    def _before(self, epoch: Epoch | None, name: str) -> Consumer | None:
+    def _earlier_consumer(self, epoch: Epoch | None, name: str) -> Consumer | None:
         """The consumer of that name that has read this epoch before; None if there is none."""
         if epoch is None:
             return None
         consumers = (self._known.state.consumers[number] for number in epoch.consumers)
         return next((consumer for consumer in consumers if consumer.name == name), None)
 
-    def _displaced(self, epoch: Epoch, message: OpenEpoch) -> list[int]:
+    def _replaced_consumers(self, epoch: Epoch, message: OpenEpoch) -> list[int]:
         """For coordinated reads, the silent consumer whose index this one takes.
 
         Raises:
@@ -192,7 +192,7 @@ class Opening:
         return min(reports, key=lambda report: sum(report.rounds)) if len(reports) == len(others) and reports else None
 
 
-def _grown(entered: _Entered, message: OpenEpoch) -> _Entered:
+def _with_lost_passes(entered: _Entered, message: OpenEpoch) -> _Entered:
     """Under OFF, add passes of workers that were there when the state was taken, and are gone now."""
     if message.parameters.policy != ShardingPolicy.OFF or not entered.passes:
         return entered

@@ -112,7 +112,7 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
         case JobDropped():
             return f"{_job(state, update.job_id)}: forgotten"
         case ConsumerGone():
-            held = _held(state, update.consumer_id, updates)
+            held = _held_positions(state, update.consumer_id, updates)
             return f"reader {update.consumer_id}: gone, gives back {held} positions" if held else None
         case Stopping():
             return _stopping(state, update.mode)
@@ -139,7 +139,7 @@ def _stopping(state: State, mode: str) -> str:
     return f"stopping after the last reader: {', '.join(readers)}; none of them can begin another epoch"
 
 
-def _held(state: State, consumer_id: int, updates: Sequence[Update]) -> int:
+def _held_positions(state: State, consumer_id: int, updates: Sequence[Update]) -> int:
     """How many positions a consumer has, apart from what it acknowledges now."""
     consumer = state.consumers[consumer_id]
     left = consumer.leased

@@ -35,13 +35,13 @@ def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Seq
     """
     if past is None:
         # It begins anew, so what it was granted last did not reach it.
-        return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_held(before))
+        return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_spans_of(before))
     check_spans(past)
-    rest = _left_open(past) if before is None else merged([*before.consumed, *_held(before)])
+    rest = _left_open(past) if before is None else merged([*before.consumed, *_spans_of(before)])
     for span in past:
         rest = without(rest, span)
     consumed = list(past)
-    for span in [] if epoch is None else _others(state, epoch, before):
+    for span in [] if epoch is None else _spans_of_others(state, epoch, before):
         rest, consumed = without(rest, span), without(consumed, span)
     consumed = merged(span for span in consumed if span.first < span.end)
     # Other consumers that are not known may have had some of the rest, and claim it when they join.
@@ -100,15 +100,15 @@ def _left_open(past: Sequence[Span]) -> list[Span]:
     return opened
 
 
-def _held(consumer: Consumer) -> list[Span]:
+def _spans_of(consumer: Consumer) -> list[Span]:
     return [*consumer.leased, *consumer.owed]
 
 
-def _others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
+def _spans_of_others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
     """The spans that other consumers own or have consumed."""
     return [
         span
         for number in epoch.consumers
         if before is None or number != before.consumer_id
-        for span in [*state.consumers[number].consumed, *_held(state.consumers[number])]
+        for span in [*state.consumers[number].consumed, *_spans_of(state.consumers[number])]
     ]
