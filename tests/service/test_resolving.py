@@ -41,6 +41,11 @@ def test_the_object_of_a_service_is_where_it_is() -> None:
             ps.service.status(ps.service.ServiceAddress(dispatcher.target, token="another-token-of-24-chars"))
 
 
+def test_an_address_that_does_not_answer_is_named_and_not_what_resolved_it() -> None:
+    with pytest.raises(ps.ServiceError, match="the dispatcher at localhost:1 cannot be reached"):
+        ps.service.status(lambda: "localhost:1", patience_seconds=0)
+
+
 def _failing() -> str:
     raise KeyError("no such service")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import ray
 import ray.util
 
-from penstock.service import DispatcherConfig, DispatchServer, ServiceAddress, WorkerConfig, WorkerServer
+from penstock.service import DispatcherConfig, DispatchServer, ServiceAddress, WorkerConfig, WorkerServer, connect
 
 NAMESPACE: Final = "penstock"
 """That of Ray, in which the dispatchers' names are, whatever namespace a program is in."""
@@ -31,6 +31,7 @@ class Settings:
     tls_cert: bytes | None = field(default=None, repr=False)
     tls_key: bytes | None = field(default=None, repr=False)
     tls_root: bytes | None = field(default=None, repr=False)
+    tls_name: str | None = None
     insecure: bool = False
 
     def listening(self) -> dict[str, Any]:
@@ -69,11 +70,18 @@ class Dispatcher:
         settings = self._settings
         protocol = self._server.target.partition("://")[0]
         target = f"{protocol}://{settings.own_host()}:{self._server.port}"
-        return ServiceAddress(target, settings.token, settings.tls_root, insecure=settings.insecure)
+        return ServiceAddress(
+            target, settings.token, settings.tls_root, insecure=settings.insecure, tls_name=settings.tls_name
+        )
 
     def process(self) -> int:
         """The id of its process."""
         return os.getpid()
+
+    def drain(self) -> None:
+        """Refuse new epochs, and wait until all readers have read to the end, and the data workers have ended."""
+        connect(self.address()).stop(drain=True)
+        self._server.join()
 
     def end(self) -> None:
         """End for good: nothing is left of the journal."""
@@ -89,6 +97,7 @@ class DataWorker:
             dispatcher_address=f"ray://{settings.name}",
             worker_address=f"{settings.own_host()}:%port%",
             tls_root=settings.tls_root,
+            tls_name=settings.tls_name,
             **settings.listening(),
         )
         self._server = WorkerServer(config)

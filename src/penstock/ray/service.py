@@ -79,12 +79,12 @@ class RayService:
         """End the workers and the dispatcher. A second call does nothing.
 
         Args:
-            drain: let readers read to the end first.
+            drain: let readers read to the end first; no epoch can begin meanwhile.
         """
         if self._ending.is_set():
             return
-        while drain and any(not epoch.finished and epoch.consumers for epoch in self.status().epochs):
-            time.sleep(_CHECK_SECONDS)
+        if drain:
+            ray.get(self._dispatcher.drain.remote())
         self._ending.set()
         self._thread.join()
         self._end_actors()
@@ -156,6 +156,7 @@ def service(
     tls_cert: bytes | None = None,
     tls_key: bytes | None = None,
     tls_root: bytes | None = None,
+    tls_name: str | None = None,
     insecure: bool = False,
     start_timeout_seconds: float = 60.0,
 ) -> RayService:
@@ -172,6 +173,8 @@ def service(
         tls_cert: the certificate of all its servers, in PEM, with `tls_key`. A cluster of several machines needs it.
         tls_key: its private key.
         tls_root: the authority that has signed it.
+        tls_name: a name in the certificate that all servers are expected to have, since machines come and go; without
+            it the certificate must name the address of each machine.
         insecure: on several machines without TLS, where nobody else can reach their network.
         start_timeout_seconds: how long to wait until Ray has placed all of them.
 
@@ -193,9 +196,10 @@ def service(
     if not alone and tls_cert is None and not insecure:
         raise InvalidArgumentError(
             f"service: the Ray cluster has {len(machines)} machines, between which anybody on the way could read the "
-            "token: give tls_cert, tls_key and tls_root, or insecure=True where nobody else can reach their network"
+            "token: give tls_cert, tls_key, tls_root and tls_name, or insecure=True where nobody else can reach their "
+            "network"
         )
     settings = Settings(
-        name or secrets.token_hex(4), alone, secrets.token_hex(32), tls_cert, tls_key, tls_root, insecure
+        name or secrets.token_hex(4), alone, secrets.token_hex(32), tls_cert, tls_key, tls_root, tls_name, insecure
     )
     return RayService(settings, least, max_workers, worker_options or {}, start_timeout_seconds)

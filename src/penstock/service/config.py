@@ -174,6 +174,7 @@ class WorkerConfig:
         tls_client_ca: as in `DispatcherConfig`.
         tls_root: the authority that must have signed the dispatcher's certificate, in PEM; None uses PENSTOCK_TLS_ROOT,
             or else those that the system trusts.
+        tls_name: the name that the dispatcher's certificate has; None expects the host of its address.
         insecure: as in `DispatcherConfig`.
 
     Raises:
@@ -195,6 +196,7 @@ class WorkerConfig:
     tls_key: Pem = field(default=None, repr=False)
     tls_client_ca: Pem = field(default=None, repr=False)
     tls_root: Pem = field(default=None, repr=False)
+    tls_name: str | None = None
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -236,6 +238,7 @@ class WorkerConfig:
             certificate=self.tls_cert,
             key=self.tls_key,
             insecure=self.insecure,
+            server_name=self.tls_name,
         )
 
 

@@ -72,6 +72,7 @@ class ClientCredentials:
         certificate: the certificate for servers that require one, with `key`.
         holder: its subject, as text.
         insecure: whether the token may be sent over the network without encryption.
+        server_name: the name that servers' certificates must have; "" for the host in the server's address.
     """
 
     token: str = field(repr=False)
@@ -81,6 +82,7 @@ class ClientCredentials:
     key: bytes = field(default=b"", repr=False)
     holder: str = ""
     insecure: bool = False
+    server_name: str = ""
 
     def authorization(self, address: str, *, tls: bool) -> str:
         """The header for a server at "host:port"; "" for none.
@@ -124,6 +126,7 @@ def client_credentials(
     certificate: Pem = None,
     key: Pem = None,
     insecure: bool = False,
+    server_name: str | None = None,
 ) -> ClientCredentials:
     """The credentials that this process shows to servers. What is not given is taken from the environment.
 
@@ -148,6 +151,7 @@ def client_credentials(
         key=secret,
         holder=holder,
         insecure=insecure or os.environ.get(INSECURE, "") not in ("", "0"),
+        server_name=server_name or "",
     )
 
 

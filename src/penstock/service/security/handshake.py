@@ -34,7 +34,7 @@ def _look(address: str, credentials: ClientCredentials, tls: bool) -> str:
     host = host.strip("[]")
     try:
         with socket.create_connection((host, int(port)), _SECONDS) as line:
-            return _of_line(line, host, address, credentials, tls)
+            return _of_line(line, credentials.server_name or host, address, credentials, tls)
     except OSError:  # nobody is there, which gRPC reports itself
         return ""
 

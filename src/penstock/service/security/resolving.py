@@ -22,17 +22,20 @@ class ServiceAddress:
         token: the token that it asks for; None takes that of this process.
         tls_root: the authority of its certificate, in PEM: the path of a file, or the bytes themselves.
         insecure: send the token to other machines without TLS.
+        tls_name: the name that the certificates of the dispatcher and its data workers have, where they do not name
+            the machines; None expects the host of each address.
 
     Example:
         >>> import penstock as ps
         >>> ps.service.ServiceAddress("grpc://10.0.0.7:5050", token="0123456789abcdef")
-        ServiceAddress(target='grpc://10.0.0.7:5050', tls_root=None, insecure=False)
+        ServiceAddress(target='grpc://10.0.0.7:5050', tls_root=None, insecure=False, tls_name=None)
     """
 
     target: str
     token: str | None = field(default=None, repr=False)
     tls_root: str | bytes | None = None
     insecure: bool = field(default=False, kw_only=True)
+    tls_name: str | None = field(default=None, kw_only=True)
 
 
 Resolver = Callable[[], str | ServiceAddress]
@@ -106,10 +109,14 @@ def place_of(service: Any, credentials: ClientCredentials | None = None) -> Plac
     address = parse_service("service", found.target if isinstance(found, ServiceAddress) else found)
     if credentials is not None:
         return Place(address, credentials)
-    if not isinstance(found, ServiceAddress) or (found.token is None and found.tls_root is None):
+    if not isinstance(found, ServiceAddress) or found.token is found.tls_root is found.tls_name is None:
         return Place(address, credentials_for(address))
     shown = client_credentials(
-        token=found.token, given=found.token is not None, roots=found.tls_root, insecure=found.insecure
+        token=found.token,
+        given=found.token is not None,
+        roots=found.tls_root,
+        insecure=found.insecure,
+        server_name=found.tls_name,
     )
     return Place(address, shown)
 

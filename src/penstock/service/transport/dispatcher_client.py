@@ -87,7 +87,7 @@ class DispatcherClient:
         self._found = None if is_resolved(self._service) else place_of(self._service, credentials)
         self._patience = patience_seconds
         self._lock = threading.Lock()
-        self._line: Line | None = None
+        self._open: tuple[Place, Line] | None = None
         self._known = NO_ENTRY  # of the dispatcher's journal
         self._reached_before = False
         self._closed = threading.Event()
@@ -96,7 +96,9 @@ class DispatcherClient:
     @property
     def address(self) -> str:
         """Where the dispatcher is, as far as is known."""
-        return described(self._service) if self._found is None else self._found.address
+        with self._lock:
+            found = self._found
+        return described(self._service) if found is None else found.address
 
     @property
     def credentials(self) -> ClientCredentials:
@@ -148,30 +150,30 @@ class DispatcherClient:
             ClosedError: the client was closed.
         """
         try:
-            self._place()
+            place = self._place()
         except PenstockError:
             raise
         except Exception as error:  # a resolver's own
             reason = f"where the dispatcher is cannot be found out by {described(self._service)}: {error!r}"
             raise _NoAnswer(reason, ServiceError) from error
-        line = self._opened()
+        line, address = self._opened(place), place.address
         body = sealed(message, self._known)
         try:
             line.show_token(len(body), seconds)
             answers = list(line.client.do_action(flight.Action(ACTION, body), line.options(seconds)))
         except flight.FlightUnauthenticatedError as error:
-            raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
+            raise ServiceError(refused_at_the_door("dispatcher", address, error)) from error
         except (pa.ArrowException, OSError) as error:
             self._drop(line)
             if wrong := line.tls_trouble(error):
-                raise self._no_handshake(wrong) from None
+                raise self._no_handshake(address, wrong) from None
             said = str(error).partition(". gRPC client debug context")[0].strip()
-            reason = f"the dispatcher at {self.address} cannot be reached: {said}"
+            reason = f"the dispatcher at {address} cannot be reached: {said}"
             raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING) from error
         self._reached_before = True
         if len(answers) != 1:
-            raise ProtocolError(f"the dispatcher at {self.address} gave {len(answers)} answers to one message")
-        known, reply = unsealed(bytes(answers[0].body), _decoder, "this process", f"the dispatcher at {self.address}")
+            raise ProtocolError(f"the dispatcher at {address} gave {len(answers)} answers to one message")
+        known, reply = unsealed(bytes(answers[0].body), _decoder, "this process", f"the dispatcher at {address}")
         with self._lock:
             if known.journal != self._known.journal or known.number > self._known.number:
                 self._known = known
@@ -179,42 +181,47 @@ class DispatcherClient:
             raise _NoAnswer(many_lines(reply.reason), StorageError)
         return reply
 
-    def _no_handshake(self, wrong: str) -> Exception:
+    def _no_handshake(self, address: str, wrong: str) -> Exception:
         """The error for a failed TLS handshake: final, or to be tried again if a connection has worked before."""
-        reason = f"the dispatcher at {self.address} cannot be reached: {wrong}"
+        reason = f"the dispatcher at {address} cannot be reached: {wrong}"
         return _NoAnswer(reason, ServiceError) if self._reached_before else ServiceError(reason)
 
-    def _opened(self) -> Line:
+    def _opened(self, place: Place) -> Line:
+        """The line to that place. It is closed if it leads to another one, where the dispatcher was before."""
         with self._lock:
             if self._closed.is_set():
-                raise ClosedError(f"the line to the dispatcher at {self.address} was closed")
-            if self._line is None:
-                protocol, _, address = self.address.rpartition("://")
-                self._line = Line(address, self.credentials, tls=protocol == TLS_PROTOCOL)
-            return self._line
+                raise ClosedError(f"the line to the dispatcher at {place.address} was closed")
+            if self._open is None or self._open[0] != place:
+                protocol, _, address = place.address.rpartition("://")
+                self._open = place, Line(address, place.credentials, tls=protocol == TLS_PROTOCOL)
+            return self._open[1]
 
     def _place(self) -> Place:
         """Where the dispatcher is: asked once, and again after it was lost if something resolves its name."""
-        found = self._found
-        if found is None:
-            found = self._found = place_of(self._service, self._given)
-        return found
+        with self._lock:
+            if self._found is not None:
+                return self._found
+        found = place_of(self._service, self._given)  # it may take seconds, in which others may ask too
+        with self._lock:
+            if self._found is None:
+                self._found = found
+            return self._found
 
     def _drop(self, line: Line) -> None:
         """Reconnect at the next attempt. Other threads that still use the connection will do the same."""
         with self._lock:
-            if self._line is line:
-                self._line = None
+            if self._open is not None and self._open[1] is line:
+                self._open = None
                 if is_resolved(self._service):
                     self._found = None
 
     def connect_anew(self) -> None:
         """Reconnect at the next message, and check who listens there; gRPC itself would reconnect to anybody."""
         with self._lock:
-            self._line = None
+            self._open = None
 
     def close(self) -> None:
         """Close the connection; waiting threads get a `ClosedError`. A second call does nothing."""
         with self._lock:
             self._closed.set()
-            self._line = None
+            self._open = None

@@ -102,6 +102,7 @@ class Line:
             "tls_root_certs": credentials.roots or None,
             "cert_chain": credentials.certificate or None,
             "private_key": credentials.key or None,
+            "override_hostname": credentials.server_name or None,
         }
         self.client = flight.FlightClient(f"grpc+{'tls' if tls else 'tcp'}://{address}", **(trusted if tls else {}))
 
