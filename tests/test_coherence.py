@@ -120,7 +120,7 @@ def positional_flags(public):
     ("module", "names"),
     [
         (ps.keras, {"DatasetInput", "KeepPosition", "as_input", "value_and_grad"}),
-        (ps.testing, {"assert_same_elements", "check_conformance", "check_service", "conformance", "service"}),
+        (ps.testing, {"assert_same_elements", "check_conformance", "check_service", "conformance"}),
     ],
 )
 def test_modules_show_no_internals(module, names):

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.distribute.cluster import kubernetes, tpu
-from penstock.distribute.cluster.description import Cluster
+from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.cluster.finding import find_cluster, warn_of_others
-from penstock.distribute.cluster.own_address import own_address
 from penstock.distribute.cluster.slurm import first_host
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 

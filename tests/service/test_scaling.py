@@ -8,7 +8,7 @@ from until import until
 
 import penstock as ps
 from penstock.service.scaling import Scaler, ServiceLoad
-from penstock.service.worker.busy_time import BusyTime
+from penstock.service.worker.production import BusyTime
 
 CALM = ServiceLoad(workers=4, busy=0.2, waiting=0.0, readers=1)
 

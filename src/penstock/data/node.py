@@ -539,6 +539,20 @@ class Node(ABC):
         return f"{self.label} at {self.site}" if self.site else self.label
 
 
+class KnownLength(Node):
+    """A source of `length` rows. Their content is not part of its identity: it may change as that of a `map`."""
+
+    length: int
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"length": self.length}
+
+    @property
+    def cardinality(self) -> int:
+        return self.length
+
+
 @dataclass(frozen=True, eq=False)
 class OneInput(Node):
     """A node over one input."""

@@ -18,12 +18,12 @@ import numpy as np
 
 import penstock as ps
 from penstock.demo.data import Images, load
-from penstock.demo.model import create_model
 from penstock.demo.progress import Progress
 from penstock.demo.settings import DemoError, DemoSettings
 
 _VIRTUAL_DEVICES: Final = 4
 _LEARNING_RATE: Final = 0.001
+_REGULARISATION: Final = 1e-5
 _STEPS_PER_SAVE: Final = 50
 _SERVICE_WORKERS: Final = 2
 
@@ -191,6 +191,30 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
             seconds = time.perf_counter() - started
             say(f"Trained {_counted(remaining, 'epoch')} on {_counted(replicas, 'replica')} in {seconds:.1f} s.")
     _evaluate(directory, images, global_batch_size, say)
+
+
+def create_model(image_shape: tuple[int, ...], classes: int) -> keras.Model:
+    """An untrained network for images of this height, width and number of channels; it gives a score for each class.
+
+    It is the tutorial's, but for the padding: so it also fits images of 8x8 pixels.
+
+    Example:
+        >>> [variable.shape for variable in create_model((8, 8, 1), classes=10).trainable_variables[::2]]
+        [(3, 3, 1, 32), (3, 3, 32, 64), (256, 64), (64, 10)]
+    """
+    regularizer = keras.regularizers.L2(_REGULARISATION)
+    return keras.Sequential(
+        [
+            keras.Input(image_shape),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu", kernel_regularizer=regularizer),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(64, 3, padding="same", activation="relu", kernel_regularizer=regularizer),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu", kernel_regularizer=regularizer),
+            keras.layers.Dense(classes, kernel_regularizer=regularizer),
+        ]
+    )
 
 
 def _strategy(replicas: int | None) -> ps.MirroredStrategy:

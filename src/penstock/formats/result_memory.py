@@ -1,4 +1,4 @@
-"""Memory into which a decoder may write its result, so that nothing copies it afterwards."""
+"""Memory into which a decoder may write its result without a copy: for all decoders, whatever packages they need."""
 
 from collections.abc import Callable
 from typing import Any

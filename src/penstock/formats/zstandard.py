@@ -1,4 +1,4 @@
-"""Bytes compressed by Zstandard, which Arrow decompresses."""
+"""Decompresses Zstandard by Arrow; a file of its own, so that Arrow is imported only for such files."""
 
 from typing import Any
 

@@ -4,6 +4,6 @@ Decoding and resizing release the GIL. simplejpeg and Pillow are imported when t
 """
 
 from penstock.image.pixels import decode as decode
+from penstock.image.pixels import random_crop as random_crop
+from penstock.image.pixels import random_flip as random_flip
 from penstock.image.pixels import resize as resize
-from penstock.image.random_changes import random_crop as random_crop
-from penstock.image.random_changes import random_flip as random_flip

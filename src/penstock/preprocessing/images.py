@@ -22,7 +22,20 @@ _MODES = ("horizontal", "vertical", "horizontal_and_vertical")
 _BYTES_AT_ONCE = 1 << 16
 
 
-class CenterCrop(ArrayLayer):
+class _Crop:
+    """The size of a crop, checked, and its configuration."""
+
+    def __init__(self, height: int, width: int, data_format: str = "channels_last") -> None:
+        call = type(self).__name__
+        self.height = check_integer(call, "height", height, minimum=1)
+        self.width = check_integer(call, "width", width, minimum=1)
+        self.data_format = check_choice(call, "data_format", data_format, _FORMATS)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"height": self.height, "width": self.width, "data_format": self.data_format}
+
+
+class CenterCrop(_Crop, ArrayLayer):
     """Crops images to their centre, in their own dtype.
 
     Args:
@@ -40,18 +53,10 @@ class CenterCrop(ArrayLayer):
                [ 9, 10]])
     """
 
-    def __init__(self, height: int, width: int, data_format: str = "channels_last") -> None:
-        self.height = check_integer("CenterCrop", "height", height, minimum=1)
-        self.width = check_integer("CenterCrop", "width", width, minimum=1)
-        self.data_format = check_choice("CenterCrop", "data_format", data_format, _FORMATS)
-
     def _transform(self, inputs: Any, leading: int) -> Images:
         images = _as_images("CenterCrop", inputs, leading)
         rows, columns = _room_for(self, images.shape)
         return _cropped(self, images, rows // 2, columns // 2).copy()
-
-    def get_config(self) -> dict[str, Any]:
-        return {"height": self.height, "width": self.width, "data_format": self.data_format}
 
 
 class RandomImageLayer(Layer):
@@ -87,7 +92,7 @@ class RandomImageLayer(Layer):
         return self._changed(images, generators.uniform(self._draws(images.shape[1:])))
 
 
-class RandomCrop(RandomImageLayer):
+class RandomCrop(_Crop, RandomImageLayer):
     """Crops images at a random position, which is the same for all images of a batch, as in Keras.
 
     Args:
@@ -106,11 +111,6 @@ class RandomCrop(RandomImageLayer):
         (4, 32, 32, 3)
     """
 
-    def __init__(self, height: int, width: int, data_format: str = "channels_last") -> None:
-        self.height = check_integer("RandomCrop", "height", height, minimum=1)
-        self.width = check_integer("RandomCrop", "width", width, minimum=1)
-        self.data_format = check_choice("RandomCrop", "data_format", data_format, _FORMATS)
-
     def _draws(self, shape: tuple[int, ...]) -> int:
         return 2
 
@@ -121,9 +121,6 @@ class RandomCrop(RandomImageLayer):
         for row, place, (top, left) in zip(images, output, corners.tolist(), strict=True):
             place[...] = _cropped(self, row, top, left)
         return output
-
-    def get_config(self) -> dict[str, Any]:
-        return {"height": self.height, "width": self.width, "data_format": self.data_format}
 
 
 class RandomFlip(RandomImageLayer):

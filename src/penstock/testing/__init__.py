@@ -2,4 +2,4 @@
 
 from penstock.testing.conformance import assert_same_elements as assert_same_elements
 from penstock.testing.conformance import check_conformance as check_conformance
-from penstock.testing.service import check_service as check_service
+from penstock.testing.conformance import check_service as check_service

@@ -1,4 +1,4 @@
-"""What holds for every dataset, checked on one."""
+"""Checks what holds for every dataset, in process and through data services."""
 
 import json
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import Run
 from penstock.data.plan import make_plan
 from penstock.runtime.threads import Threads
+from penstock.service.check import check
 from penstock.structure import flatten
 
 
@@ -49,6 +50,27 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
 def assert_same_elements(found: Any, expected: Any, what: str = "elements") -> None:
     """Check that two sequences of elements are equal in structure, dtype, shape and value."""
     _assert_equal(list(found), list(expected), what)
+
+
+def check_service(dataset: Dataset, limit: int = 1000, kills: int = 2) -> None:
+    """Check that a dataset gives the same elements through data services on this machine as in this process.
+
+    With one worker and with three, while workers are killed, and by iterators that are restored from a state.
+
+    Args:
+        limit: how many elements are read.
+        kills: how many workers are killed.
+
+    Raises:
+        AssertionError: something else came; the message says in which run, and which element was the first.
+        InvalidArgumentError: the dataset is distributed already.
+
+    Example:
+        >>> import penstock as ps
+        >>> ps.testing.check_service(ps.Dataset.range(50).shuffle(10, seed=1).batch(3), kills=0)
+    """
+    differences = check(dataset, limit=limit, kills=kills)
+    assert not differences, "; ".join(map(str, differences))
 
 
 def _elements(iterator: Any, limit: int) -> list[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from penstock import formats
 from penstock.data.block import Block, Column, Indices
 from penstock.data.functions.apply import note
-from penstock.data.node import Node, Run
+from penstock.data.node import KnownLength, Run
 from penstock.data.node_class import node_class
 from penstock.data.one_kind import check_kind
 from penstock.errors import ElementError, InvalidTypeError
@@ -148,7 +148,7 @@ class ArrowRows(CollectionRows):
 
 
 @node_class
-class Source(Node):
+class Source(KnownLength):
     """The rows of a collection of the user's."""
 
     name: ClassVar[str] = "from_source"
@@ -162,15 +162,6 @@ class Source(Node):
 
     def arguments(self) -> list[str]:
         return [type(self.source).__name__]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Without the rows' content, which may change as that of a `map`."""
-        return {"length": self.length}
-
-    @property
-    def cardinality(self) -> int:
-        return self.length
 
     @property
     def spec(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked_entries
-from penstock.data.node import Node, Run
+from penstock.data.node import KnownLength, Node, Run
 from penstock.data.node_class import node_class
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
@@ -109,7 +109,7 @@ class Choices(Draws):
 
 
 @node_class
-class Slices(Node):
+class Slices(KnownLength):
     """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
 
     indexable = True
@@ -125,17 +125,8 @@ class Slices(Node):
         return f"holds {in_bytes(sum(column.nbytes for column in self.columns))}"
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """Without the rows' content, which may change as that of a `map`."""
-        return {"length": self.length}
-
-    @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
-
-    @property
-    def cardinality(self) -> int:
-        return self.length
 
     @cached_property
     def spec(self) -> Any:  # cached, because it looks at every row of an object column

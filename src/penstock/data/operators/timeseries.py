@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices
-from penstock.data.node import Node, Run
+from penstock.data.node import KnownLength, Run
 from penstock.data.node_class import node_class
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
@@ -15,7 +15,7 @@ from penstock.structure import Structure
 
 
 @node_class
-class TimeseriesWindows(Node):
+class TimeseriesWindows(KnownLength):
     """Window i has `sequence_length` rows of the data, beginning with row `start + i * sequence_stride`."""
 
     name: ClassVar[str] = "timeseries_windows"
@@ -34,15 +34,6 @@ class TimeseriesWindows(Node):
     @property
     def memory(self) -> str:
         return f"holds {in_bytes(sum(column.nbytes for column in (*self.columns, *self.targets)))}"
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Without the rows' content, which may change as that of a `map`."""
-        return {"length": self.length}
-
-    @property
-    def cardinality(self) -> int:
-        return self.length
 
     @cached_property
     def spec(self) -> Any:

@@ -1,6 +1,7 @@
 """`Cluster`: the processes of a training job; and helpers to read one from environment variables."""
 
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,9 @@ Environment = Mapping[str, str]
 
 COORDINATOR_PORT: Final = 62_182
 """Where process 0 listens under launchers that name its host but no port."""
+
+_ELSEWHERE: Final = ("192.0.2.1", 9)
+"""An address that is reserved for documentation: connecting a datagram socket to it sends nothing."""
 
 _ADDRESS: Final = re.compile(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+):(\d{1,5})")
 
@@ -90,3 +94,13 @@ def checked(cluster: Cluster, names: tuple[str, str, str]) -> Cluster:
             f"{names[2]} must be at least 0 and less than {names[1]}, which is {count}, got {number}"
         )
     return cluster
+
+
+def own_address() -> str:
+    """The IP address from which this machine sends packets: other machines may not be able to resolve its name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        try:
+            line.connect(_ELSEWHERE)
+        except OSError:  # no network but the machine itself
+            return "127.0.0.1"
+        return str(line.getsockname()[0])

@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 from jax.experimental import multihost_utils
 
-from penstock.distribute.cluster.description import Cluster
+from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.cluster.finding import find_cluster
-from penstock.distribute.cluster.own_address import own_address
 from penstock.distribute.cluster.tpu import cloud_tpu
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
 from penstock.distribute.control.hub import Hub

@@ -1,4 +1,4 @@
-"""The interfaces between readers, transports and workers."""
+"""The interfaces between readers, transports and workers, which do not import each other."""
 
 from collections.abc import Callable, Generator
 from typing import Protocol

@@ -19,7 +19,6 @@ from penstock.service.wire.failures import failed_of
 from penstock.service.wire.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, check_fetch
-from penstock.service.worker.busy_time import BusyTime
 from penstock.service.worker.open_pass import OpenPass, PassKey
 from penstock.service.worker.paused_answers import PausedAnswers
 from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
@@ -46,6 +45,43 @@ class Statistics:
     busy_seconds: float = 0.0
     window_hits: int = 0
     window_misses: int = 0
+
+
+class BusyTime:
+    """Adds up the time in which at least one thread is within `with`.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._inside = 0
+        self._since = 0.0
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._since = self._clock()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._seconds += self._clock() - self._since
+
+    def take(self) -> float:
+        """The seconds since this was called last."""
+        with self._lock:
+            if self._inside:
+                now = self._clock()
+                self._seconds += now - self._since
+                self._since = now
+            seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 class Production:
