@@ -53,6 +53,7 @@ LEVELS = (
     "training/",
     "training/keras/",
     "training/checkpoint/",
+    "transform/ transform",
     "audio/ audio image/ image keras ray/ ray testing/ testing video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do

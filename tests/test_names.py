@@ -115,6 +115,7 @@ def test_only_public_names_are_shown():
         "ray",
         "service",
         "testing",
+        "transform",
         "video",
     }
     assert ps.__version__ == importlib.metadata.version("penstock")

@@ -52,6 +52,7 @@ if _typing.TYPE_CHECKING:
     from penstock import ray as ray
     from penstock import service as service
     from penstock import testing as testing
+    from penstock import transform as transform
     from penstock import video as video
     from penstock.data.archives import ArrayRecordDataset as ArrayRecordDataset
     from penstock.data.archives import MdsDataset as MdsDataset
@@ -157,7 +158,7 @@ _NAMES_BY_MODULE = {
     "training.loss": ["compute_average_loss", "scale_regularization_loss"],
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "ray", "service", "testing", "video"]
+_PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "ray", "service", "testing", "transform", "video"]
 _EXTRAS = {
     "Checkpoint": "checkpoint",
     "ClusterCoordinator": "jax",

@@ -1,0 +1,190 @@
+"""The values that operations work on: arrays, texts in Arrow, and ragged columns of either.
+
+Users give NumPy arrays, lists and Arrow arrays, and get NumPy arrays: object arrays where rows are strings, or differ
+in length.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.data.block import column_of, object_column
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.preprocessing.tokens import TEXT, decoded, text_array
+
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of unequal length, one after the other: tft's ragged tensors, and its sparse ones, aligned to the left.
+
+    Attributes:
+        values: those of all rows.
+        lengths: how many each row has.
+        width: the one length that all rows of all blocks have; None where they differ.
+    """
+
+    values: Any
+    lengths: Integers
+    width: int | None = None
+
+    def with_values(self, values: Any) -> "Ragged":
+        """Other values in the same rows."""
+        return Ragged(values, self.lengths, self.width)
+
+    @property
+    def rows(self) -> Integers:
+        """The number of each value's row."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+def is_text(value: Any) -> bool:
+    """Whether this is a column of strings, one for each row."""
+    return isinstance(value, pa.Array)
+
+
+def flat(value: Any) -> Any:
+    """The values of all rows, one after the other: an array of one axis, or texts."""
+    if isinstance(value, Ragged):
+        return value.values
+    return value if is_text(value) else np.asarray(value).reshape(-1)
+
+
+def to_column(name: str, given: Any, shape: tuple[int | None, ...] | None = None) -> Any:
+    """What a user gave for all rows of a feature, as operations take it.
+
+    Args:
+        name: that of the feature, for errors.
+        given: an array, a list or an Arrow array.
+        shape: that of each row, with None where rows differ; None if it is unknown.
+
+    Raises:
+        InvalidTypeError: what is neither numbers nor strings, nor lists of them.
+        ElementError: missing integers or strings, or rows of another shape.
+
+    Example:
+        >>> to_column("words", [["a"], ["b", "c"]]).lengths.tolist()
+        [1, 2]
+    """
+    column = _converted(name, given)
+    return column if shape is None else _in_shape(name, column, shape)
+
+
+def _in_shape(name: str, column: Any, shape: tuple[int | None, ...]) -> Any:
+    """Rows that may differ as ragged ones, though these happen to agree; rows that must agree as an array."""
+    if isinstance(column, Ragged):
+        if None in shape:
+            return Ragged(column.values, column.lengths)
+        width = int(np.prod([size or 0 for size in shape]))
+        if not shape or not (column.lengths == (shape[0] or 0)).all():
+            found = sorted({int(length) for length in column.lengths})
+            raise ElementError(
+                f"column {name!r}: expected rows of shape {shape}, got rows of lengths {str(found)[:100]}"
+            )
+        if is_text(column.values):
+            return Ragged(column.values, column.lengths, width)
+        return column.values.reshape(len(column.lengths), *shape)
+    if is_text(column):
+        if shape:
+            raise ElementError(f"column {name!r}: expected rows of shape {shape}, got a string for each row")
+        return column
+    if None in shape and column.ndim == 2:
+        return Ragged(column.reshape(-1), np.full(len(column), column.shape[1], np.int64))
+    if column.ndim != len(shape) + 1 or any(size not in (None, own) for size, own in zip(shape, column.shape[1:])):
+        raise ElementError(f"column {name!r}: expected rows of shape {shape}, got {column.shape[1:]}")
+    return column
+
+
+def _converted(name: str, given: Any) -> Any:
+    if isinstance(given, (pa.Array, pa.ChunkedArray)):
+        return _of_arrow(name, given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given)
+    if isinstance(given, np.ndarray):
+        array = given
+    elif isinstance(given, (list, tuple)):
+        array = _of_list(name, given)
+    else:
+        raise InvalidTypeError(f"column {name!r}: expected an array with a row for each element, got {given!r:.100}")
+    if array.ndim == 0:
+        raise InvalidTypeError(
+            f"column {name!r}: expected an array with a row for each element, got a single {given!r}"
+        )
+    if array.dtype.kind in "biuf":
+        return array
+    if array.dtype.kind in "OUST":
+        return _of_objects(name, array)
+    raise InvalidTypeError(f"column {name!r}: expected numbers or strings, got {array.dtype}")
+
+
+def _of_list(name: str, given: Any) -> Array:
+    entries = [np.asarray(entry) if isinstance(entry, (list, tuple)) else entry for entry in given]
+    if any(isinstance(entry, (str, bytes, np.ndarray)) or entry is None for entry in entries):
+        return object_column(entries)
+    try:
+        return np.asarray(entries)
+    except ValueError as error:
+        raise InvalidTypeError(f"column {name!r}: {error}") from error
+
+
+def _of_objects(name: str, array: Array) -> Any:
+    if array.dtype.kind == "O" and array.ndim == 1 and any(isinstance(row, np.ndarray) for row in array[:1]):
+        lengths = np.fromiter((len(row) for row in array), np.int64, len(array))
+        inner = np.concatenate([*array]) if lengths.sum() else array[0][:0]
+        values = _converted(name, inner)
+        return Ragged(values.values if isinstance(values, Ragged) else values, lengths)
+    flat_array = array.reshape(-1)
+    if flat_array.dtype.kind == "O" and any(entry is None for entry in flat_array):
+        place = next(number for number, entry in enumerate(flat_array) if entry is None)
+        row = place // max(int(np.prod(array.shape[1:])), 1)
+        raise ElementError(f"column {name!r}: row {row} of the block is missing (None): fill it before, by map")
+    texts, _ = text_array(f"column {name!r}", flat_array)
+    if array.ndim == 1:
+        return texts
+    width = int(np.prod(array.shape[1:]))
+    return Ragged(texts, np.full(len(array), width, np.int64), width)
+
+
+def _of_arrow(name: str, array: pa.Array) -> Any:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _of_arrow(name, array.dictionary_decode())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        lengths = pa.compute.fill_null(pa.compute.list_value_length(array), 0)
+        return Ragged(_of_arrow(name, array.flatten()), lengths.to_numpy(zero_copy_only=False).astype(np.int64))
+    if array.null_count and not pa.types.is_floating(kind):
+        raise ElementError(f"column {name!r}: {array.null_count} values are missing (null): fill them before")
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return array.to_numpy(zero_copy_only=False)
+    return text_array(f"column {name!r}", array)[0]
+
+
+def to_array(value: Any) -> Array:
+    """What an operation gave, as users get it."""
+    if isinstance(value, Ragged):
+        inner = to_array(value.values)
+        if value.width is not None:
+            return inner.reshape(len(value.lengths), value.width)
+        return (
+            object_column(np.split(inner, np.cumsum(value.lengths)[:-1])) if len(value.lengths) else column_of([inner])
+        )
+    if is_text(value):
+        return decoded(value, "utf-8")
+    return np.asarray(value)
+
+
+def texts_of(value: Any) -> pa.LargeBinaryArray:
+    """Texts, or integers as texts: what vocabularies and keys hold.
+
+    Raises:
+        InvalidTypeError: floats.
+    """
+    values = flat(value)
+    if is_text(values):
+        return values
+    if values.dtype.kind not in "iub":
+        raise InvalidTypeError(f"expected strings or integers, got {values.dtype}")
+    return pa.array(np.ascontiguousarray(values)).cast(pa.large_string()).cast(TEXT)

@@ -1,0 +1,49 @@
+"""Constants, indices and casts: what operations of a graph hold as plain data."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import InvalidTypeError
+from penstock.preprocessing.tokens import TEXT
+from penstock.transform.columns import Ragged, is_text
+
+
+def constant_value(value: Any = None, dtype: str | None = None, float: bool = False, texts: Any = None) -> Any:
+    """The value that `symbols.constant` wrote."""
+    if texts is not None:
+        return pa.array([text.encode("utf-8", "surrogateescape") for text in texts], TEXT)
+    if dtype is not None:
+        return np.array(_floats(value) if np.dtype(dtype).kind == "f" else value, dtype)
+    return _floats(value) if float else value
+
+
+def _floats(value: Any) -> Any:
+    return [_floats(entry) for entry in value] if isinstance(value, list) else float.fromhex(value)
+
+
+def cast(column: Any, *, dtype: str) -> Any:
+    """Numbers in another dtype; texts as the numbers they spell."""
+    values = column.values if isinstance(column, Ragged) else column
+    if is_text(values):
+        if np.dtype(dtype).kind not in "iuf":
+            raise InvalidTypeError(f"astype({np.dtype(dtype)}): strings can be cast to numbers only")
+        kind = pa.from_numpy_dtype(np.dtype(dtype))
+        cast_values = values.cast(pa.large_string()).cast(kind).to_numpy(zero_copy_only=False)
+    else:
+        cast_values = np.asarray(values).astype(dtype, copy=False)
+    return column.with_values(cast_values) if isinstance(column, Ragged) else cast_values
+
+
+def index(column: Any, *, index: list[Any]) -> Any:
+    """Some positions of each element."""
+    if not isinstance(column, np.ndarray):
+        raise InvalidTypeError("an index takes positions of dense numbers, got a ragged column or strings")
+    return column[tuple(_entry(entry) for entry in index)]
+
+
+def _entry(entry: Any) -> Any:
+    if entry == "...":
+        return Ellipsis
+    return slice(*entry["slice"]) if isinstance(entry, dict) else entry

@@ -1,0 +1,342 @@
+"""What analyzers learn: an accumulator of each kind, and its results in tft's shapes and dtypes."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.accumulators.accumulator import Accumulator, State
+from penstock.accumulators.covariance import Covariance as CovarianceSums
+from penstock.accumulators.extrema import Extrema as Extremes
+from penstock.accumulators.keyed import KeyedMoments, KeyedQuantiles
+from penstock.accumulators.moments import Moments as CountMeanVariance
+from penstock.accumulators.quantiles import Quantiles as Quantile
+from penstock.accumulators.sums import Sum as Total
+from penstock.errors import InvalidTypeError
+from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of
+from penstock.transform.operations import aligned
+from penstock.transform.term_frequencies import counted_terms
+from penstock.transform.tukey import tukey_parameters
+
+SUMS = {"e": "f4", "f": "f4", "d": "f8"}
+
+
+class Learner(ABC):
+    """What one analyzer learns: an accumulator that is fed with columns."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
+        self.dtype = ""
+        self.accumulator = self.empty()
+
+    @abstractmethod
+    def empty(self) -> Accumulator:
+        """The accumulator of no rows."""
+
+    @abstractmethod
+    def add(self, *columns: Any) -> None:
+        """Learn from a block of rows."""
+
+    @abstractmethod
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        """What was learned; vocabularies are files in the directory `assets`."""
+
+    def merge(self, other: "Learner") -> None:
+        """Learn what another one has learned."""
+        self.dtype = self.dtype or other.dtype
+        self.accumulator.merge(other.accumulator)
+
+    def state(self) -> State:
+        """What was learned, as plain data."""
+        return {"dtype": self.dtype, "accumulator": self.accumulator.state()}
+
+    def load(self, state: State) -> None:
+        """Take the place of what `state` says."""
+        self.dtype = state["dtype"]
+        self.accumulator.load(state["accumulator"])
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each position of an element has a result of its own."""
+        return bool(self.arguments.get("elementwise"))
+
+    def numbers(self, column: Any) -> Array:
+        """The numbers to learn from, of a dense column with its shape, of a ragged one all of them.
+
+        Raises:
+            InvalidTypeError: strings, or ragged rows where each position has a result.
+        """
+        call = type(self).__name__.lower()
+        if is_text(column) or (isinstance(column, Ragged) and is_text(column.values)):
+            raise InvalidTypeError(f"{call} is learned from numbers, got strings")
+        if isinstance(column, Ragged) and self.elementwise:
+            raise InvalidTypeError(f"{call} of each position is learned from rows of one length, got ragged rows")
+        values = column.values if isinstance(column, Ragged) else np.asarray(column)
+        self.dtype = self.dtype or values.dtype.str
+        return values
+
+    def float_dtype(self) -> np.dtype[Any]:
+        """The dtype of means and the like: that of floats, float32 for integers, or what the user asked for."""
+        wanted = self.arguments.get("dtype")
+        found = np.dtype(wanted or self.dtype or "f4")
+        return found if found.kind == "f" else np.dtype("f4")
+
+
+class MinAndMax(Learner):
+    """The smallest and the largest number."""
+
+    accumulator: Extremes
+
+    def empty(self) -> Extremes:
+        return Extremes(self.elementwise)
+
+    def add(self, column: Any) -> None:
+        self.accumulator.add(self.numbers(column))
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        found, dtype = self.accumulator.result(), np.dtype(self.dtype or "f4")
+        if found is not None:
+            return found[0].astype(dtype), found[1].astype(dtype)
+        if dtype.kind == "f":
+            return np.asarray(np.inf, dtype), np.asarray(-np.inf, dtype)
+        most = np.iinfo(dtype).max
+        return np.asarray(most, dtype), np.asarray(0 if dtype.kind == "u" else -most, dtype)
+
+
+class Sum(Learner):
+    """The sum of all numbers."""
+
+    accumulator: Total
+
+    def empty(self) -> Total:
+        return Total(self.elementwise)
+
+    def add(self, column: Any) -> None:
+        self.accumulator.add(self.numbers(column))
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        found, dtype = self.accumulator.result(), np.dtype(self.dtype or "f4")
+        return (found.astype(SUMS[dtype.char]) if dtype.kind == "f" else found,)
+
+
+class Size(Learner):
+    """How many values there are."""
+
+    accumulator: Total
+
+    def empty(self) -> Total:
+        return Total(self.elementwise)
+
+    def add(self, column: Any) -> None:
+        values = column.values if isinstance(column, Ragged) else column
+        self.accumulator.add(np.ones(len(values) if is_text(values) else values.shape, np.int64))
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        return (self.accumulator.result().astype(np.int64),)
+
+
+class MeanAndVar(Learner):
+    """The mean and the variance of the finite numbers."""
+
+    accumulator: CountMeanVariance
+
+    def empty(self) -> CountMeanVariance:
+        return CountMeanVariance(self.elementwise)
+
+    def add(self, column: Any) -> None:
+        self.accumulator.add(self.numbers(column))
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        dtype = self.float_dtype()
+        return np.asarray(self.accumulator.mean, dtype), np.asarray(self.accumulator.variance, dtype)
+
+
+class Places(Accumulator):
+    """Quantiles of each position of an element."""
+
+    def __init__(self) -> None:
+        self.places: list[Quantile] = []
+
+    def add(self, values: Array, weights: Array | None) -> None:
+        """Add a row for each element, with a column for each position."""
+        self.places = self.places or [Quantile() for _ in range(values.shape[1])]
+        for number, place in enumerate(self.places):
+            place.add(values[:, number], None if weights is None else weights[:, number])
+
+    def merge(self, other: "Places") -> None:
+        self.places = self.places or [Quantile() for _ in other.places]
+        for mine, others in zip(self.places, other.places, strict=True):
+            mine.merge(others)
+
+    def state(self) -> State:
+        return {"places": [place.state() for place in self.places]}
+
+    def load(self, state: State) -> None:
+        self.places = [Quantile() for _ in state["places"]]
+        for place, part in zip(self.places, state["places"], strict=True):
+            place.load(part)
+
+
+class Quantiles(Learner):
+    """The boundaries between buckets of equal weight."""
+
+    accumulator: Places
+
+    def empty(self) -> Places:
+        return Places()
+
+    def add(self, column: Any, weights: Any = None) -> None:
+        values = self.numbers(column)
+        heavy = None if weights is None else np.asarray(flat(weights)).reshape(values.shape)
+        wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
+        if wide.size:
+            self.accumulator.add(wide, None if heavy is None else heavy.reshape(wide.shape))
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        buckets = self.arguments["num_buckets"]
+        rows = [boundaries(place, buckets) for place in self.accumulator.places]
+        return (np.array(rows, np.float32) if rows else np.zeros((1, buckets - 1), np.float32),)
+
+
+def boundaries(quantiles: Quantile, buckets: int) -> Array:
+    """The boundaries between so many buckets; zeros where nothing was learned."""
+    found = quantiles.result(buckets)
+    return np.zeros(buckets - 1, np.float32) if found is None else found[1:-1].astype(np.float32)
+
+
+class QuantilesPerKey(Learner):
+    """The boundaries of the buckets of each key."""
+
+    accumulator: KeyedQuantiles
+
+    def empty(self) -> KeyedQuantiles:
+        return KeyedQuantiles()
+
+    def add(self, column: Any, key: Any, weights: Any = None) -> None:
+        self.numbers(column)
+        given = (column, key) if weights is None else (column, key, weights)
+        _, parts = aligned("bucketize_per_key", *given)
+        self.accumulator.add(np.asarray(parts[0]).reshape(-1), texts_of(parts[1]), *parts[2:])
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        buckets = self.arguments["num_buckets"]
+        found = self.accumulator.result()
+        rows = [boundaries(quantiles, buckets) for quantiles in found.values()]
+        return pa.array(list(found), pa.large_binary()), np.array(rows, np.float32).reshape(len(rows), buckets - 1)
+
+
+class MomentsPerKey(Learner):
+    """Mean, variance, smallest and largest number of each key."""
+
+    accumulator: KeyedMoments
+
+    def empty(self) -> KeyedMoments:
+        return KeyedMoments()
+
+    def add(self, column: Any, key: Any) -> None:
+        values = self.numbers(column)
+        if isinstance(column, Ragged):
+            _, (values, key) = aligned("per key", column, key)
+        names = texts_of(key)
+        each = len(values.reshape(-1)) // max(len(names), 1)
+        if each > 1:
+            names = names.take(pa.array(np.repeat(np.arange(len(names)), each)))
+        self.accumulator.add(values.reshape(-1), names)
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        keys, found = self.accumulator.result()
+        dtype = self.float_dtype()
+        return keys, *(found[name].astype(dtype) for name in ("mean", "variance", "least", "most"))
+
+
+class Covariance(Learner):
+    """The covariance matrix of vectors, or its largest eigenvectors."""
+
+    accumulator: CovarianceSums
+
+    def empty(self) -> CovarianceSums:
+        return CovarianceSums()
+
+    def add(self, column: Any) -> None:
+        values = self.numbers(column)
+        if isinstance(column, Ragged) or values.ndim != 2:
+            raise InvalidTypeError(f"covariance and pca take a vector for each row, got shape {values.shape[1:]}")
+        self.accumulator.add(values)
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        return self.accumulator.result().astype(self.arguments["dtype"]), self.accumulator.components(
+            self.arguments["output_dim"]
+        ).astype(self.arguments["dtype"])
+
+
+class Tukey(Learner):
+    """Location, scale and tails of a Tukey HH distribution."""
+
+    accumulator: Places
+
+    def empty(self) -> Places:
+        return Places()
+
+    def add(self, column: Any) -> None:
+        values = self.numbers(column).astype(self.float_dtype(), copy=False)
+        wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
+        if wide.size:
+            self.arguments["shape"] = list(values.shape[1:]) if self.elementwise else []
+            self.accumulator.add(wide, None)
+
+    def merge(self, other: Learner) -> None:
+        super().merge(other)
+        self.arguments.setdefault("shape", other.arguments.get("shape"))
+
+    def state(self) -> State:
+        return super().state() | {"shape": self.arguments.get("shape")}
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        if state["shape"] is not None:
+            self.arguments["shape"] = state["shape"]
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        found = [tukey_parameters(*place.l_moments()) for place in self.accumulator.places] or [(0.0, 1.0, 0.0, 0.0)]
+        shape = self.arguments.get("shape") or []
+        return tuple(np.array(part, self.float_dtype()).reshape(shape) for part in zip(*found, strict=True))
+
+
+class Histogram(Learner):
+    """How many numbers lie between boundaries."""
+
+    accumulator: Total
+
+    def empty(self) -> Total:
+        return Total(elementwise=True)
+
+    def add(self, column: Any, borders: Any) -> None:
+        values = self.numbers(column).astype(np.float32).reshape(-1)
+        # As in tft: between inner boundaries, the left of which belong to the bin before.
+        inner = np.asarray(borders, np.float32).reshape(-1)[1:-1]
+        bins = np.searchsorted(inner, values, side="left")
+        self.accumulator.add(np.bincount(bins, minlength=len(inner) + 1)[None])
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        return (self.accumulator.result(),)
+
+
+class DocumentCounts(Learner):
+    """In how many rows each token occurs, and how many rows there are."""
+
+    accumulator: Total
+
+    def empty(self) -> Total:
+        return Total(elementwise=True)
+
+    def add(self, column: Any, vocab_size: Any) -> None:
+        _, terms, _ = counted_terms(column, vocab_size)
+        self.dtype = "<i8"
+        found = np.bincount(terms, minlength=int(vocab_size))
+        self.accumulator.add(np.append(found, len(column.lengths))[None])
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        found = self.accumulator.result()
+        return (found[:-1], found[-1]) if found.ndim else (np.zeros(0, np.int64), np.int64(0))

@@ -1,0 +1,174 @@
+"""`ps.transform.TransformOutput`: a transform that was learned, for training and for serving."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from penstock.data.block import Column
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.spec import TensorSpec
+from penstock.transform.columns import to_array
+from penstock.transform.evaluate import Evaluator
+from penstock.transform.graph import Graph
+from penstock.transform.saved import Learned, WorkingDirectory, learned_of, specs_of
+from penstock.transform.vocabularies import Vocabulary
+
+
+class FeaturesLayer:
+    """The transform as a function, on one row or on the rows of a batch; `TransformOutput` makes it.
+
+    In `dataset.map(layer)` it transforms a block of rows at a time. For serving call it with arrays, lists or Arrow
+    arrays by name. Columns that no result needs may be missing.
+    """
+
+    def __init__(self, graph: Graph, learned: Learned, specs: Mapping[str, TensorSpec]) -> None:
+        self._state = graph, learned, specs
+        self._evaluate = Evaluator(graph, learned, list(graph.outputs.values()))
+        self._outputs, self._specs = list(graph.outputs), specs
+
+    def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The results for one row, or for the rows of a batch.
+
+        Raises:
+            InvalidArgumentError: a column is missing.
+            InvalidTypeError: no dictionary of columns, or one that holds something else than what was analyzed.
+        """
+        if not isinstance(columns, Mapping):
+            raise InvalidTypeError(
+                f"the transform takes columns by name, {{'name': values, ...}}, got {columns!r:.100}"
+            )
+        if self._is_row(columns):
+            found = self._rows({name: _in_batch(columns[name]) for name in self._evaluate.inputs if name in columns})
+            return {name: value[0] for name, value in found.items()}
+        return self._rows(columns)
+
+    def _rows(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        values = self._evaluate(columns)
+        return {name: to_array(value) for name, value in zip(self._outputs, values, strict=True)}
+
+    def _map_block(self, columns: Mapping[str, Column]) -> Any:
+        """The results for all rows of a block, for `dataset.map`; blocks of batches are transformed one by one."""
+        for name in self._evaluate.inputs:
+            shape = self._specs[name].shape
+            if columns[name].dtype.kind != "O" and columns[name].ndim != len(shape) + 1:
+                raise InvalidTypeError(f"column {name!r} holds batches")
+            if len(columns[name]) and columns[name].dtype.kind == "O" and np.ndim(columns[name][0]) != len(shape):
+                raise InvalidTypeError(f"column {name!r} holds batches")
+        return self._rows(columns)
+
+    def _is_row(self, columns: Mapping[str, Any]) -> bool:
+        """Whether these are the values of one row."""
+        for name in self._evaluate.inputs:
+            if name not in columns:
+                continue
+            value, rank = columns[name], len(self._specs[name].shape)
+            if rank == 0:
+                return isinstance(value, (str, bytes)) or np.ndim(value) == 0
+            if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+                return bool(value.ndim == rank)
+            if not hasattr(value, "type"):  # Arrow's columns are batches
+                return len(value) == 0 or np.ndim(value[0]) == rank - 1
+        return False
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._state
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]  # prepared again, not copied
+
+
+def _in_batch(value: Any) -> Any:
+    """One row as a batch."""
+    if isinstance(value, (str, bytes)) or np.ndim(value) == 0:
+        return [value]
+    row = np.asarray(value)
+    batch = np.empty(1, object)
+    batch[0] = row
+    return row[None] if row.dtype.kind in "biuf" else batch
+
+
+class TransformOutput:
+    """A transform that `analyze` has saved.
+
+    Args:
+        working_dir: the directory that it was saved in.
+
+    Raises:
+        InvalidArgumentError: the directory holds no transform, or its analysis was not finished.
+        StateMismatchError: it was written by another version of penstock.
+        StorageError: a file of it is damaged, or a vocabulary has changed.
+    """
+
+    def __init__(self, working_dir: str | os.PathLike[str]) -> None:
+        self._directory = WorkingDirectory(working_dir)
+        found = self._directory.read()
+        self._graph = Graph.of(found["graph"], str(self._directory.path))
+        self._learned = learned_of(found["learned"], self._directory.assets)
+        self._specs = specs_of(found["element_spec"])
+        self.rows: int | None = found["rows"]
+        """How many rows were analyzed; None if nothing had to be learned."""
+        self.transformed_element_spec: dict[str, TensorSpec] = specs_of(found["transformed_element_spec"])
+        """The specification of each result of a row."""
+
+    @property
+    def graph(self) -> Graph:
+        """What the transform does."""
+        return self._graph
+
+    @property
+    def learned(self) -> Learned:
+        """What the analyzers have learned, by the numbers of their nodes in the graph."""
+        return self._learned
+
+    @property
+    def element_spec(self) -> dict[str, TensorSpec]:
+        """The specification of each column of a row that was analyzed."""
+        return dict(self._specs)
+
+    def transform_features_layer(self) -> FeaturesLayer:
+        """A function from columns by name to results by name, for `dataset.map` and for serving."""
+        return FeaturesLayer(self._graph, self._learned, self._specs)
+
+    def _vocabulary(self, name: str) -> Vocabulary:
+        known = {}
+        for number, node in enumerate(self._graph.nodes):
+            if node.operation == "analyze.vocabulary":
+                known[node.arguments["vocab_filename"]] = self._learned[number][0]
+        if name not in known:
+            raise InvalidArgumentError(
+                f"there is no vocabulary {name!r}, the transform has {', '.join(map(repr, sorted(known))) or 'none'}"
+            )
+        return known[name]  # type: ignore[no-any-return]
+
+    def vocabulary_by_name(self, vocab_filename: str) -> list[str]:
+        """The tokens of a vocabulary, in the order of their indices."""
+        return self._vocabulary(vocab_filename).as_list()
+
+    def vocabulary_file_by_name(self, vocab_filename: str) -> str:
+        """The path of a vocabulary's file."""
+        return self._vocabulary(vocab_filename).path
+
+    def vocabulary_size_by_name(self, vocab_filename: str) -> int:
+        """How many tokens a vocabulary has."""
+        return len(self._vocabulary(vocab_filename))
+
+    def num_buckets(self, name: str) -> int:
+        """How many values a result of buckets or indices can have, as an embedding needs it.
+
+        Raises:
+            InvalidArgumentError: the result is no bucket and no index.
+        """
+        if name not in self._graph.outputs:
+            known = ", ".join(map(repr, self._graph.outputs))
+            raise InvalidArgumentError(f"there is no result {name!r}, the transform has {known}")
+        node = self._graph.nodes[self._graph.outputs[name]]
+        if node.operation == "hash_strings":
+            return int(node.arguments["hash_buckets"])
+        if node.operation in ("lookup", "apply_buckets", "apply_buckets_per_key"):
+            (learned,) = Evaluator(self._graph, self._learned, [node.inputs[-1]])({})
+            if node.operation == "lookup":
+                return len(learned) + int(node.arguments["num_oov_buckets"])
+            return int(np.shape(learned)[-1]) + 1
+        raise InvalidArgumentError(f"result {name!r} is made by {node.operation}: it is neither a bucket nor an index")

@@ -1,0 +1,158 @@
+"""What is learned, in the files of a working directory: JSON, and vocabularies as text. Reading them runs no code.
+
+transform.json      the graph, what was learned, and the specification of the results; it appears when all is done
+passes.json         what the finished passes of an analysis have learned, until then
+assets/             vocabularies, one token per line
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import InvalidArgumentError, StateMismatchError, StorageError
+from penstock.preprocessing.tokens import TEXT
+from penstock.spec import TensorSpec
+from penstock.transform.graph import Graph
+from penstock.transform.vocabularies import Vocabulary, digest_of, read_vocabulary
+
+Learned = dict[int, tuple[Any, ...]]
+
+DONE, PASSES, ASSETS = "transform.json", "passes.json", "assets"
+
+
+def plain_value(value: Any) -> dict[str, Any]:
+    """What an analyzer has learned, for JSON; floats as the shortest decimals that give them back."""
+    if isinstance(value, Vocabulary):
+        entry = {"vocabulary": Path(value.path).name, "size": value.size, "with_frequency": value.with_frequency}
+        return entry | {"digest": digest_of(value.path)}
+    if isinstance(value, pa.Array):
+        return {"texts": [text.decode("utf-8", "surrogateescape") for text in value.to_pylist()]}
+    array = np.asarray(value)
+    data = array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": _finite(data)}
+
+
+def _finite(data: Any) -> Any:
+    """Numbers for strict JSON, which has no NaN and no infinity."""
+    if isinstance(data, list):
+        return [_finite(entry) for entry in data]
+    return repr(data) if isinstance(data, float) and not np.isfinite(data) else data
+
+
+def value_of(plain: Mapping[str, Any], assets: Path) -> Any:
+    """What `plain_value` described."""
+    if "vocabulary" in plain:
+        return read_vocabulary(assets / plain["vocabulary"], plain["size"], plain["with_frequency"], plain["digest"])
+    if "texts" in plain:
+        return pa.array([text.encode("utf-8", "surrogateescape") for text in plain["texts"]], TEXT)
+    return np.array(plain["data"], object).astype(plain["dtype"]).reshape(plain["shape"])
+
+
+def plain_learned(learned: Learned) -> dict[str, Any]:
+    """Everything that was learned, for JSON."""
+    return {str(number): [plain_value(value) for value in values] for number, values in learned.items()}
+
+
+def learned_of(plain: Mapping[str, Any], assets: Path) -> Learned:
+    """What `plain_learned` described."""
+    return {int(number): tuple(value_of(value, assets) for value in values) for number, values in plain.items()}
+
+
+def plain_specs(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    """Specifications for JSON."""
+    return {name: {"shape": list(spec.shape), "dtype": np.dtype(spec.dtype).name} for name, spec in specs.items()}
+
+
+def specs_of(plain: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    """What `plain_specs` described."""
+    return {name: TensorSpec(tuple(entry["shape"]), entry["dtype"]) for name, entry in plain.items()}
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a file that appears when it is complete."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+        os.replace(part, path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The data of a file; None if there is none.
+
+    Raises:
+        StorageError: it is no JSON.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} is damaged: {error}; delete it, and analyze again") from error
+    if not isinstance(found, dict):
+        raise StorageError(f"{path} is damaged: expected an object; delete it, and analyze again")
+    return found
+
+
+class WorkingDirectory:
+    """The directory of one transform.
+
+    Args:
+        path: the directory, on this machine.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.assets = self.path / ASSETS
+
+    def read(self) -> dict[str, Any]:
+        """What a finished analysis has written.
+
+        Raises:
+            InvalidArgumentError: there is no finished analysis.
+        """
+        found = read_json(self.path / DONE)
+        if found is None:
+            raise InvalidArgumentError(
+                f"{str(self.path)!r} holds no transform: ps.transform.analyze(dataset, preprocessing_fn, working_dir) "
+                "writes one there"
+            )
+        return found
+
+    def earlier(self, graph: Graph, data: str) -> dict[str, Any]:
+        """What passes of the same analysis have learned before.
+
+        Raises:
+            StateMismatchError: the directory belongs to another function, other data or another version.
+        """
+        found = read_json(self.path / DONE) or read_json(self.path / PASSES)
+        if found is None:
+            return {}
+        Graph.of(found["graph"], str(self.path))
+        for name, mine, what in (("function", graph.fingerprint(), "function"), ("data", data, "dataset")):
+            if found[name] != mine:
+                raise StateMismatchError(
+                    f"working_dir {str(self.path)!r} holds the analysis of another {what}: give an empty directory, or "
+                    "delete this one"
+                )
+        return found["learned"]  # type: ignore[no-any-return]
+
+    def prepare(self) -> None:
+        """Make the directory, if there is none."""
+        try:
+            self.assets.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"working_dir {str(self.path)!r} cannot be made: {error.strerror or error}") from error
+
+    def write(self, graph: Graph, data: str, learned: Learned, **more: Any) -> None:
+        """Write what was learned; with `more` the analysis is finished."""
+        entries = {"function": graph.fingerprint(), "data": data, **more, "learned": plain_learned(learned)}
+        write_json(self.path / (DONE if more else PASSES), {**entries, "graph": graph.plain()})
+        if more:
+            (self.path / PASSES).unlink(missing_ok=True)

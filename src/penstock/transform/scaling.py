@@ -1,0 +1,103 @@
+"""Mappers that scale numbers by what is learned of all of them. Names, arguments and results are those of tft."""
+
+from typing import Any
+
+from penstock.errors import InvalidArgumentError
+from penstock.transform.analyzers import histogram, moments, named, tukey
+from penstock.transform.building import noted, results
+from penstock.transform.sites import user_line
+from penstock.transform.symbols import Column
+
+
+def scale_to_0_1(x: Any, elementwise: bool = False, name: str | None = None) -> Column:
+    """Numbers from 0 for the smallest to 1 for the largest, as float32; their sigmoid if all are equal."""
+    return scale_by_min_max(x, 0.0, 1.0, elementwise, name)
+
+
+def scale_by_min_max(
+    x: Any, output_min: float = 0.0, output_max: float = 1.0, elementwise: bool = False, name: str | None = None
+) -> Column:
+    """Numbers from output_min to output_max, as float32.
+
+    Raises:
+        InvalidArgumentError: output_min is not below output_max.
+    """
+    bounds = _bounds("scale_by_min_max", output_min, output_max)
+    least, most = results("min_and_max", 2, x, elementwise=elementwise, **named(name))
+    return noted("min_max", x, least.astype("f4"), most.astype("f4"), **bounds)
+
+
+def scale_to_0_1_per_key(
+    x: Any, key: Any, elementwise: bool = False, key_vocabulary_filename: str | None = None, name: str | None = None
+) -> Column:
+    """The same among the numbers whose rows have an equal key. Numbers of an unknown key get their sigmoid."""
+    return scale_by_min_max_per_key(x, key, 0.0, 1.0, elementwise, key_vocabulary_filename, name)
+
+
+def scale_by_min_max_per_key(
+    x: Any,
+    key: Any,
+    output_min: float = 0.0,
+    output_max: float = 1.0,
+    elementwise: bool = False,
+    key_vocabulary_filename: str | None = None,
+    name: str | None = None,
+) -> Column:
+    """Numbers from output_min to output_max, among those whose rows have an equal key, as float32."""
+    _one_per_key("scale_by_min_max_per_key", elementwise, key_vocabulary_filename)
+    bounds = _bounds("scale_by_min_max_per_key", output_min, output_max)
+    keys, _, _, least, most = results("moments_per_key", 5, x, key, dtype="<f4", **named(name))
+    lower, upper = (noted("by_key", x, key, keys, learned) for learned in (least, most))
+    return noted("min_max", x, lower, upper, **bounds)
+
+
+def scale_to_z_score(x: Any, elementwise: bool = False, name: str | None = None, output_dtype: Any = None) -> Column:
+    """(x - mean) / deviation, of the finite numbers; x - mean if all are equal."""
+    mean, variance = moments(x, not elementwise, output_dtype, name)
+    return noted("z_score", x, mean, variance)
+
+
+def scale_to_z_score_per_key(
+    x: Any,
+    key: Any,
+    elementwise: bool = False,
+    key_vocabulary_filename: str | None = None,
+    name: str | None = None,
+    output_dtype: Any = None,
+) -> Column:
+    """The same by mean and deviation of the numbers whose rows have an equal key; x itself for an unknown key."""
+    _one_per_key("scale_to_z_score_per_key", elementwise, key_vocabulary_filename)
+    dtype = None if output_dtype is None else str(output_dtype)
+    keys, mean, variance, _, _ = results("moments_per_key", 5, x, key, dtype=dtype, **named(name))
+    means, variances = (noted("by_key", x, key, keys, learned) for learned in (mean, variance))
+    return noted("z_score", x, means, variances)
+
+
+def scale_to_gaussian(x: Any, elementwise: bool = False, name: str | None = None, output_dtype: Any = None) -> Column:
+    """Numbers about normally distributed: scaled, and their long tails undone as those of a Tukey HH distribution."""
+    learned = tukey(x, not elementwise, output_dtype, name)
+    return noted("gaussian", x, *learned, moments(x, not elementwise, output_dtype)[1])
+
+
+def estimated_probability_density(
+    x: Any, boundaries: Any = None, categorical: bool = False, name: str | None = None
+) -> Column:
+    """The density at each number, by a histogram; for categories the share of each."""
+    counts, borders = histogram(x, boundaries, categorical, name)
+    return noted("density", x, counts, borders, categorical=bool(categorical))
+
+
+def _bounds(call: str, output_min: float, output_max: float) -> dict[str, float]:
+    if not output_min < output_max:
+        raise InvalidArgumentError(
+            f"{user_line()}: {call} takes an output_min below output_max, got {output_min!r} and {output_max!r}"
+        )
+    return {"output_min": float(output_min), "output_max": float(output_max)}
+
+
+def _one_per_key(call: str, elementwise: bool, key_vocabulary_filename: str | None) -> None:
+    del key_vocabulary_filename  # any number of keys are learned
+    if elementwise:
+        raise InvalidArgumentError(
+            f"{user_line()}: {call}(elementwise=True) is not offered: scale position by position"
+        )

@@ -1,0 +1,214 @@
+"""Symbolic columns: what a preprocessing function computes with while it is traced.
+
+NumPy's functions and operators on them are noted in a graph, and computed later for every block of rows.
+"""
+
+import json
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.transform.graph import Graph, Node
+from penstock.transform.operations import NUMPY_FUNCTIONS, UFUNCS
+from penstock.transform.sites import user_line
+
+
+class Recorder:
+    """Notes operations; one that was noted before is not noted again."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._known: dict[str, int] = {}
+
+    def add(self, operation: str, inputs: list[Any], arguments: dict[str, Any]) -> "Column":
+        """The column that this operation gives; inputs that are no columns become constants."""
+        numbers = tuple(self._number(entry) for entry in inputs)
+        key = json.dumps([operation, numbers, arguments], sort_keys=True)
+        if key not in self._known:
+            self._known[key] = len(self._nodes)
+            self._nodes.append(Node(operation, numbers, arguments, user_line()))
+        return Column(self, self._known[key])
+
+    def _number(self, entry: Any) -> int:
+        if isinstance(entry, Column):
+            if entry._recorder is not self:
+                raise InvalidArgumentError(f"{user_line()}: a column of another call of a preprocessing function")
+            return entry._number
+        return self.add("constant", [], constant(entry))._number
+
+    def node(self, column: "Column") -> Node:
+        """The operation that gives a column."""
+        return self._nodes[column._number]
+
+    def graph(self, outputs: Mapping[str, "Column"]) -> Graph:
+        """Everything that was noted."""
+        return Graph(tuple(self._nodes), {name: column._number for name, column in outputs.items()})
+
+
+def constant(value: Any) -> dict[str, Any]:
+    """A number, a string or an array as plain data.
+
+    Raises:
+        InvalidTypeError: anything else.
+    """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if isinstance(value, (bool, int, str)):
+        return {"value": value}
+    if isinstance(value, float):
+        return {"value": float.hex(value), "float": True}
+    if isinstance(value, (list, tuple, np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.dtype.kind in "biu":
+            return {"dtype": array.dtype.str, "value": array.tolist()}
+        if array.dtype.kind == "f":
+            return {"dtype": array.dtype.str, "value": _hexadecimal(array.tolist())}
+        if array.dtype.kind in "US" and array.ndim == 1:
+            return {"texts": array.astype(str).tolist()}
+    raise InvalidTypeError(
+        f"{user_line()}: expected a column, a number, a string or an array in a preprocessing function, "
+        f"got {value!r:.100}"
+    )
+
+
+def _hexadecimal(value: Any) -> Any:
+    return [_hexadecimal(entry) for entry in value] if isinstance(value, list) else float.hex(value)
+
+
+class Column(np.lib.mixins.NDArrayOperatorsMixin):
+    """A column of a preprocessing function, or what was learned from all of its rows."""
+
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        self._recorder = recorder
+        self._number = number
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> "Column":
+        if method != "__call__" or ufunc.__name__ not in UFUNCS or kwargs:
+            given = f" with {', '.join(kwargs)}" if kwargs else "" if method == "__call__" else f".{method}"
+            _refuse(f"np.{ufunc.__name__}{given}")
+        return self._recorder.add(f"numpy.{ufunc.__name__}", list(inputs), {})
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> "Column":
+        name = function.__name__
+        if name not in NUMPY_FUNCTIONS:
+            _refuse(f"np.{name}")
+        inputs, arguments = NUMPY_FUNCTIONS[name].split(name, args, kwargs)
+        return self._recorder.add(f"numpy.{name}", inputs, arguments)
+
+    def __getitem__(self, index: Any) -> "Column":
+        entries = index if isinstance(index, tuple) else (index,)
+        whole = entries and (entries[0] is Ellipsis or entries[0] == slice(None))
+        if not whole or not all(entry is None or entry is Ellipsis or _is_plain(entry) for entry in entries):
+            raise InvalidArgumentError(
+                f"{user_line()}: a column of all rows takes indices such as [:, 0] or [:, None], whose first is ':', "
+                f"got {index!r}: choose rows by dataset.filter"
+            )
+        return self._recorder.add("index", [self], {"index": [_plain_index(entry) for entry in entries]})
+
+    def astype(self, dtype: Any) -> "Column":
+        """The same numbers in another dtype."""
+        return self._recorder.add("cast", [self], {"dtype": np.dtype(dtype).str})
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidTypeError(
+            f"{user_line()}: a column has no single truth value: a preprocessing function is traced once, for all "
+            "rows. Use np.where(condition, then, otherwise), np.logical_and, np.logical_or and np.logical_not in "
+            "place of if, and, or and not"
+        )
+
+    def _no_values(self, *_: Any) -> NoReturn:
+        raise InvalidTypeError(
+            f"{user_line()}: the values of a column are not known while the preprocessing function is traced: use "
+            "NumPy's functions and those of ps.transform, or ps.transform.call for a function of your own"
+        )
+
+    __float__ = __int__ = __index__ = __len__ = __iter__ = __array__ = __contains__ = _no_values
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise InvalidTypeError(
+            f"{user_line()}: a column has no .{name}: while a preprocessing function is traced it has only operators "
+            "and astype; use NumPy's functions and those of ps.transform"
+        )
+
+    def __repr__(self) -> str:
+        return f"<column {self._number}: {self._recorder.node(self).operation}>"
+
+
+class Columns(dict[str, Any]):
+    """The columns of a dataset, by name."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise InvalidArgumentError(
+            f"{user_line()}: there is no column {name!r}; the dataset has {', '.join(map(repr, self))}"
+        )
+
+
+def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any], Any]) -> Graph:
+    """The graph of a preprocessing function of columns whose rows have these shapes.
+
+    Raises:
+        InvalidTypeError: it computes with columns in a way that cannot be noted, or does not return columns by name.
+        InvalidArgumentError: it asks for a column that the dataset does not have.
+    """
+    recorder = Recorder()
+    columns = Columns(
+        {name: recorder.add("input", [], {"name": name, "shape": list(shape)}) for name, shape in shapes.items()}
+    )
+    outputs = function(columns)
+    if not isinstance(outputs, Mapping) or not outputs:
+        raise InvalidTypeError(
+            f"preprocessing_fn must return a dictionary of columns, got {outputs!r:.100}: "
+            "return {'name': column, ...}"
+        )
+    for name, column in outputs.items():
+        if not isinstance(name, str) or not isinstance(column, Column):
+            raise InvalidTypeError(
+                f"preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
+                "add it to a column, as in 0 * column + value"
+            )
+    graph = recorder.graph(outputs)
+    learned = _learned(graph)
+    for name, number in graph.outputs.items():
+        if number in learned:
+            raise InvalidTypeError(
+                f"{graph.nodes[number].site}: preprocessing_fn returns {name!r}, which has no rows, because it was "
+                "learned from all of them: combine it with a column"
+            )
+    return graph
+
+
+def _learned(graph: Graph) -> set[int]:
+    """The nodes whose values have no rows."""
+    found: set[int] = set()
+    for number, node in enumerate(graph.nodes):
+        is_input = node.operation == "input"
+        if node.is_analyzer or (not is_input and all(given in found for given in node.inputs)):
+            found.add(number)
+    return found
+
+
+def _refuse(name: str) -> NoReturn:
+    raise InvalidTypeError(
+        f"{user_line()}: {name} cannot be used on a column of a preprocessing function: what is saved is a closed set "
+        "of operations. ps.transform.call(function, ...) uses a function of a module of yours"
+    )
+
+
+def _is_plain(entry: Any) -> bool:
+    if isinstance(entry, slice):
+        return all(part is None or isinstance(part, int) for part in (entry.start, entry.stop, entry.step))
+    return isinstance(entry, int) and not isinstance(entry, bool)
+
+
+def _plain_index(entry: Any) -> Any:
+    if entry is Ellipsis:
+        return "..."
+    if isinstance(entry, slice):
+        return {"slice": [entry.start, entry.stop, entry.step]}
+    return None if entry is None else operator.index(entry)

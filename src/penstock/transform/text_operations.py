@@ -1,0 +1,135 @@
+"""Strings to strings, tokens and numbers, for all rows of a block at once in Arrow."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import InvalidTypeError
+from penstock.preprocessing.hashes import fingerprint64, siphash, spans
+from penstock.preprocessing.tokens import TEXT
+from penstock.transform.columns import Array, Integers, Ragged, is_text, texts_of
+
+
+def split(column: Any, *, separator: str | None) -> Ragged:
+    """The parts of each text; without a separator its words."""
+    texts = _texts("split", column).view(pa.large_string())
+    lists = pc.ascii_split_whitespace(texts) if separator is None else pc.split_pattern(texts, pattern=separator)
+    values = lists.flatten()
+    owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    if separator is None:  # spaces at the ends make empty words
+        filled = pc.greater(pc.binary_length(values), 0)
+        values, owners = values.filter(filled), owners[filled.to_numpy(zero_copy_only=False)]
+    return Ragged(values.cast(TEXT), np.bincount(owners, minlength=len(texts)).astype(np.int64))
+
+
+def change_text(column: Any, *, how: str, pattern: str = "", replacement: str = "") -> Any:
+    """Each text in lower or upper case, without spaces at its ends, or with a regular expression replaced."""
+    strings = texts_of(column).view(pa.large_string())
+    changed = {
+        "lower": pc.utf8_lower,
+        "upper": pc.utf8_upper,
+        "strip": pc.utf8_trim_whitespace,
+        "replace": lambda texts: pc.replace_substring_regex(texts, pattern=pattern, replacement=replacement),
+    }[how](strings).cast(TEXT)
+    return column.with_values(changed) if isinstance(column, Ragged) else changed
+
+
+def join(*columns: Any, separator: str) -> pa.LargeBinaryArray:
+    """The texts of several columns, or integers as texts, row by row with a separator between them."""
+    return pc.binary_join_element_wise(*map(texts_of, columns), pa.scalar(separator.encode(), TEXT))
+
+
+def ngrams(column: Any, *, ngram_range: list[int], separator: str) -> Ragged:
+    """At each token the n-grams that begin with it, the shortest first."""
+    tokens = _tokens("ngrams", column)
+    least, most = ngram_range
+    starts = np.cumsum(tokens.lengths) - tokens.lengths
+    rest = np.repeat(starts + tokens.lengths, tokens.lengths) - np.arange(len(tokens.values))
+    values, begins, widths = [], [], []
+    gap = pa.scalar(separator.encode(), TEXT)
+    for width in range(least, most + 1):
+        first = np.flatnonzero(rest >= width)
+        parts = [tokens.values.take(pa.array(first + offset)) for offset in range(width)]
+        values.append(pc.binary_join_element_wise(*parts, gap) if width > 1 else parts[0])
+        begins.append(first)
+        widths.append(np.full(len(first), width))
+    begin = np.concatenate(begins)
+    order = np.lexsort((np.concatenate(widths), begin))
+    owners = tokens.rows[begin]
+    lengths = np.bincount(owners, minlength=len(tokens.lengths)).astype(np.int64)
+    return Ragged(pa.concat_arrays(values).take(pa.array(order)), lengths)
+
+
+def distinct_per_row(column: Any) -> Ragged:
+    """The values of each row without repetitions, in the order in which they first occur."""
+    ragged = _rows("deduplicate_tensor_per_row", column)
+    numbers = _numbered(ragged.values)
+    _, first = np.unique(ragged.rows * (numbers.max(initial=0) + 1) + numbers, return_index=True)
+    kept = np.sort(first)
+    lengths = np.bincount(ragged.rows[kept], minlength=len(ragged.lengths)).astype(np.int64)
+    return Ragged(ragged.values.take(pa.array(kept)) if is_text(ragged.values) else ragged.values[kept], lengths)
+
+
+def row_lengths(column: Any) -> Integers:
+    """How many values each row has."""
+    return _rows("word_count", column).lengths
+
+
+def hash_strings(column: Any, *, hash_buckets: int, key: list[int] | None) -> Any:
+    """One of so many buckets for each text, by the hashes of TensorFlow."""
+    texts = column.values if isinstance(column, Ragged) else column
+    if not is_text(texts):
+        raise InvalidTypeError(f"hash_strings takes strings, got {texts.dtype}")
+    found = fingerprint64(*spans(texts)) if key is None else siphash(*spans(texts), (key[0], key[1]))
+    buckets = (found % np.uint64(hash_buckets)).astype(np.int64)
+    return column.with_values(buckets) if isinstance(column, Ragged) else buckets
+
+
+def to_dense(column: Any, *, shape: list[int | None], default_value: Any) -> Array:
+    """Ragged numbers as an array of rows of one length, filled with a default."""
+    ragged = _rows("sparse_tensor_to_dense_with_shape", column)
+    width = shape[1] if shape[1] is not None else int(ragged.lengths.max(initial=0))
+    if is_text(ragged.values):
+        raise InvalidTypeError("sparse_tensor_to_dense_with_shape takes numbers: look strings up in a vocabulary first")
+    dense = np.full((len(ragged.lengths), width), default_value, ragged.values.dtype)
+    places = np.arange(len(ragged.values)) - np.repeat(np.cumsum(ragged.lengths) - ragged.lengths, ragged.lengths)
+    inside = places < width
+    dense[ragged.rows[inside], places[inside]] = ragged.values[inside]
+    return dense
+
+
+def _numbered(values: Any) -> Integers:
+    """A number for each value, the same for equal ones."""
+    if is_text(values):
+        return values.dictionary_encode().indices.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _texts(call: str, column: Any) -> pa.LargeBinaryArray:
+    if not is_text(column):
+        raise InvalidTypeError(f"{call} takes a string for each row, got {_kind(column)}")
+    return column
+
+
+def _rows(call: str, column: Any) -> Ragged:
+    if isinstance(column, Ragged):
+        return column
+    if isinstance(column, np.ndarray) and column.ndim == 2:
+        return Ragged(column.reshape(-1), np.full(len(column), column.shape[1], np.int64))
+    if is_text(column) or (isinstance(column, np.ndarray) and column.ndim == 1):
+        return Ragged(column, np.ones(len(column), np.int64))
+    raise InvalidTypeError(f"{call} takes rows of values, got {_kind(column)}")
+
+
+def _tokens(call: str, column: Any) -> Ragged:
+    if isinstance(column, Ragged) and is_text(column.values):
+        return column
+    raise InvalidTypeError(f"{call} takes rows of tokens, got {_kind(column)}: use ps.transform.split on texts first")
+
+
+def _kind(column: Any) -> str:
+    if isinstance(column, Ragged):
+        return f"rows of {_kind(column.values)}"
+    return "strings" if is_text(column) else f"an array of {np.asarray(column).dtype}"

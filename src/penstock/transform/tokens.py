@@ -1,0 +1,172 @@
+"""Mappers of strings, tokens and vocabularies. Names, arguments and results are those of tft."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.transform.analyzers import vocabulary
+from penstock.transform.building import checked_path, noted, results
+from penstock.transform.evaluate import imported
+from penstock.transform.sites import user_line
+from penstock.transform.symbols import Column
+from penstock.transform.vocabularies import digest_of
+
+
+def compute_and_apply_vocabulary(
+    x: Any, *, default_value: int = -1, num_oov_buckets: int = 0, **arguments: Any
+) -> Column:
+    """The index of each token in the vocabulary of all of them, as int64.
+
+    Args:
+        x: strings or integers, in rows of any length.
+        default_value: the index of tokens that are not in the vocabulary.
+        num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
+        **arguments: those of `vocabulary`.
+    """
+    return apply_vocabulary(x, vocabulary(x, **arguments), default_value=default_value, num_oov_buckets=num_oov_buckets)
+
+
+def apply_vocabulary(
+    x: Any, deferred_vocab_filename_tensor: Any, *, default_value: int = -1, num_oov_buckets: int = 0
+) -> Column:
+    """The index of each token in a vocabulary, as int64.
+
+    Args:
+        x: strings or integers, in rows of any length.
+        deferred_vocab_filename_tensor: what `vocabulary` returned, or the path of a file with a token on each line,
+            which may have many millions.
+        default_value: the index of tokens that are not in the vocabulary.
+        num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
+
+    Raises:
+        InvalidArgumentError: there is no such file.
+    """
+    tokens: Any = deferred_vocab_filename_tensor
+    if not isinstance(tokens, Column):
+        path = checked_path("apply_vocabulary", "deferred_vocab_filename_tensor", tokens)
+        with open(path, "rb") as file:
+            size = _lines(file)
+        if not isinstance(x, Column):
+            raise InvalidTypeError(f"{user_line()}: apply_vocabulary takes a column, got {x!r:.100}")
+        arguments = {"path": path, "digest": digest_of(path), "size": size}
+        tokens = x._recorder.add("given_vocabulary", [], arguments)
+    buckets = check_integer("apply_vocabulary", "num_oov_buckets", num_oov_buckets, minimum=0)
+    return noted("lookup", x, tokens, default_value=int(default_value), num_oov_buckets=buckets)
+
+
+def _lines(file: Any) -> int:
+    count, last = 0, b"\n"
+    while data := file.read(1 << 24):
+        count += data.count(b"\n")
+        last = data[-1:]
+    return count + (last != b"\n")
+
+
+def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = None, name: str | None = None) -> Column:
+    """One of `hash_buckets` for each string, by TensorFlow's hashes: FarmHash; SipHash with a key of two integers."""
+    buckets = check_integer("hash_strings", "hash_buckets", hash_buckets, minimum=1)
+    if key is not None and len(key) != 2:
+        raise InvalidArgumentError(f"{user_line()}: hash_strings(key=...) takes two integers, got {key!r}")
+    return noted(
+        "hash_strings", strings, hash_buckets=buckets, key=None if key is None else [int(part) for part in key]
+    )
+
+
+def split(x: Any, separator: str | None = None) -> Column:
+    """The parts of each text between separators; without a separator its words, as `tf.strings.split`."""
+    return noted("split", x, separator=separator)
+
+
+def lower(x: Any) -> Column:
+    """Texts in lower case."""
+    return noted("change_text", x, how="lower")
+
+
+def upper(x: Any) -> Column:
+    """Texts in upper case."""
+    return noted("change_text", x, how="upper")
+
+
+def strip(x: Any) -> Column:
+    """Texts without spaces at their ends."""
+    return noted("change_text", x, how="strip")
+
+
+def regex_replace(x: Any, pattern: str, rewrite: str) -> Column:
+    r"""Texts in which what matches a regular expression (RE2) is replaced; \1 stands for its first group."""
+    return noted("change_text", x, how="replace", pattern=pattern, replacement=rewrite)
+
+
+def join(columns: Sequence[Any], separator: str = "") -> Column:
+    """Texts of several columns as one, row by row: a key of several columns, for example. Integers are spelled out."""
+    return noted("join", *columns, separator=separator)
+
+
+def ngrams(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str | None = None) -> Column:
+    """The n-grams of each row of tokens, of all lengths from the first to the second number, joined by a separator.
+
+    Raises:
+        InvalidArgumentError: a range that begins below 1, or ends before it begins.
+    """
+    least, most = ngram_range
+    if least < 1 or most < least:
+        raise InvalidArgumentError(
+            f"{user_line()}: ngrams(ngram_range=...) takes (1, 2) or the like, got {ngram_range!r}"
+        )
+    return noted("ngrams", tokens, ngram_range=[int(least), int(most)], separator=separator)
+
+
+def bag_of_words(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str | None = None) -> Column:
+    """The distinct n-grams of each row of tokens."""
+    return deduplicate_tensor_per_row(ngrams(tokens, ngram_range, separator, name))
+
+
+def deduplicate_tensor_per_row(input_tensor: Any, name: str | None = None) -> Column:
+    """The distinct values of each row, in the order in which they first occur."""
+    return noted("distinct_per_row", input_tensor)
+
+
+def word_count(tokens: Any, name: str | None = None) -> Column:
+    """How many tokens each row has, as int64."""
+    return noted("row_lengths", tokens)
+
+
+def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None) -> tuple[Column, Column]:
+    """The distinct tokens of each row, and the weight of each: how frequent it is there, and how rare elsewhere.
+
+    Args:
+        x: rows of the indices of tokens, as `compute_and_apply_vocabulary` gives them; modulo `vocab_size`.
+        vocab_size: the number of indices.
+        smooth: log((rows + 1) / (1 + rows with the token)) + 1, otherwise log(rows / rows with the token) + 1.
+        name: shown in summaries.
+    """
+    documents, corpus = results("document_counts", 2, x, vocab_size)
+    return (
+        noted("tfidf_terms", x, vocab_size),
+        noted("tfidf_weights", x, vocab_size, documents, corpus, smooth=bool(smooth)),
+    )
+
+
+def sparse_tensor_to_dense_with_shape(x: Any, shape: Sequence[int | None], default_value: float = 0) -> Column:
+    """Rows of numbers as arrays of one length, shape[1], filled up with a default; None: that of the longest row."""
+    return noted(
+        "to_dense", x, shape=[None if size is None else int(size) for size in shape], default_value=default_value
+    )
+
+
+def call(function: Callable[..., Any], *columns: Any) -> Column:
+    """The results of a function of yours on NumPy arrays with all rows of a block.
+
+    The function is saved by its name: it must be importable wherever the transform is used.
+
+    Raises:
+        InvalidArgumentError: it is not a function of a module.
+    """
+    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
+    if "<" in name or "None" in name or name.startswith("__main__:") or imported(name) is not function:
+        raise InvalidArgumentError(
+            f"{user_line()}: call takes a function that can be imported by its name, got {function!r}: "
+            "define it at the top level of a module"
+        )
+    return noted("call", *columns, function=name)

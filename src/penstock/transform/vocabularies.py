@@ -1,0 +1,106 @@
+"""Vocabularies: files of tokens, and the indices of tokens in them."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import InvalidTypeError, StorageError
+from penstock.preprocessing.hashes import fingerprint64, spans
+from penstock.preprocessing.keys import Keys, MemoryKeys
+from penstock.preprocessing.tokens import TEXT, decoded
+from penstock.preprocessing.vocabulary_file import FileKeys
+from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of
+
+_TOKENS_IN_MEMORY = 1 << 20
+"""Longer vocabularies are looked up in their files, which all processes of a machine share."""
+
+
+class Vocabulary:
+    """The tokens of a file, one per line, numbered from 0.
+
+    Args:
+        path: the file.
+        size: how many tokens it holds.
+        with_frequency: whether each line begins with the token's frequency and a space.
+    """
+
+    def __init__(self, path: str, size: int, with_frequency: bool) -> None:
+        self.path, self.size, self.with_frequency = path, size, with_frequency
+        self._keys: Keys | None = None
+
+    @property
+    def keys(self) -> Keys:
+        """The tokens for look-ups."""
+        if self._keys is None:
+            large = self.size > _TOKENS_IN_MEMORY and not self.with_frequency
+            self._keys = FileKeys(self.path) if large else MemoryKeys(self.tokens())
+        return self._keys
+
+    def tokens(self) -> pa.LargeBinaryArray:
+        """The tokens in the order of their indices."""
+        lines = Path(self.path).read_bytes().split(b"\n")[:-1]
+        if self.with_frequency:
+            lines = [line.partition(b" ")[2] for line in lines]
+        return pa.array(lines, TEXT)
+
+    def as_list(self) -> list[str]:
+        """The tokens as strings."""
+        return list(decoded(self.tokens(), "utf-8"))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: with the tokens, unless they are many; then the file must be reachable there too."""
+        keys = self.keys
+        return {"path": self.path, "size": self.size, "with_frequency": self.with_frequency, "_keys": keys}
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+    """By which a file is known to be unchanged."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+
+
+def read_vocabulary(path: Path, size: int, with_frequency: bool, digest: str) -> Vocabulary:
+    """A vocabulary that was learned.
+
+    Raises:
+        StorageError: its file is missing, or has changed since then.
+    """
+    if not path.is_file():
+        raise StorageError(f"the vocabulary {path} is missing: copy the whole working directory, or analyze again")
+    if digest_of(path) != digest:
+        raise StorageError(
+            f"the vocabulary {path} has changed since it was learned, so its indices would mean other tokens: "
+            "restore the file, or analyze again in an empty directory"
+        )
+    return Vocabulary(str(path), size, with_frequency)
+
+
+def given_vocabulary(*, path: str, digest: str, size: int) -> Vocabulary:
+    """A vocabulary in a file of the user's."""
+    return read_vocabulary(Path(path), size, False, digest)
+
+
+def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_buckets: int) -> Any:
+    """The index of each token; of unknown ones a bucket behind the vocabulary, or the default."""
+    values = flat(column) if isinstance(column, Ragged) else column
+    if not is_text(values) and values.dtype.kind not in "iu":
+        raise InvalidTypeError(f"a vocabulary takes strings or integers, got {values.dtype}")
+    texts = texts_of(values)
+    found: Array = vocabulary.keys.find(texts).astype(np.int64) if len(vocabulary) else np.full(len(texts), -1)
+    unknown = np.flatnonzero(found < 0)
+    if len(unknown):
+        if num_oov_buckets > 0:
+            prints = fingerprint64(*spans(texts.take(pa.array(unknown))))
+            found[unknown] = len(vocabulary) + (prints % np.uint64(num_oov_buckets)).astype(np.int64)
+        else:
+            found[unknown] = default_value
+    if isinstance(column, Ragged):
+        return column.with_values(found)
+    return found if is_text(values) else found.reshape(values.shape)

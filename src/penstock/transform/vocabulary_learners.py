@@ -1,0 +1,110 @@
+"""What is learned of tokens: vocabularies, and counts of keys."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.accumulators.counts import Counts
+from penstock.errors import ElementError
+from penstock.transform.columns import flat, is_text, texts_of
+from penstock.transform.learners import Learner
+from penstock.transform.operations import aligned
+from penstock.transform.vocabularies import Vocabulary
+
+_NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
+
+
+class CountPerKey(Learner):
+    """The distinct keys in order, and how often each occurs."""
+
+    accumulator: Counts
+
+    def empty(self) -> Counts:
+        return Counts()
+
+    def add(self, column: Any) -> None:
+        values = flat(column)
+        self.dtype = self.dtype or ("text" if is_text(values) else values.dtype.str)
+        self.accumulator.add(texts_of(values))
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        table = pa.concat_tables(self.accumulator.tables()).sort_by("token")
+        keys, counts = table["token"].combine_chunks(), table["count"].to_numpy()
+        if self.dtype in ("", "text"):
+            return keys, counts
+        numbers = keys.cast(pa.large_string()).cast(pa.int64()).to_numpy()
+        return numbers, counts
+
+
+class VocabularyOfTokens(Learner):
+    """The tokens, the most frequent first, in a file."""
+
+    accumulator: Counts
+
+    def empty(self) -> Counts:
+        return Counts()
+
+    def add(self, column: Any, weights: Any = None) -> None:
+        values = flat(column)
+        self.dtype = self.dtype or ("text" if is_text(values) else values.dtype.str)
+        heavy = None
+        if weights is not None:
+            _, (_, given) = aligned("vocabulary", column, weights)
+            heavy = np.asarray(flat(given), np.float64)
+            if len(heavy) != len(flat(column)):
+                raise ElementError(f"vocabulary: expected a weight for each of {len(values)} tokens, got {len(heavy)}")
+        tokens = texts_of(values)
+        if is_text(values):
+            kept = pc.match_substring_regex(tokens, pattern=_NEITHER_EMPTY_NOR_LINES)
+            if not pc.all(kept).as_py() and len(tokens):
+                tokens = tokens.filter(kept)
+                heavy = None if heavy is None else heavy[kept.to_numpy(zero_copy_only=False)]
+        self.accumulator.add(tokens, heavy)
+
+    def result(self, assets: Path) -> tuple[Any, ...]:
+        name, with_frequency = self.arguments["vocab_filename"], self.arguments["store_frequency"]
+        path = assets / name
+        size = 0
+        with open(path, "wb") as file:
+            for tokens, frequencies in self._chosen():
+                lines = tokens.to_pylist()
+                if with_frequency:
+                    lines = [b"%s %s" % (str(f).encode(), token) for token, f in zip(lines, frequencies, strict=True)]
+                file.write(b"".join(line + b"\n" for line in lines))
+                size += len(lines)
+        return (Vocabulary(str(path), size, with_frequency),)
+
+    def _chosen(self) -> Iterator[tuple[pa.LargeBinaryArray, list[Any]]]:
+        """The tokens of the file in its order, with their frequencies."""
+        reserved = [token.encode() for token in self.arguments["reserved_tokens"]]
+        if reserved:
+            yield pa.array(reserved, pa.large_binary()), [-1] * len(reserved)
+        weighted = self.arguments["weighted"]
+        column = "weight" if weighted else "count"
+        left = self.arguments["top_k"]
+        parts = []
+        for table in self.accumulator.by_frequency(weighted):
+            if self.arguments["frequency_threshold"]:
+                table = table.filter(pc.greater_equal(table[column], self.arguments["frequency_threshold"]))
+            if reserved:
+                table = table.filter(
+                    pc.invert(pc.is_in(table["token"], value_set=pa.array(reserved, pa.large_binary())))
+                )
+            table = table if left is None else table.slice(0, left)
+            left = None if left is None else left - len(table)
+            if self.arguments["fingerprint_shuffle"]:
+                parts.append(table)
+            else:
+                yield table["token"].combine_chunks(), table[column].to_pylist()
+        if parts:
+            table = pa.concat_tables(parts)
+            order = sorted(
+                range(len(table)), key=[hashlib.sha1(t).digest() for t in table["token"].to_pylist()].__getitem__
+            )
+            table = table.take(pa.array(order, pa.int64()))
+            yield table["token"].combine_chunks(), table[column].to_pylist()

@@ -1,0 +1,119 @@
+"""One preprocessing function for TensorFlow Transform and for `ps.transform`: the names are the same in both."""
+
+ROWS = 40
+
+
+def rows():
+    """Rows with everything that analyzers meet: NaN, equal values, strings that repeat, rows of unequal length."""
+    found = []
+    for n in range(ROWS):
+        count = n % 4
+        found.append(
+            {
+                "x": (n * 37 % 101) / 8 - 5.0,
+                "y": ((n * n * 13) % 97) / 3.0,
+                "i": (n * 7) % 11 - 3,
+                "m": float("nan") if n % 5 == 0 else float(n % 7),
+                "same": 2.5,
+                "tail": (1.0 if n % 2 else -1.3) * 1.35 ** (n * 11 % 23),
+                "v": [float(n % 3), float(n % 5) * 0.5, float((n * 3) % 7)],
+                "w": ["b", "a", "dd", "a", "c", "", "é", "c"][n * 3 % 8],
+                "key": ["k1", "k2", "k3"][n * n % 3],
+                "weight": float(n % 4) + 0.5,
+                "label": n % 2,
+                "tokens": [["the", "cat", "sat", "the", "mat", "a"][(n * k + n) % 6] for k in range(1, count + 1)],
+                "numbers": [float(n * k % 9) - 2 for k in range(1, count + 1)],
+            }
+        )
+    return found
+
+
+def preprocess(t, c, spread, project, float32):
+    """Outputs by name; `t` is the module, `spread` gives an analyzer's result to all rows, `project` multiplies."""
+    x, y, i, v, w, key = (c[name] for name in ("x", "y", "i", "v", "w", "key"))
+    numbers, tokens, weight, m, tail = (c[name] for name in ("numbers", "tokens", "weight", "m", "tail"))
+    indices = t.compute_and_apply_vocabulary(tokens, vocab_filename="tokens")
+    terms, weights = t.tfidf(indices, 6)
+    _, rough = t.tfidf(indices, 6, smooth=False)
+    counts, borders = t.histogram(x, 5)
+    left, right = t.tukey_h_params(tail)
+    return {
+        "scale_to_0_1": t.scale_to_0_1(x),
+        "scale_to_0_1_int": t.scale_to_0_1(i),
+        "scale_to_0_1_same": t.scale_to_0_1(c["same"]),
+        "scale_to_0_1_ragged": t.scale_to_0_1(numbers),
+        "scale_to_0_1_elementwise": t.scale_to_0_1(v, elementwise=True),
+        "scale_by_min_max": t.scale_by_min_max(y, -1.0, 3.0),
+        "scale_by_min_max_per_key": t.scale_by_min_max_per_key(x, key, 0.0, 2.0),
+        "scale_to_0_1_per_key": t.scale_to_0_1_per_key(x, key),
+        "scale_to_z_score": t.scale_to_z_score(x),
+        "scale_to_z_score_int": t.scale_to_z_score(i),
+        "scale_to_z_score_nan": t.scale_to_z_score(m),
+        "scale_to_z_score_same": t.scale_to_z_score(c["same"]),
+        "scale_to_z_score_ragged": t.scale_to_z_score(numbers),
+        "scale_to_z_score_elementwise": t.scale_to_z_score(v, elementwise=True),
+        "scale_to_z_score_per_key": t.scale_to_z_score_per_key(x, key),
+        "scale_to_z_score_per_key_ragged": t.scale_to_z_score_per_key(numbers, key),
+        "scale_to_gaussian": t.scale_to_gaussian(tail),
+        "tukey_location": x * 0 + t.tukey_location(tail),
+        "tukey_scale": x * 0 + t.tukey_scale(tail),
+        "tukey_left": x * 0 + left,
+        "tukey_right": x * 0 + right,
+        "min": i * 0 + t.min(i),
+        "max": x * 0 + t.max(x),
+        "max_elementwise": v * 0 + t.max(v, reduce_instance_dims=False),
+        "sum": i * 0 + t.sum(i),
+        "sum_ragged": x * 0 + t.sum(numbers),
+        "size": i * 0 + t.size(x),
+        "size_ragged": i * 0 + t.size(tokens),
+        "mean": x * 0 + t.mean(x),
+        "mean_nan": x * 0 + t.mean(m),
+        "var": x * 0 + t.var(x),
+        "var_elementwise": v * 0 + t.var(v, reduce_instance_dims=False),
+        "bucketize": t.bucketize(x, 4),
+        "bucketize_int": t.bucketize(i, 3),
+        "bucketize_ragged": t.bucketize(numbers, 3),
+        "bucketize_weighted": t.bucketize(x, 4, weights=weight),
+        "bucketize_elementwise": t.bucketize(v, 2, elementwise=True),
+        "bucketize_per_key": t.bucketize_per_key(x, key, 3),
+        "bucketize_of_z_score": t.bucketize(t.scale_to_z_score(x), 3),
+        "quantiles": spread(x, t.quantiles(x, 5, 0.01)),
+        "quantiles_weighted": spread(x, t.quantiles(x, 3, 0.01, weights=weight)),
+        "apply_buckets": t.apply_buckets(x, [[-2.0, 0.0, 3.0]]),
+        "apply_buckets_with_interpolation": t.apply_buckets_with_interpolation(x, [[-2.0, 0.0, 3.0]]),
+        "interpolation_nan": t.apply_buckets_with_interpolation(m, [[1.0, 3.0]]),
+        "histogram": spread(x, counts),
+        "histogram_borders": spread(x, borders),
+        "estimated_probability_density": t.estimated_probability_density(x, boundaries=4),
+        "density_of_categories": t.estimated_probability_density(key, categorical=True),
+        "compute_and_apply_vocabulary": t.compute_and_apply_vocabulary(w, vocab_filename="words"),
+        "vocabulary_top_k": t.compute_and_apply_vocabulary(w, top_k=3, vocab_filename="top"),
+        "vocabulary_threshold": t.compute_and_apply_vocabulary(w, frequency_threshold=5, vocab_filename="threshold"),
+        "vocabulary_oov": t.compute_and_apply_vocabulary(w, top_k=2, num_oov_buckets=3, vocab_filename="oov"),
+        "vocabulary_default": t.compute_and_apply_vocabulary(w, top_k=2, default_value=-9, vocab_filename="default"),
+        "vocabulary_weighted": t.compute_and_apply_vocabulary(w, weights=weight, vocab_filename="weighted"),
+        "vocabulary_int": t.compute_and_apply_vocabulary(i, vocab_filename="integers"),
+        "vocabulary_shuffled": t.compute_and_apply_vocabulary(w, fingerprint_shuffle=True, vocab_filename="shuffled"),
+        "vocabulary_reserved": t.compute_and_apply_vocabulary(
+            w, reserved_tokens=["<pad>", "a"], vocab_filename="reserved"
+        ),
+        "vocabulary_frequency": t.compute_and_apply_vocabulary(w, store_frequency=True, vocab_filename="frequency"),
+        "vocabulary_ragged": indices,
+        "hash_strings": t.hash_strings(w, 7),
+        "hash_strings_strong": t.hash_strings(w, 7, key=[123, 456]),
+        "hash_strings_ragged": t.hash_strings(tokens, 5),
+        "ngrams": t.ngrams(tokens, (1, 2), " "),
+        "bag_of_words": t.bag_of_words(tokens, (1, 2), "-"),
+        "deduplicate": t.deduplicate_tensor_per_row(tokens),
+        "word_count": t.word_count(tokens),
+        "tfidf_terms": terms,
+        "tfidf_weights": weights,
+        "tfidf_rough": rough,
+        "covariance": project(v, t.covariance(v, float32)),
+        "pca": project(v, t.pca(v, 2, float32)),
+        "to_dense": t.sparse_tensor_to_dense_with_shape(numbers, [None, 4], -1.0),
+    }
+
+
+VOCABULARIES = ["words", "top", "threshold", "oov", "default", "weighted", "integers", "shuffled", "reserved"]
+VOCABULARIES += ["frequency", "tokens"]

@@ -1,0 +1,246 @@
+"""What a preprocessing function may do with columns, and what is said when it does something else."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
+from penstock.transform import passes as analysis
+from penstock.transform.symbols import trace
+
+SHAPES = {"x": (), "v": (3,), "w": (), "r": (None,)}
+ROWS = {
+    "x": np.array([1.0, -2.0, 3.0]),
+    "v": np.arange(9.0).reshape(3, 3),
+    "w": np.array(["a", "b", ""], object),
+    "r": np.array([np.array([1, 2]), np.array([], np.int64), np.array([5])], object),
+}
+
+
+def analyze(function, directory, rows=ROWS):
+    columns = list(rows)
+    dataset = ps.Dataset.range(len(rows["x"])).map(lambda n: {name: rows[name][n] for name in columns})
+    return ps.transform.analyze(dataset, function, directory)
+
+
+def applied(function, directory):
+    return analyze(function, directory).transform_features_layer()(ROWS)
+
+
+def test_numpys_functions_and_operators_are_noted_and_computed(tmp_path):
+    def function(c):
+        x, v = c["x"], c["v"]
+        return {
+            "arithmetic": 2 * x**2 - abs(x) / 4 + 1,
+            "where": np.where(x > 0, np.log1p(np.abs(x)), -1.0),
+            "clip": np.clip(x, -1, 2),
+            "stack": np.stack([x, x + 1], axis=-1),
+            "sum": np.sum(v, axis=-1),
+            "matmul": v @ np.eye(3)[:, :2],
+            "index": v[:, 1] + v[..., -1],
+            "wide": x[:, None] * v,
+            "cast": x.astype("int32"),
+            "isin": np.isin(c["w"], ["a", "zz"]),
+            "filled": np.where(c["w"] == "", "none", c["w"]),
+            "same": (c["w"] != "a").astype("float32"),
+            "ragged": np.sqrt(c["r"]) * x,
+            "digitize": np.digitize(x, [0.0, 2.0]),
+            "interp": np.interp(x, [-2.0, 3.0], [0.0, 1.0]),
+        }
+
+    found = applied(function, tmp_path)
+    x, v = ROWS["x"], ROWS["v"]
+    np.testing.assert_array_equal(found["arithmetic"], 2 * x**2 - abs(x) / 4 + 1)
+    np.testing.assert_array_equal(found["where"], np.where(x > 0, np.log1p(np.abs(x)), -1.0))
+    np.testing.assert_array_equal(found["clip"], np.clip(x, -1, 2))
+    np.testing.assert_array_equal(found["stack"], np.stack([x, x + 1], axis=-1))
+    np.testing.assert_array_equal(found["sum"], v.sum(axis=-1))
+    np.testing.assert_array_equal(found["matmul"], v[:, :2])
+    np.testing.assert_array_equal(found["index"], v[:, 1] + v[:, 2])
+    np.testing.assert_array_equal(found["wide"], x[:, None] * v)
+    assert found["cast"].tolist() == [1, -2, 3] and found["cast"].dtype == np.int32
+    assert found["isin"].tolist() == [True, False, False]
+    assert found["filled"].tolist() == ["a", "b", "none"]
+    assert found["same"].tolist() == [0, 1, 1]
+    assert [row.tolist() for row in found["ragged"]] == [[1.0, np.sqrt(2)], [], [np.sqrt(5) * 3]]
+    assert found["digitize"].tolist() == [1, 0, 2]
+    np.testing.assert_allclose(found["interp"], [0.6, 0.0, 1.0])
+
+
+def branches(columns):
+    if columns["x"] > 0:
+        return {"x": columns["x"]}
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (branches, InvalidTypeError, r"test_tracing.py:\d+: a column has no single truth value.*np.where"),
+        (lambda c: {"y": c["z"]}, InvalidArgumentError, r"test_tracing.py:\d+: there is no column 'z'.*'x', 'v'"),
+        (lambda c: {"y": float(c["x"])}, InvalidTypeError, "values of a column are not known.*ps.transform.call"),
+        (lambda c: {"y": c["x"].sum()}, InvalidTypeError, "a column has no .sum"),
+        (lambda c: {"y": np.sort(c["x"])}, InvalidTypeError, "np.sort cannot be used on a column.*closed set"),
+        (lambda c: {"y": np.add.reduce(c["x"])}, InvalidTypeError, "np.add.reduce cannot be used"),
+        (lambda c: {"y": np.mean(c["x"])}, InvalidArgumentError, "axis of its elements.*ps.transform.mean"),
+        (lambda c: {"y": np.sum(c["v"], axis=0)}, InvalidArgumentError, "axis=0.*analyzer"),
+        (lambda c: {"y": c["x"][0]}, InvalidArgumentError, "whose first is ':'.*dataset.filter"),
+        (lambda c: {"y": c["x"] + object()}, InvalidTypeError, "expected a column, a number"),
+        (lambda c: {"y": 3.0}, InvalidTypeError, "must return columns by name"),
+        (lambda c: [c["x"]], InvalidTypeError, "must return a dictionary of columns"),
+        (lambda c: {"y": ps.transform.mean(c["x"])}, InvalidTypeError, "has no rows.*learned from all"),
+        (lambda c: {"y": ps.transform.scale_to_0_1(3)}, InvalidTypeError, "takes columns of a preprocessing function"),
+        (lambda c: {"y": ps.transform.scale_by_min_max(c["x"], 1, 0)}, InvalidArgumentError, "output_min below"),
+        (lambda c: {"y": ps.transform.bucketize(c["x"], 0)}, InvalidArgumentError, "num_buckets"),
+        (lambda c: {"y": ps.transform.call(lambda x: x, c["x"])}, InvalidArgumentError, "imported by its name"),
+        (lambda c: {"y": ps.transform.apply_vocabulary(c["w"], "/no/file")}, InvalidArgumentError, "no such file"),
+        (lambda c: {"y": ps.transform.ngrams(c["r"], (0, 1), " ")}, InvalidArgumentError, "ngram_range"),
+    ],
+)
+def test_what_cannot_be_noted_is_refused_with_the_line_of_the_user(function, error, message):
+    with pytest.raises(error, match=message):
+        trace(SHAPES, function)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda c: {"y": c["w"] + 1}, InvalidTypeError, "add takes numbers, got strings"),
+        (lambda c: {"y": ps.transform.scale_to_z_score(c["w"])}, InvalidTypeError, "from numbers, got strings"),
+        (lambda c: {"y": ps.transform.hash_strings(c["x"], 3)}, InvalidTypeError, "takes strings"),
+        (lambda c: {"y": ps.transform.ngrams(c["w"], (1, 2), " ")}, InvalidTypeError, "rows of tokens.*split"),
+        (lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["x"])}, InvalidTypeError, "strings or integers"),
+    ],
+)
+def test_an_operation_on_the_wrong_column_names_the_line_that_asked_for_it(function, error, message, tmp_path):
+    with pytest.raises(error, match=message) as caught:
+        analyze(function, tmp_path)
+    assert any("test_tracing.py:" in note for note in caught.value.__notes__)
+
+
+def test_a_function_of_a_module_is_saved_by_its_name(tmp_path):
+    output = analyze(lambda c: {"y": ps.transform.call(np.flip, c["x"])}, tmp_path)
+    assert output.transform_features_layer()(ROWS)["y"].tolist() == [3.0, -2.0, 1.0]
+    saved = json.loads((tmp_path / "transform.json").read_text())
+    assert "numpy:flip" in json.dumps(saved["graph"])
+
+
+def test_nested_analyzers_take_as_many_passes_as_they_are_deep():
+    def function(c):
+        z = ps.transform.scale_to_z_score(c["x"])
+        return {
+            "a": ps.transform.bucketize(z, 3),
+            "b": ps.transform.scale_to_0_1(c["x"]),
+            "c": z - ps.transform.mean(z),
+        }
+
+    passes = trace(SHAPES, function).passes()
+    assert [len(analyzers) for analyzers in passes] == [2, 2]
+
+
+def test_passes_that_are_done_are_not_repeated(tmp_path, monkeypatch):
+    def function(c):
+        return {"y": ps.transform.bucketize(ps.transform.scale_to_0_1(c["x"]), 2)}
+
+    learn, passes = vars(analysis)["_learn"], []
+
+    def interrupted(*arguments):
+        passes.append(arguments[-1])
+        if len(passes) == 2:
+            raise KeyboardInterrupt
+        return learn(*arguments)
+
+    monkeypatch.setattr(analysis, "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        analyze(function, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="holds no transform"):
+        ps.transform.TransformOutput(tmp_path)
+    first = analyze(function, tmp_path)
+    assert [what.rpartition(", ")[2] for what in passes] == ["pass 1 of 2", "pass 2 of 2", "pass 2 of 2"]
+    assert analyze(function, tmp_path).learned.keys() == first.learned.keys() and len(passes) == 3
+    assert not (tmp_path / "passes.json").exists()
+
+
+def test_a_directory_of_another_function_or_other_data_is_refused(tmp_path):
+    analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path)
+    with pytest.raises(StateMismatchError, match="another function: give an empty directory"):
+        analyze(lambda c: {"y": ps.transform.scale_to_z_score(c["x"])}, tmp_path)
+    other = {**ROWS, "x": np.array([1.0, 2.0, 9.0])}
+    with pytest.raises(StateMismatchError, match="another dataset"):
+        analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path, other)
+
+
+def test_a_directory_of_another_version_is_refused(tmp_path):
+    analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path)
+    path = tmp_path / "transform.json"
+    saved = json.loads(path.read_text())
+    saved["graph"]["version"] = 99
+    path.write_text(json.dumps(saved))
+    with pytest.raises(StateMismatchError, match="version 99.*analyze the data again"):
+        ps.transform.TransformOutput(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="holds no transform"):
+        ps.transform.TransformOutput(tmp_path / "nothing")
+
+
+def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
+    output = analyze(lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], vocab_filename="v")}, tmp_path)
+    with open(output.vocabulary_file_by_name("v"), "a") as file:
+        file.write("more\n")
+    with pytest.raises(StorageError, match="has changed since it was learned"):
+        ps.transform.TransformOutput(tmp_path)
+
+
+def test_data_from_which_nothing_can_be_learned_is_refused(tmp_path):
+    def function(c):
+        return {"y": ps.transform.scale_to_0_1(c["x"])}
+
+    empty = ps.Dataset.from_tensor_slices({"x": np.zeros(0)})
+    with pytest.raises(InvalidArgumentError, match="has no rows"):
+        ps.transform.analyze(empty, function, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="never ends"):
+        ps.transform.analyze(ps.Dataset.from_tensor_slices({"x": [1.0]}).repeat(), function, tmp_path)
+    with pytest.raises(InvalidTypeError, match="takes a dataset of rows"):
+        ps.transform.analyze(ps.Dataset.range(3), function, tmp_path)
+    missing = ps.Dataset.from_tensor_slices({"x": np.array(["a", None], object)})
+    with pytest.raises(ElementError, match="row 1 of the block is missing"):
+        ps.transform.analyze(missing, lambda c: {"y": ps.transform.hash_strings(c["x"], 3)}, tmp_path)
+
+
+def test_columns_of_nothing_but_nan_are_learned_as_tft_learns_them(tmp_path):
+    rows = {**ROWS, "x": np.full(3, np.nan)}
+    output = analyze(
+        lambda c: {"z": ps.transform.scale_to_z_score(c["x"]), "b": ps.transform.bucketize(c["x"], 3)}, tmp_path, rows
+    )
+    found = output.transform_features_layer()({"x": [1.0, np.inf]})
+    assert found["z"].tolist() == [1.0, np.inf]
+    assert found["b"].tolist() == [2, 2]
+
+
+def test_the_layer_takes_rows_batches_and_arrow(tmp_path):
+    def function(c):
+        return {
+            "w": ps.transform.compute_and_apply_vocabulary(c["w"], vocab_filename="w"),
+            "r": c["r"] * 2,
+            "v": np.sum(c["v"], axis=-1),
+        }
+
+    output = analyze(function, tmp_path)
+    layer = output.transform_features_layer()
+    row = layer({"w": "b", "r": np.array([1, 2]), "v": [1.0, 2.0, 3.0]})
+    assert (row["w"], row["r"].tolist(), row["v"]) == (0, [2, 4], 6.0)
+    batch = layer({"w": pa.array(["a", "q"]), "r": pa.array([[1], []], pa.list_(pa.int64())), "v": np.ones((2, 3))})
+    assert (batch["w"].tolist(), [r.tolist() for r in batch["r"]]) == ([1, -1], [[2], []])
+    rows = ps.Dataset.range(3).map(lambda n: {name: ROWS[name][n] for name in ("w", "r", "v")})
+    assert [int(element["w"]) for element in rows.map(layer)] == [1, 0, -1]
+    assert [element["w"].tolist() for element in rows.ragged_batch(2).map(layer)] == [[1, 0], [-1]]
+    assert output.num_buckets("w") == 2
+    assert output.transformed_element_spec["r"] == ps.TensorSpec((None,), np.int64)
+    with pytest.raises(InvalidArgumentError, match="column 'v' is missing"):
+        layer({"w": ["a"], "r": [[1]]})
+    with pytest.raises(InvalidArgumentError, match="neither a bucket nor an index"):
+        output.num_buckets("v")
+    with pytest.raises(InvalidArgumentError, match="no vocabulary 'q', the transform has 'w'"):
+        output.vocabulary_by_name("q")

@@ -1,0 +1,70 @@
+"""Computes what TensorFlow Transform gives for `tft_cases.py`, and writes it to tft_values.json; run once, by hand:
+
+pip install tensorflow-transform && PYTHONPATH=tests/support python tests/transform/write_tft_values.py
+"""
+
+import json
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import apache_beam as beam
+import numpy as np
+import tensorflow as tf
+import tensorflow_transform as tft
+import tensorflow_transform.beam as tft_beam
+from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
+from tft_cases import VOCABULARIES, preprocess, rows
+
+SPEC = {
+    **{name: tf.io.FixedLenFeature([], tf.float32) for name in ("x", "m", "same", "tail", "weight")},
+    "y": tf.io.FixedLenFeature([], tf.float32),
+    "v": tf.io.FixedLenFeature([3], tf.float32),
+    **{name: tf.io.FixedLenFeature([], tf.int64) for name in ("i", "label")},
+    **{name: tf.io.FixedLenFeature([], tf.string) for name in ("w", "key")},
+    "tokens": tf.io.VarLenFeature(tf.string),
+    "numbers": tf.io.VarLenFeature(tf.float32),
+}
+
+
+def plain(value):
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, (np.ndarray, list)):
+        return [plain(entry) for entry in np.asarray(value).tolist()] if len(value) else []
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def fn(columns):
+    return preprocess(
+        tft,
+        columns,
+        lambda x, value: x[:, None] * 0 + tf.cast(value, x.dtype),
+        tf.matmul,
+        tf.float32,
+    )
+
+
+metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
+with tempfile.TemporaryDirectory() as directory:
+    where = str(Path(directory) / "transform")
+    with tft_beam.Context(temp_dir=directory, desired_batch_size=1000), beam.Pipeline() as pipeline:
+        data = pipeline | beam.Create(rows())
+        one = data | beam.transforms.util.BatchElements(min_batch_size=1000, max_batch_size=1000) | beam.FlatMap(list)
+        (transformed, _), transform_fn = (one, metadata) | tft_beam.AnalyzeAndTransformDataset(fn)
+        transform_fn | tft_beam.WriteTransformFn(where)
+        (
+            transformed
+            | beam.Map(lambda row: json.dumps({n: plain(v) for n, v in row.items()}))
+            | beam.io.WriteToText(f"{directory}/rows", shard_name_template="", file_name_suffix=".txt")
+        )
+    output = tft.TFTransformOutput(where)
+    found = [json.loads(line) for line in Path(f"{directory}/rows.txt").read_text().splitlines()]
+    vocabularies = {name: [token.decode() for token in output.vocabulary_by_name(name)] for name in VOCABULARIES}
+names = ["tensorflow-transform", "tensorflow", "apache-beam", "numpy"]
+values = {
+    "made by": {name: version(name) for name in names},
+    "vocabularies": vocabularies,
+    "outputs": {name: [row.get(name, []) for row in found] for name in sorted(found[0])},
+}
+Path(__file__).with_name("tft_values.json").write_text(json.dumps(values) + "\n")
