@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.transform import buckets, constants, scaling_operations, term_frequencies, text_operations, vocabularies
 from penstock.transform.columns import to_array, to_column
-from penstock.transform.graph import Graph, Node
+from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.operations import numpy_operation
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -91,7 +91,7 @@ class Evaluator:
         return [values[number] for number in self._wanted]
 
 
-def operation_of(node: Node) -> Callable[..., Any]:
+def operation_of(node: GraphNode) -> Callable[..., Any]:
     """What computes a node from the values of its inputs.
 
     Raises:

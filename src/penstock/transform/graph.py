@@ -12,7 +12,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """One operation.
 
     Attributes:
@@ -37,7 +37,7 @@ class Node:
 class Graph:
     """Nodes in the order in which they can be computed, and the names of those that are results."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     outputs: dict[str, int]
 
     def needed(self, wanted: list[int]) -> list[int]:
@@ -96,7 +96,7 @@ class Graph:
                 f"{VERSION}: analyze the data again"
             )
         nodes = (
-            Node(entry["operation"], tuple(entry["inputs"]), entry["arguments"], entry.get("site", ""))
+            GraphNode(entry["operation"], tuple(entry["inputs"]), entry["arguments"], entry.get("site", ""))
             for entry in plain["nodes"]
         )
         return cls(tuple(nodes), dict(plain["outputs"]))

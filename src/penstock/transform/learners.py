@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.accumulators.accumulator import Accumulator, State
-from penstock.accumulators.covariance import Covariance as CovarianceSums
-from penstock.accumulators.extrema import Extrema as Extremes
+from penstock.accumulators.covariance import Covariance
+from penstock.accumulators.extrema import Extrema
 from penstock.accumulators.keyed import KeyedMoments, KeyedQuantiles
-from penstock.accumulators.moments import Moments as CountMeanVariance
-from penstock.accumulators.quantiles import Quantiles as Quantile
-from penstock.accumulators.sums import Sum as Total
+from penstock.accumulators.moments import Moments
+from penstock.accumulators.quantiles import Quantiles
+from penstock.accumulators.sums import Sum
 from penstock.errors import InvalidTypeError
 from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of
 from penstock.transform.operations import aligned
@@ -68,7 +68,7 @@ class Learner(ABC):
         Raises:
             InvalidTypeError: strings, or ragged rows where each position has a result.
         """
-        call = type(self).__name__.lower()
+        call = type(self).__name__.removeprefix("Learn").lower()
         if is_text(column) or (isinstance(column, Ragged) and is_text(column.values)):
             raise InvalidTypeError(f"{call} is learned from numbers, got strings")
         if isinstance(column, Ragged) and self.elementwise:
@@ -84,13 +84,13 @@ class Learner(ABC):
         return found if found.kind == "f" else np.dtype("f4")
 
 
-class MinAndMax(Learner):
+class LearnExtrema(Learner):
     """The smallest and the largest number."""
 
-    accumulator: Extremes
+    accumulator: Extrema
 
-    def empty(self) -> Extremes:
-        return Extremes(self.elementwise)
+    def empty(self) -> Extrema:
+        return Extrema(self.elementwise)
 
     def add(self, column: Any) -> None:
         self.accumulator.add(self.numbers(column))
@@ -105,13 +105,13 @@ class MinAndMax(Learner):
         return np.asarray(most, dtype), np.asarray(0 if dtype.kind == "u" else -most, dtype)
 
 
-class Sum(Learner):
+class LearnSum(Learner):
     """The sum of all numbers."""
 
-    accumulator: Total
+    accumulator: Sum
 
-    def empty(self) -> Total:
-        return Total(self.elementwise)
+    def empty(self) -> Sum:
+        return Sum(self.elementwise)
 
     def add(self, column: Any) -> None:
         self.accumulator.add(self.numbers(column))
@@ -121,13 +121,13 @@ class Sum(Learner):
         return (found.astype(SUMS[dtype.char]) if dtype.kind == "f" else found,)
 
 
-class Size(Learner):
+class LearnSize(Learner):
     """How many values there are."""
 
-    accumulator: Total
+    accumulator: Sum
 
-    def empty(self) -> Total:
-        return Total(self.elementwise)
+    def empty(self) -> Sum:
+        return Sum(self.elementwise)
 
     def add(self, column: Any) -> None:
         values = column.values if isinstance(column, Ragged) else column
@@ -137,13 +137,13 @@ class Size(Learner):
         return (self.accumulator.result().astype(np.int64),)
 
 
-class MeanAndVar(Learner):
+class LearnMoments(Learner):
     """The mean and the variance of the finite numbers."""
 
-    accumulator: CountMeanVariance
+    accumulator: Moments
 
-    def empty(self) -> CountMeanVariance:
-        return CountMeanVariance(self.elementwise)
+    def empty(self) -> Moments:
+        return Moments(self.elementwise)
 
     def add(self, column: Any) -> None:
         self.accumulator.add(self.numbers(column))
@@ -157,16 +157,16 @@ class Places(Accumulator):
     """Quantiles of each position of an element."""
 
     def __init__(self) -> None:
-        self.places: list[Quantile] = []
+        self.places: list[Quantiles] = []
 
     def add(self, values: Array, weights: Array | None) -> None:
         """Add a row for each element, with a column for each position."""
-        self.places = self.places or [Quantile() for _ in range(values.shape[1])]
+        self.places = self.places or [Quantiles() for _ in range(values.shape[1])]
         for number, place in enumerate(self.places):
             place.add(values[:, number], None if weights is None else weights[:, number])
 
     def merge(self, other: "Places") -> None:
-        self.places = self.places or [Quantile() for _ in other.places]
+        self.places = self.places or [Quantiles() for _ in other.places]
         for mine, others in zip(self.places, other.places, strict=True):
             mine.merge(others)
 
@@ -174,12 +174,12 @@ class Places(Accumulator):
         return {"places": [place.state() for place in self.places]}
 
     def load(self, state: State) -> None:
-        self.places = [Quantile() for _ in state["places"]]
+        self.places = [Quantiles() for _ in state["places"]]
         for place, part in zip(self.places, state["places"], strict=True):
             place.load(part)
 
 
-class Quantiles(Learner):
+class LearnQuantiles(Learner):
     """The boundaries between buckets of equal weight."""
 
     accumulator: Places
@@ -200,13 +200,13 @@ class Quantiles(Learner):
         return (np.array(rows, np.float32) if rows else np.zeros((1, buckets - 1), np.float32),)
 
 
-def boundaries(quantiles: Quantile, buckets: int) -> Array:
+def boundaries(quantiles: Quantiles, buckets: int) -> Array:
     """The boundaries between so many buckets; zeros where nothing was learned."""
     found = quantiles.result(buckets)
     return np.zeros(buckets - 1, np.float32) if found is None else found[1:-1].astype(np.float32)
 
 
-class QuantilesPerKey(Learner):
+class LearnQuantilesPerKey(Learner):
     """The boundaries of the buckets of each key."""
 
     accumulator: KeyedQuantiles
@@ -227,7 +227,7 @@ class QuantilesPerKey(Learner):
         return pa.array(list(found), pa.large_binary()), np.array(rows, np.float32).reshape(len(rows), buckets - 1)
 
 
-class MomentsPerKey(Learner):
+class LearnMomentsPerKey(Learner):
     """Mean, variance, smallest and largest number of each key."""
 
     accumulator: KeyedMoments
@@ -251,13 +251,13 @@ class MomentsPerKey(Learner):
         return keys, *(found[name].astype(dtype) for name in ("mean", "variance", "least", "most"))
 
 
-class Covariance(Learner):
+class LearnCovariance(Learner):
     """The covariance matrix of vectors, or its largest eigenvectors."""
 
-    accumulator: CovarianceSums
+    accumulator: Covariance
 
-    def empty(self) -> CovarianceSums:
-        return CovarianceSums()
+    def empty(self) -> Covariance:
+        return Covariance()
 
     def add(self, column: Any) -> None:
         values = self.numbers(column)
@@ -271,7 +271,7 @@ class Covariance(Learner):
         ).astype(self.arguments["dtype"])
 
 
-class Tukey(Learner):
+class LearnTukey(Learner):
     """Location, scale and tails of a Tukey HH distribution."""
 
     accumulator: Places
@@ -304,13 +304,13 @@ class Tukey(Learner):
         return tuple(np.array(part, self.float_dtype()).reshape(shape) for part in zip(*found, strict=True))
 
 
-class Histogram(Learner):
+class LearnHistogram(Learner):
     """How many numbers lie between boundaries."""
 
-    accumulator: Total
+    accumulator: Sum
 
-    def empty(self) -> Total:
-        return Total(elementwise=True)
+    def empty(self) -> Sum:
+        return Sum(elementwise=True)
 
     def add(self, column: Any, borders: Any) -> None:
         values = self.numbers(column).astype(np.float32).reshape(-1)
@@ -323,13 +323,13 @@ class Histogram(Learner):
         return (self.accumulator.result(),)
 
 
-class DocumentCounts(Learner):
+class LearnDocumentCounts(Learner):
     """In how many rows each token occurs, and how many rows there are."""
 
-    accumulator: Total
+    accumulator: Sum
 
-    def empty(self) -> Total:
-        return Total(elementwise=True)
+    def empty(self) -> Sum:
+        return Sum(elementwise=True)
 
     def add(self, column: Any, vocab_size: Any) -> None:
         _, terms, _ = counted_terms(column, vocab_size)

@@ -19,7 +19,7 @@ from penstock.service.security.resolving import Service
 from penstock.spec import TensorSpec
 from penstock.transform.columns import Ragged, is_text, to_array
 from penstock.transform.evaluate import Evaluator
-from penstock.transform.graph import Graph, Node
+from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.learners import Learner
 from penstock.transform.output import TransformOutput
 from penstock.transform.registry import LEARNERS
@@ -198,7 +198,7 @@ class LearnFromBatch:
         self._prepare()
 
 
-def learner_of(node: Node) -> Learner:
+def learner_of(node: GraphNode) -> Learner:
     """What learns for an analyzer."""
     arguments = {name: value for name, value in node.arguments.items() if name != "name"}
     return LEARNERS[node.operation.removeprefix("analyze.")](**arguments)

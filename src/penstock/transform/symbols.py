@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.transform.graph import Graph, Node
+from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.operations import NUMPY_FUNCTIONS, UFUNCS
 from penstock.transform.sites import user_line
 
@@ -20,7 +20,7 @@ class Recorder:
     """Notes operations; one that was noted before is not noted again."""
 
     def __init__(self) -> None:
-        self._nodes: list[Node] = []
+        self._nodes: list[GraphNode] = []
         self._known: dict[str, int] = {}
 
     def add(self, operation: str, inputs: list[Any], arguments: dict[str, Any]) -> "Column":
@@ -29,7 +29,7 @@ class Recorder:
         key = json.dumps([operation, numbers, arguments], sort_keys=True)
         if key not in self._known:
             self._known[key] = len(self._nodes)
-            self._nodes.append(Node(operation, numbers, arguments, user_line()))
+            self._nodes.append(GraphNode(operation, numbers, arguments, user_line()))
         return Column(self, self._known[key])
 
     def _number(self, entry: Any) -> int:
@@ -39,7 +39,7 @@ class Recorder:
             return entry._number
         return self.add("constant", [], constant(entry))._number
 
-    def node(self, column: "Column") -> Node:
+    def node(self, column: "Column") -> GraphNode:
         """The operation that gives a column."""
         return self._nodes[column._number]
 

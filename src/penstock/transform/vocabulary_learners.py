@@ -19,7 +19,7 @@ from penstock.transform.vocabularies import Vocabulary
 _NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
 
 
-class CountPerKey(Learner):
+class LearnCountPerKey(Learner):
     """The distinct keys in order, and how often each occurs."""
 
     accumulator: Counts
@@ -41,7 +41,7 @@ class CountPerKey(Learner):
         return numbers, counts
 
 
-class VocabularyOfTokens(Learner):
+class LearnVocabulary(Learner):
     """The tokens, the most frequent first, in a file."""
 
     accumulator: Counts
