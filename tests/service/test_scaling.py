@@ -2,11 +2,14 @@
 
 import logging
 import time
+import urllib.request
+from urllib.error import HTTPError
 
 import pytest
 from until import until
 
 import penstock as ps
+from penstock.service.metrics import MetricsServer
 from penstock.service.scaling import Scaler, ServiceLoad
 from penstock.service.worker.production import BusyTime
 
@@ -90,3 +93,29 @@ def test_a_service_that_runs_elsewhere_has_the_same_methods() -> None:
                 service.scale(3)
         service.stop()
         dispatcher.join(10)
+
+
+def test_autoscalers_read_how_many_data_workers_are_needed() -> None:
+    with ps.service.DispatchServer() as dispatcher, MetricsServer("127.0.0.1", 0, dispatcher.status) as metrics:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines = answer.read().decode().splitlines()
+        with pytest.raises(HTTPError, match="only /metrics is here") as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/")
+        refused.value.close()
+        with pytest.raises(ps.ServiceError, match=f"metrics cannot be served at 127.0.0.1:{metrics.port}: .*in use"):
+            MetricsServer("127.0.0.1", metrics.port, dispatcher.status)
+    numbers = dict(line.split() for line in lines if not line.startswith("#"))
+    assert numbers == dict.fromkeys(
+        (
+            "penstock_data_workers",
+            "penstock_data_workers_needed",
+            "penstock_data_workers_busy_ratio",
+            "penstock_readers",
+            "penstock_readers_waiting_ratio",
+            "penstock_rows_per_second",
+            "penstock_bytes_per_second",
+        ),
+        "0",
+    )
+    assert ServiceLoad(workers=4, busy=1.0, waiting=0.5, readers=1).needed == 10.0

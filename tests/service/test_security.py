@@ -723,13 +723,13 @@ def test_connections_without_the_token_end_after_their_time(
     with ps.service.DispatchServer(config) as dispatcher:
         known = DispatcherClient(dispatcher.target, credentials=client_credentials(token_file=token_file, roots=cert))
         known.ask(GetStatus())
-        line = known._line
+        line = known._open
         where = ("127.0.0.1", dispatcher.port)
         with socket.create_connection(where) as silent, socket.create_connection(where) as begun:
             begun.send(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a handshake
             assert ended(silent) and ended(begun)
         known.ask(GetStatus(), patience_seconds=0)
-        assert known._line is line
+        assert known._open is line
         known.close()
 
 

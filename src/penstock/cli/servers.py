@@ -14,6 +14,7 @@ from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.runtime.wakeups import Wakeups
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
+from penstock.service.metrics import MetricsServer
 
 _DEFAULT_PORT: Final = 5050
 
@@ -65,6 +66,13 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         parser.add_argument(
             name, type=seconds, metavar="SECONDS", default=default, help=f"{meaning} (default: {default:g})"
         )
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve numbers for Prometheus and autoscalers at http://HOST:PORT/metrics, to anyone who can connect: how "
+        "busy data workers are, for how long readers wait, how many data workers that needs",
+    )
     parser.set_defaults(command=_dispatcher)
 
 
@@ -172,7 +180,18 @@ def _dispatcher(options: argparse.Namespace) -> int:
             **_security(options),
         )
     _log(logging.INFO)
-    return _run(lambda: DispatchServer(config), "dispatcher at {}")
+
+    def start() -> DispatchServer:
+        server = DispatchServer(config)
+        if options.metrics_port is not None:
+            try:
+                MetricsServer(options.host, options.metrics_port, server.status)  # it ends with this process
+            except BaseException:
+                server.stop()
+                raise
+        return server
+
+    return _run(start, "dispatcher at {}")
 
 
 def _worker(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ half of the time could take twice as much; one decision assumes no more than fou
 the first sign. They are removed only after several decisions in a row, down to the largest number among these.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -42,6 +43,11 @@ class ServiceLoad:
         waiting = [reader.waiting_fraction for epoch in status.epochs for reader in epoch.consumers]
         return cls(len(busy), sum(busy) / max(1, len(busy)), max(waiting, default=0.0), len(waiting))
 
+    @property
+    def needed(self) -> float:
+        """How many workers would be busy four fifths of the time if no reader waited; not rounded."""
+        return self.workers * self.busy / (_BUSY_TARGET * max(_LEAST_READING, 1 - self.waiting))
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -68,8 +74,7 @@ class Scaler:
         """
         if load.workers < present:
             return None
-        needed = -(-load.workers * load.busy // (_BUSY_TARGET * max(_LEAST_READING, 1 - load.waiting)))
-        wanted = min(self._largest, max(self._smallest, int(needed)))
+        wanted = min(self._largest, max(self._smallest, math.ceil(load.needed)))
         self._wanted.append(wanted)
         said = f"readers wait {load.waiting:.0%} of the time, data workers are busy {load.busy:.0%}"
         if wanted > present:

@@ -27,7 +27,7 @@ from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.transport.dispatcher_client import ACTION
 from penstock.service.transport.flight_tokens import ALIVE, GuardedServer
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
-from penstock.service.wire.dispatcher_messages import FromDispatcher, ToDispatcher
+from penstock.service.wire.dispatcher_messages import FromDispatcher, GetStatus, Status, ToDispatcher
 from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
 from penstock.service.wire.refusals import refusal_of
 
@@ -83,6 +83,10 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         """The port that it listens at."""
         return int(self._running().port)
 
+    def status(self) -> Status:
+        """What it knows of its data workers, jobs and readers, as `ps.service.status` tells."""
+        return self._running().told_status()
+
     def stop(self, *, drain: bool = False) -> None:
         """Stop listening. Without a `work_dir` its state is lost. A second call does nothing.
 
@@ -125,6 +129,13 @@ class _RunningDispatcher(GuardedServer):
             return []
         reply = self._answer(action.type, action.body)
         return [sealed(reply, self._entry())]
+
+    def told_status(self) -> Status:
+        """The answer to `GetStatus`."""
+        with self._lock:
+            told = self._machine.tell(GetStatus(), time.monotonic())
+        assert isinstance(told, Status)
+        return told
 
     def _answer(self, kind: str, body: Any) -> FromDispatcher:
         try:

@@ -1,0 +1,100 @@
+"""What a service does as numbers for Prometheus, and a small web server that gives them.
+
+Autoscalers of Kubernetes (KEDA, or its own by an adapter of Prometheus) read `penstock_data_workers_needed` there.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final, Self
+
+from penstock.errors import ServiceError
+from penstock.service.scaling import ServiceLoad
+from penstock.service.wire.dispatcher_messages import Status
+
+_logger = logging.getLogger(__name__)
+
+_PATH: Final = "/metrics"
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SILENCE_SECONDS: Final = 5.0
+"""A connection that asks for nothing for so long is closed."""
+
+
+def prometheus_text(status: Status) -> str:
+    """The numbers of a status in Prometheus's text format."""
+    load = ServiceLoad.of(status)
+    alive = [worker for worker in status.workers if worker.alive]
+    gauges: list[tuple[str, str, float]] = [
+        ("data_workers", "Data workers that take requests.", load.workers),
+        ("data_workers_needed", "Data workers that would be busy 80% of the time if no reader waited.", load.needed),
+        ("data_workers_busy_ratio", "Share of the time in which a data worker computes, on average.", load.busy),
+        ("readers", "Readers.", load.readers),
+        ("readers_waiting_ratio", "Share of its time for which the reader waits that waits most.", load.waiting),
+        ("rows_per_second", "Rows that all data workers send.", sum(worker.rows_per_second for worker in alive)),
+        ("bytes_per_second", "Bytes that all data workers send.", sum(worker.bytes_per_second for worker in alive)),
+    ]
+    return "".join(
+        f"# HELP penstock_{name} {meaning}\n# TYPE penstock_{name} gauge\npenstock_{name} {value:g}\n"
+        for name, meaning, value in gauges
+    )
+
+
+class MetricsServer:
+    """Answers `GET /metrics`, to anyone who can connect, until it is closed. It tells numbers only.
+
+    Args:
+        host: the address it listens at.
+        port: 0 takes any free port.
+        status: asked at every request.
+
+    Attributes:
+        port: the port it listens at.
+
+    Raises:
+        ServiceError: it cannot listen there.
+    """
+
+    def __init__(self, host: str, port: int, status: Callable[[], Status]) -> None:
+        handler = type("_Handler", (_Handler,), {"status": staticmethod(status)})
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except (OSError, OverflowError) as error:
+            raise ServiceError(f"metrics cannot be served at {host}:{port}: {error}") from error
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, name="penstock-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "penstock"
+    sys_version = ""
+    timeout = _SILENCE_SECONDS
+    status: Callable[[], Status]
+
+    def do_GET(self) -> None:
+        if self.path != _PATH:
+            self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH} is here")
+            return
+        body = prometheus_text(self.status()).encode()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", _CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        _logger.debug(format, *args)
