@@ -1,25 +1,34 @@
 """What `deploy/` holds fits together, and its commands are those of penstock."""
 
+import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import penstock as ps
 from penstock.cli import _parser
 from penstock.service import DispatcherConfig, WorkerConfig
+from penstock.service.metrics import prometheus_text
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 
-def objects() -> list[dict[str, Any]]:
-    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    return [
-        found for file in files for found in yaml.safe_load_all(file.read_text()) if found["kind"] != "Kustomization"
-    ]
+MANIFESTS = ("dispatcher.yaml", "workers.yaml", "network-policy.yaml")
+
+
+def objects(files: Sequence[str] = MANIFESTS) -> list[dict[str, Any]]:
+    return [found for file in files for found in yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text())]
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
@@ -52,6 +61,27 @@ def test_the_commands_of_the_containers_are_penstocks() -> None:
     assert [dispatcher["ports"][0]["containerPort"], worker["ports"][0]["containerPort"]] == [one.port, other.port]
 
 
+def test_the_ports_of_the_metrics_are_one() -> None:
+    dispatcher = next(found for found in of_kind("StatefulSet") if found["metadata"]["name"] == "penstock-dispatcher")
+    (container,) = dispatcher["spec"]["template"]["spec"]["containers"]
+    port = arguments(container["args"]).metrics_port
+    service = next(found for found in of_kind("Service") if found["metadata"]["name"] == "penstock-dispatcher")
+    (policy,) = of_kind("NetworkPolicy")
+    (scaler,) = yaml.safe_load_all((DEPLOY / "examples" / "keda.yaml").read_text())
+    assert {"name": "metrics", "containerPort": port} in container["ports"]
+    assert service["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+    assert policy["spec"]["ingress"][-1]["ports"] == [{"protocol": "TCP", "port": port}]
+    assert f":{port}/metrics" in scaler["spec"]["triggers"][0]["metadata"]["url"]
+
+
+def test_the_metric_that_autoscalers_read_is_served() -> None:
+    (scaler,) = objects(["autoscaling/autoscaler.yaml"])
+    (trigger,) = yaml.safe_load((DEPLOY / "examples" / "keda.yaml").read_text())["spec"]["triggers"]
+    names = {scaler["spec"]["metrics"][0]["external"]["metric"]["name"], trigger["metadata"]["valueLocation"]}
+    with ps.service.DispatchServer() as dispatcher:
+        assert all(f"\n{name} 0\n" in prometheus_text(dispatcher.status()) for name in names)
+
+
 def test_selectors_services_and_mounts_name_what_there_is() -> None:
     sets = {found["metadata"]["name"]: found for found in of_kind("StatefulSet")}
     for service in of_kind("Service"):
@@ -77,6 +107,142 @@ def test_the_kustomization_renders() -> None:
     rendered = list(yaml.safe_load_all(done.stdout))
     assert sorted(found["kind"] for found in rendered) == sorted(found["kind"] for found in objects())
     assert done.stdout.count("image: registry.example/penstock:1") == 2
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_autoscaler_decides_on_replicas_alone(tmp_path: Path) -> None:
+    base = os.path.relpath(DEPLOY / "kubernetes", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/autoscaling]\n")
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=True)
+    found = {(found["kind"], found["metadata"]["name"]): found["spec"] for found in yaml.safe_load_all(done.stdout)}
+    assert "replicas" not in found["StatefulSet", "penstock-workers"]
+    assert found["StatefulSet", "penstock-dispatcher"]["replicas"] == 1
+    target = found["HorizontalPodAutoscaler", "penstock-workers"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) in found
+
+
+@contextmanager
+def chart() -> Iterator[Any]:
+    """The chart, as Helm's own library loads it."""
+    helm = pytest.importorskip("helm_python", reason="Helm is not installed (extra `deploy`)")
+    with helm.Chart.load(DEPLOY / "kubernetes") as loaded:
+        yield loaded
+
+
+def rendered(loaded: Any, **values: Any) -> list[dict[str, Any]]:
+    texts = loaded.render(values=values, name="data", namespace="data").values()
+    return [found for text in texts for found in yaml.safe_load_all(text) if found]
+
+
+def test_the_chart_changes_nothing_but_what_its_values_say() -> None:
+    with chart() as loaded:
+        as_it_is = rendered(loaded, image="penstock")
+        assert as_it_is == objects()
+        changed = rendered(
+            loaded,
+            image="mine:2",
+            worker={"replicas": 9, "pod": {"nodeSelector": {"pool": "data"}}, "resources": {"requests": {"cpu": "2"}}},
+            dispatcher={"storage": "1Gi"},
+        )
+        dispatcher, worker = (found["spec"] for found in changed if found["kind"] == "StatefulSet")
+        assert dispatcher["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] == {"storage": "1Gi"}
+        pod = worker["template"]["spec"]
+        assert (worker["replicas"], pod["nodeSelector"], pod["containers"][0]["image"]) == (
+            9,
+            {"pool": "data"},
+            "mine:2",
+        )
+        assert pod["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+        assert pod["volumes"] == as_it_is[3]["spec"]["template"]["spec"]["volumes"]
+        with pytest.raises(Exception, match="additional properties 'wroker' not allowed"):
+            rendered(loaded, wroker={})
+
+
+@pytest.mark.slow
+def test_what_the_chart_renders_fits_the_schemas_of_kubernetes() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no schemas (extra `deploy`)").validate
+    with chart() as loaded:
+        found = rendered(loaded, createSecrets=True, autoscaling={"enabled": True, "maxReplicas": 9})
+    kinds = [each["kind"] for each in found]
+    assert kinds.count("Secret") == 2 and kinds.count("HorizontalPodAutoscaler") == 1
+    for each in found:
+        for version in ("1.27", "1.34"):
+            validate(each, version, strict=True)
+    found[0]["spec"]["nonsense"] = 1
+    with pytest.raises(Exception, match="nonsense"):
+        validate(found[0], "1.34", strict=True)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def container(found: dict[str, Any], changed: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """The command of a container, with other paths and names; it is ready."""
+    (spec,) = found["spec"]["template"]["spec"]["containers"]
+    command = spec["args"]
+    for old, new in changed.items():
+        command = [part.replace(old, new) for part in command]
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("penstock: ")
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_the_containers_run_serve_and_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"token/token": b"0123456789abcdef" * 4, **certificates(tmp_path)}
+    for name, content in secrets.items():
+        (tmp_path / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "etc" / name).write_bytes(content)
+        (tmp_path / "etc" / name).chmod(0o440)
+    ports = [free_port() for _ in range(3)]
+    changed = {
+        "/etc/penstock": str(tmp_path / "etc"),
+        "/var/lib/penstock": str(tmp_path),
+        "penstock-dispatcher.$(POD_NAMESPACE).svc": "localhost",
+        "$(POD_NAME).penstock-workers.$(POD_NAMESPACE).svc": "localhost",
+        **{old: str(new) for old, new in zip(("5050", "5051", "9464"), ports, strict=True)},
+    }
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(tmp_path / "etc/token/token"))
+    monkeypatch.setenv("PENSTOCK_TLS_ROOT", str(tmp_path / "etc/tls/ca.crt"))
+    service = f"grpc+tls://localhost:{ports[0]}"
+    first, second = of_kind("StatefulSet")
+    with ExitStack() as stack:
+        dispatcher = stack.enter_context(container(first, changed))
+        worker = stack.enter_context(container(second, changed))
+        read = ps.Dataset.range(100).apply(ps.service.distribute("distributed_epoch", service))
+        assert [int(element) for element in read] == list(range(100))
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[2]}/metrics") as answer:
+            assert "\npenstock_data_workers 1\n" in answer.read().decode()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(45) == 0
+        (left,) = ps.service.status(service).workers
+        assert left.left and not left.alive
+        dispatcher.send_signal(signal.SIGTERM)
+        assert dispatcher.wait(30) == 0
+    assert list((tmp_path / "journal").iterdir())
+
+
+def certificates(directory: Path) -> dict[str, bytes]:
+    """What the secret penstock-tls holds, as `deploy/README.md` says how, for localhost."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl here to make a certificate")
+    readme = (DEPLOY / "README.md").read_text().replace("\\\n", " ")
+    command = re.search(r"^openssl req .*$", readme, re.MULTILINE)
+    assert command is not None
+    names = re.sub(r'"subjectAltName=[^"]*"', "subjectAltName=DNS:localhost", command[0])
+    subprocess.run(names.split(), cwd=directory, check=True, capture_output=True)
+    cert, key = (directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes()
+    return {"tls/tls.crt": cert, "tls/tls.key": key, "tls/ca.crt": cert}
 
 
 def test_the_commands_of_the_slurm_script_are_penstocks() -> None:
