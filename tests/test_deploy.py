@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -171,6 +172,18 @@ def test_what_the_chart_renders_fits_the_schemas_of_kubernetes() -> None:
     found[0]["spec"]["nonsense"] = 1
     with pytest.raises(Exception, match="nonsense"):
         validate(found[0], "1.34", strict=True)
+
+
+def test_the_chart_makes_secrets_that_a_service_takes() -> None:
+    with chart() as loaded:
+        token, tls = (found["data"] for found in rendered(loaded, createSecrets=True) if found["kind"] == "Secret")
+    secret = b64decode(token["token"]).decode()
+    cert, key, root = (b64decode(tls[name]) for name in ("tls.crt", "tls.key", "ca.crt"))
+    config = ps.service.DispatcherConfig(token=secret, tls_cert=cert, tls_key=key)
+    with ps.service.DispatchServer(config) as dispatcher:
+        for name in ("penstock-dispatcher.data.svc", "penstock-workers-3.penstock-workers.data.svc"):
+            address = ps.service.ServiceAddress(dispatcher.target, secret, root, tls_name=name)
+            assert ps.service.status(address, patience_seconds=0).datasets == 0
 
 
 def free_port() -> int:
