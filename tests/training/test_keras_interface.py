@@ -9,6 +9,8 @@ import pytest
 import penstock as ps
 from penstock.training.keras.interface import (
     DataAdapter,
+    built_with,
+    config_with_objects,
     has_value,
     jax_epoch_iterator,
     set_first_epoch,
@@ -54,6 +56,14 @@ def test_fit_takes_adapters() -> None:
     assert isinstance(data, DataAdapter)
     documented = {"get_jax_iterator", "num_batches", "batch_size", "on_epoch_begin", "on_epoch_end"}
     assert documented <= set(dir(DataAdapter)), CHANGED + "DataAdapter"
+
+
+def test_optimizers_can_be_made_again_for_other_variables() -> None:
+    weight, schedule = keras.Variable(1.0), keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    optimizer = keras.optimizers.SGD(schedule)
+    optimizer.build([weight])
+    assert built_with(optimizer) == [weight], CHANGED + "Optimizer._trainable_variables"
+    assert config_with_objects(optimizer)["learning_rate"] is schedule, CHANGED + "Optimizer._learning_rate"
 
 
 @pytest.mark.slow

@@ -1,36 +1,88 @@
 """Functions, arguments and results as bytes, between processes that one program has started for itself."""
 
+import io
 import pickle
 import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from penstock.errors import InvalidTypeError, WorkerError
+from penstock.errors import InvalidTypeError, PenstockError, WorkerError
 
 
-def dumps(what: str, value: Any) -> bytes:
+@dataclass(frozen=True)
+class FilledLater:
+    """How an object is written whose attributes lead to others like it: all of them first, then their attributes.
+
+    A model of a thousand layers would otherwise be a thousand levels deep, which pickle refuses.
+    """
+
+    kind: type
+    attributes: dict[str, Any]
+
+
+Reduce = Callable[[Any], Any]
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Writes some objects in a way of their own: those for which `reduce` gives something else than NotImplemented."""
+
+    def __init__(self, file: io.BytesIO, reduce: Reduce) -> None:
+        super().__init__(file, protocol=5)
+        self._reduce = reduce
+        self._unfilled: deque[tuple[Any, dict[str, Any]]] = deque()
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = self._reduce(value)
+        if isinstance(reduced, FilledLater):
+            self._unfilled.append((value, reduced.attributes))
+            return _blank, (reduced.kind,)
+        return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+    def write(self, value: Any) -> None:
+        """Write an object, and then the attributes of those that are filled later."""
+        self.dump(value)
+        while self._unfilled:
+            self.dump(self._unfilled.popleft())
+        self.dump(None)
+
+
+def _blank(kind: type) -> Any:
+    return object.__new__(kind)
+
+
+def dumps(what: str, value: Any, reduce: Reduce = lambda value: NotImplemented) -> bytes:
     """A function or its arguments as bytes; functions of the main program travel as code.
 
     Raises:
         InvalidTypeError: something in it exists in this process only.
+        PenstockError: what `reduce` raises.
     """
+    file = io.BytesIO()
     try:
-        content: bytes = cloudpickle.dumps(value, protocol=5)
-    except InvalidTypeError:
+        _Pickler(file, reduce).write(value)
+    except PenstockError:
         raise
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to another process: {type(error).__name__}: {error}; "
             "make what is to blame where it is used, inside the function"
         ) from error
-    return content
+    return file.getvalue()
 
 
 def loads(content: bytes) -> Any:
     """What `dumps` wrote."""
-    return pickle.loads(content)
+    reader = pickle.Unpickler(io.BytesIO(content))
+    value = reader.load()
+    while (unfilled := reader.load()) is not None:
+        made, attributes = unfilled
+        vars(made).update(attributes)
+    return value
 
 
 def result_bytes(value: Any) -> bytes:
@@ -49,10 +101,10 @@ def error_bytes(error: BaseException, trace: str) -> bytes:
     """An exception of a closure, with where it was raised as a note."""
     error.add_note(f"raised on a worker:\n{trace}")
     try:
-        content: bytes = cloudpickle.dumps(error, protocol=5)
-        pickle.loads(content)  # some exceptions can be written and not read
+        content = dumps("the error", error)
+        loads(content)  # some exceptions can be written and not read
     except Exception:
         replaced = WorkerError(f"the function raised {type(error).__name__}: {error}")
         replaced.add_note(f"raised on a worker:\n{trace}")
-        content = cloudpickle.dumps(replaced, protocol=5)
+        content = dumps("the error", replaced)
     return content

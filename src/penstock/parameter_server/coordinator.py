@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from penstock.data.dataset import Dataset
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
 from penstock.parameter_server.closures import dumps, loads
-from penstock.parameter_server.datasets import PerWorkerDataset
+from penstock.parameter_server.datasets import PerWorkerDataset, check_dataset
 from penstock.parameter_server.dispatch import MOST_QUEUED, Closure, Dispatch
+from penstock.parameter_server.frameworks import place_all
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import LoadVariables, Message
 from penstock.parameter_server.strategy import ParameterServerStrategy
@@ -64,7 +64,7 @@ class ClusterCoordinator:
             )
         if watchdog_seconds is not None and not watchdog_seconds > 0:
             raise InvalidArgumentError(f"watchdog_seconds: expected a time above 0, got {watchdog_seconds!r}")
-        strategy.take_coordinator(self._stop)
+        strategy.take_coordinator(self)
         self.strategy = strategy
         self._dispatch = Dispatch(strategy, watchdog_seconds)
         self._functions: dict[bytes, int] = {}
@@ -90,7 +90,9 @@ class ClusterCoordinator:
             raise InvalidTypeError(f"schedule: args is a tuple, got {type(args).__name__}")
         content = self._content_of(fn)
         empty = not args and not kwargs
-        arguments = self._no_arguments if empty else dumps("an argument of the function", (tuple(args), kwargs or {}))
+        arguments = self._no_arguments
+        if not empty:
+            arguments = self.strategy.pickled("an argument of the function", (tuple(args), kwargs or {}))
         dispatch = self._dispatch
         with dispatch.changed:
             self._raise_error()
@@ -107,9 +109,9 @@ class ClusterCoordinator:
 
     def _content_of(self, fn: Callable[..., Any]) -> bytes:
         if not isinstance(fn, types.FunctionType):
-            return dumps("the function", fn)
+            return self.strategy.pickled("the function", fn)
         if fn not in self._known:
-            self._known[fn] = dumps(f"the function {fn.__qualname__}", fn)
+            self._known[fn] = self.strategy.pickled(f"the function {fn.__qualname__}", fn)
         return self._known[fn]
 
     def join(self) -> None:
@@ -153,23 +155,20 @@ class ClusterCoordinator:
 
         Args:
             dataset: a `ps.Dataset`, which every worker reads whole; or a function that returns one, which may take a
-                `ps.InputContext` with the worker's number, to shard it.
+                `ps.InputContext` with the worker's number, to shard it; or what the strategy has distributed.
 
         Raises:
             InvalidTypeError: neither, or it cannot be sent to another process.
         """
-        if not (isinstance(dataset, Dataset) or callable(dataset)):
-            raise InvalidTypeError(
-                f"create_per_worker_dataset: expected a ps.Dataset or a function, got {type(dataset).__name__}"
-            )
-        content = dumps("the dataset", dataset)
+        check_dataset("create_per_worker_dataset", dataset)
+        content = self.strategy.pickled("the dataset", dataset)
 
         def open_iterator() -> int:
             number = len(self._dispatch.iterators)
             self._dispatch.open_iterator(number, content)
             return number
 
-        return PerWorkerDataset(open_iterator)
+        return PerWorkerDataset(dataset, open_iterator)
 
     @property
     def worker_processes(self) -> list[int]:
@@ -197,10 +196,15 @@ class ClusterCoordinator:
         Raises:
             UnavailableError: a server is lost.
         """
+        place_all(self.strategy)
         positions, arrays = self._dispatch.snapshot().result()
         return {
             "servers": self.strategy.num_ps,
-            "arrays": [[server, number, *parts] for (server, number), parts in sorted(arrays.items())],
+            "arrays": [
+                [server, number, *arrays[server, variables.layout.number]]
+                for number, variables in enumerate(self.strategy.saved)
+                for server in variables.layout.servers
+            ],
             "positions": [[*key, loads(state)] for key, state in sorted(positions.items())],
         }
 
@@ -216,10 +220,19 @@ class ClusterCoordinator:
         """
         if self._dispatch.iterators:
             raise InvalidArgumentError("restore the coordinator before iterators over per-worker datasets are made")
-        variables = self.strategy.variables
-        expected = [(server, v.layout.number) for v in variables for server in v.layout.servers]
+        place_all(self.strategy)
+        if state["servers"] != self.strategy.num_ps:
+            raise StateMismatchError(
+                f"the state is of {state['servers']} servers, and this strategy has {self.strategy.num_ps}: make it "
+                f"with num_ps={state['servers']}"
+            )
+        variables = self.strategy.saved
+        expected = [(server, number) for number, v in enumerate(variables) for server in v.layout.servers]
         if sorted(expected) != sorted((server, number) for server, number, _, _ in state["arrays"]):
-            raise StateMismatchError("the state is of other variables, or of another number of servers")
+            raise StateMismatchError(
+                "the state is of other variables, or of a variable_partitioner of other shards: create the same ones "
+                "in the same order, and build Keras's models and optimizers, before the state is restored"
+            )
         requests = {}
         for server, number, values, leaves in state["arrays"]:
             held = variables[number].layout
@@ -231,7 +244,7 @@ class ClusterCoordinator:
                 raise StateMismatchError(
                     f"the state has variables of shapes {list(map(np.shape, values))}, not {shapes}"
                 )
-            requests[server, number] = (values, leaves)
+            requests[server, held.number] = (values, leaves)
         for (server, number), (values, leaves) in requests.items():
             self.strategy.server_lines.ask({server: _load(number, values, leaves)})
         with self._dispatch.changed:
@@ -239,7 +252,8 @@ class ClusterCoordinator:
                 ((worker, number), dumps("a position", position)) for worker, number, position in state["positions"]
             )
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the workers; called by the strategy's `stop`."""
         self._dispatch.stop()
 
 

@@ -1,5 +1,6 @@
 """Per-worker datasets: each worker reads an iterator of its own, from the position of its last finished function."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -10,13 +11,79 @@ from penstock.parameter_server.closures import loads
 
 
 class PerWorkerDataset:
-    """A dataset that every worker makes for itself; from `coordinator.create_per_worker_dataset`."""
+    """A dataset that every worker makes for itself; from `coordinator.create_per_worker_dataset`.
 
-    def __init__(self, open_iterator: Callable[[], int]) -> None:
+    Attributes:
+        dataset: what it was created of.
+    """
+
+    def __init__(self, dataset: Any, open_iterator: Callable[[], int]) -> None:
+        self.dataset = dataset
         self._open_iterator = open_iterator
 
     def __iter__(self) -> "PerWorkerIterator":
         return PerWorkerIterator(self._open_iterator())
+
+
+class WorkersDatasets:
+    """Gives each worker a dataset; from `strategy.distribute_dataset` and `distribute_datasets_from_function`.
+
+    On a worker these give that worker's dataset itself.
+
+    Args:
+        dataset: a `ps.Dataset`, or a function that returns one for a `ps.InputContext`.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+
+_pipeline: list[InputContext] = []
+"""Of a worker's process: which of the workers it is."""
+
+
+def enter_pipeline(context: InputContext) -> None:
+    """Let this process know which worker it is."""
+    _pipeline.append(context)
+
+
+def worker_context() -> InputContext | None:
+    """Which worker this process is; None if it is none."""
+    return _pipeline[0] if _pipeline else None
+
+
+def first_context(num_workers: int) -> InputContext:
+    """What the first worker's function gets."""
+    return InputContext(num_workers, 0, num_workers)
+
+
+def check_dataset(call: str, dataset: Any) -> None:
+    """Refuse what gives no dataset for a worker.
+
+    Raises:
+        InvalidTypeError: neither a dataset nor a function.
+    """
+    if not (isinstance(dataset, (Dataset, WorkersDatasets)) or callable(dataset)):
+        raise InvalidTypeError(f"{call}: expected a ps.Dataset or a function, got {type(dataset).__name__}")
+
+
+def dataset_of_worker(made: Any, context: InputContext) -> Dataset[Any]:
+    """The dataset that a worker reads, of what `create_per_worker_dataset` takes.
+
+    Raises:
+        InvalidTypeError: a function has returned something else than a dataset.
+    """
+    if isinstance(made, WorkersDatasets):
+        return dataset_of_worker(made.dataset, context)
+    if isinstance(made, Dataset):
+        return made
+    given = [context] if inspect.signature(made).parameters else []
+    result = made(*given)
+    if isinstance(result, WorkersDatasets):
+        return dataset_of_worker(result, context)
+    if not isinstance(result, Dataset):
+        raise InvalidTypeError(f"dataset_fn: expected a ps.Dataset, got {type(result).__name__}")
+    return result
 
 
 _opened: dict[int, Any] = {}
@@ -53,12 +120,7 @@ def open_iterator(number: int, dataset: bytes, position: bytes, context: InputCo
     Raises:
         InvalidTypeError: the function has returned something else than a dataset.
     """
-    made = loads(dataset)
-    if not isinstance(made, Dataset):
-        made = made(context)
-    if not isinstance(made, Dataset):
-        raise InvalidTypeError(f"dataset_fn: expected a ps.Dataset, got {type(made).__name__}")
-    iterator = iter(made)
+    iterator = iter(dataset_of_worker(loads(dataset), context))
     if position:
         iterator.load_state_dict(loads(position))
     _opened[number] = iterator

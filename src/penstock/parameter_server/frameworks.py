@@ -1,6 +1,8 @@
 """Variables of frameworks, such as Keras's, on parameter servers: what a framework must say of its objects."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 
@@ -20,23 +22,23 @@ class ServedFramework(ABC):
         """
 
 
-_frameworks: list[ServedFramework] = []
+_loaders: list[Callable[[], ServedFramework]] = []
 
 
-def register(framework: ServedFramework) -> None:
-    """Let the variables of a framework live on servers."""
-    _frameworks.append(framework)
+def register(load: Callable[[], ServedFramework]) -> None:
+    """Let the variables of a framework live on servers. `load` gives it, when something is sent to a worker."""
+    _loaders.append(cache(load))
 
 
 def place_all(strategy: Any) -> None:
     """Put on the servers what all frameworks have made in the strategy's scope."""
-    for framework in _frameworks:
-        framework.place(strategy)
+    for load in _loaders:
+        load().place(strategy)
 
 
 def reduced_by_any(strategy: Any, value: Any) -> Any:
     """As `ServedFramework.reduced`, of the framework to which the object belongs."""
-    for framework in _frameworks:
-        if (reduced := framework.reduced(strategy, value)) is not NotImplemented:
+    for load in _loaders:
+        if (reduced := load().reduced(strategy, value)) is not NotImplemented:
             return reduced
     return NotImplemented

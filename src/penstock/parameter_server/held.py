@@ -80,7 +80,9 @@ class HeldVariables:
         """
         own_values, own_state = self._settled
         own_state = _restored(own_state, state, jax.numpy.array) if state else own_state
-        replaced = [own if value is None else jax.numpy.array(value) for own, value in zip(own_values, values)]
+        replaced = [
+            own if value is None else jax.numpy.array(value) for own, value in zip(own_values, values, strict=False)
+        ]
         self._settled = (replaced + own_values[len(replaced) :], own_state)
         self._published = None
 
@@ -178,7 +180,10 @@ def _writable(leaf: Any) -> Array:
 
 def _restored(tree: Any, leaves: list[Array | None], make: Any) -> Any:
     own, structure = jax.tree.flatten(tree)
-    given = [np.shape(mine if leaf is None else leaf) for mine, leaf in zip(own, leaves)]
-    if [np.shape(leaf) for leaf in own] != given or len(own) != len(leaves):
+    given = [*leaves, *[None] * (len(own) - len(leaves))]
+    if len(own) != len(given) or any(
+        leaf is not None and leaf.shape != np.shape(mine) for mine, leaf in zip(own, given, strict=True)
+    ):
         raise StateMismatchError("the state was saved with another optimizer: create the variables with the same one")
-    return jax.tree.unflatten(structure, [mine if leaf is None else make(leaf) for mine, leaf in zip(own, leaves)])
+    replaced = [mine if leaf is None else make(leaf) for mine, leaf in zip(own, given, strict=True)]
+    return jax.tree.unflatten(structure, replaced)

@@ -2,7 +2,6 @@
 
 import selectors
 
-from penstock.errors import PenstockError
 from penstock.parameter_server.closures import loads
 from penstock.parameter_server.held import HeldTable, HeldVariables
 from penstock.parameter_server.line import Array, ProcessLine
@@ -100,7 +99,7 @@ class Server:
             self._hear_coordinator()
             try:
                 values = self._values(line, message)
-            except (PenstockError, MemoryError, ValueError, TypeError) as error:
+            except Exception as error:  # such as of the user's optimizer
                 line.send(Answer(error=f"{type(error).__name__}: {error}"))
             else:
                 line.send(Answer(tuple(line.part(value) for value in values)))

@@ -1,15 +1,22 @@
 """`ParameterServerStrategy`: server processes that hold variables, and how variables are divided among them."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, Self
 
 import jax
 import numpy as np
 
+from penstock.data.dataset import Dataset
+from penstock.distribute.contexts import InputContext, strategy_scope
+from penstock.distribute.framework import frameworks_scope
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.parameter_server.closures import dumps
+from penstock.parameter_server.datasets import WorkersDatasets
+from penstock.parameter_server.frameworks import reduced_by_any
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Create, Message
 from penstock.parameter_server.partitioners import Partitioner, row_bounds
@@ -74,9 +81,10 @@ class ParameterServerStrategy:
         self.controls = [ProcessLine(control, self._arena) for _, control, _ in started]
         self._server_lines = ServerLines([ProcessLine(reader, self._arena) for _, _, reader in started])
         self.variables: list[ServerVariables] = []
+        self.saved: list[ServerVariables] = []
         self._next_server = itertools.cycle(range(self.num_ps))
         self.stopped = False
-        self._stop_coordinator: Callable[[], None] | None = None
+        self.coordinator: Any = None
         end_at_exit(self, ParameterServerStrategy.stop)
         for server, control in enumerate(self.controls):
             if control.receive() is None:
@@ -98,10 +106,12 @@ class ParameterServerStrategy:
         """
         return self.create_by_rule(values, _rule_of(optimizer))
 
-    def create_by_rule(self, values: Any, rule: Rule) -> ServerVariables:
-        """As `create_variables`, of which pushes change the values by any rule."""
+    def create_by_rule(self, values: Any, rule: Rule, *, saved: bool = True) -> ServerVariables:
+        """As `create_variables`, of which pushes change the values by any rule, and which checkpoints may leave out."""
         variables = ServerVariables(self._create(values, rule, table=False), self._server_lines)
         self.variables.append(variables)
+        if saved:
+            self.saved.append(variables)
         return variables
 
     def create_table(self, values: Any, optimizer: Any) -> ServerTable:
@@ -121,6 +131,7 @@ class ParameterServerStrategy:
             raise InvalidArgumentError(f"create_table: expected an array with rows, got one of shape {values.shape}")
         table = ServerTable(self._create(values, _rule_of(optimizer), table=True), self._server_lines)
         self.variables.append(table)
+        self.saved.append(table)
         return table
 
     def _create(self, values: Any, rule: Rule, *, table: bool) -> VariablesLayout:
@@ -150,18 +161,70 @@ class ParameterServerStrategy:
         self._server_lines.ask({server: request(server) for server in layout.servers})
         return layout
 
-    def take_coordinator(self, stop: Callable[[], None]) -> None:
+    @contextmanager
+    def scope(self) -> Iterator[Self]:
+        """A context in which Keras's models, optimizers and metrics are made whose variables live on the servers.
+
+        They are moved there when a function that uses them is scheduled first, or a checkpoint is taken. From then on
+        their values here are the newest ones, and assigning to them changes those.
+
+        Raises:
+            InvalidArgumentError: on entry, inside the scope of another strategy.
+        """
+        self._check_open()
+        with strategy_scope(self), frameworks_scope():
+            yield self
+
+    def distribute_dataset(self, dataset: Any) -> Any:
+        """A dataset that every worker reads whole: nothing is sharded, as in TensorFlow.
+
+        Give it to `create_per_worker_dataset`, or return it from the function that this gets.
+
+        Raises:
+            InvalidTypeError: no dataset.
+        """
+        if not isinstance(dataset, Dataset):
+            raise InvalidTypeError(f"distribute_dataset: expected a ps.Dataset, got {type(dataset).__name__}")
+        return WorkersDatasets(dataset)
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any]) -> Any:
+        """A dataset for each worker, which a function makes there from its `ps.InputContext`.
+
+        Give it to `create_per_worker_dataset`, or return it from the function that this gets.
+
+        Raises:
+            InvalidTypeError: no function.
+        """
+        if not callable(dataset_fn):
+            raise InvalidTypeError(
+                f"distribute_datasets_from_function: expected a function, got {type(dataset_fn).__name__}"
+            )
+        return WorkersDatasets(dataset_fn)
+
+    def pickled(self, what: str, value: Any) -> bytes:
+        """What goes to a worker as bytes; variables that were made in the scope stay on the servers.
+
+        Raises:
+            InvalidTypeError: something in it exists in this process only.
+            InvalidArgumentError: a variable that was made outside the scope.
+        """
+        return dumps(what, value, partial(reduced_by_any, self))
+
+    def __reduce__(self) -> Any:
+        return OnWorker, (self.num_workers, self.num_ps)
+
+    def take_coordinator(self, coordinator: Any) -> None:
         """Note the coordinator, which is stopped before the servers.
 
         Raises:
             InvalidArgumentError: there is one already.
         """
         self._check_open()
-        if self._stop_coordinator is not None:
+        if self.coordinator is not None:
             raise InvalidArgumentError(
                 "this strategy has a ps.ClusterCoordinator already: it takes one, which schedules everything"
             )
-        self._stop_coordinator = stop
+        self.coordinator = coordinator
 
     @property
     def server_lines(self) -> ServerLines:
@@ -178,8 +241,8 @@ class ParameterServerStrategy:
             return
         self.stopped = True
         forget(self)
-        if self._stop_coordinator is not None:
-            self._stop_coordinator()
+        if self.coordinator is not None:
+            self.coordinator.stop()
         for line in (*self.controls, *self._server_lines.lines):
             line.close()
         for process in self.servers:
@@ -191,6 +254,17 @@ class ParameterServerStrategy:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class OnWorker:
+    """The strategy as functions on workers see it: it makes their datasets."""
+
+    def __init__(self, num_workers: int, num_ps: int) -> None:
+        self.num_workers = num_workers
+        self.num_ps = num_ps
+
+    distribute_dataset = ParameterServerStrategy.distribute_dataset
+    distribute_datasets_from_function = ParameterServerStrategy.distribute_datasets_from_function
 
 
 def _rule_of(optimizer: Any) -> Rule:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, UnavailableError
 from penstock.parameter_server.line import Array, ProcessLine
-from penstock.parameter_server.messages import Answer, LoadVariables, Message, ReadRows, ReadVariables
+from penstock.parameter_server.messages import Answer, LoadVariables, Message, ReadRows, ReadState, ReadVariables
 
 
 class VariableShard(msgspec.Struct, frozen=True):
@@ -55,11 +55,15 @@ class ServerLines:
 
     Attributes:
         push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
+        closures: how many closures this worker has begun.
+        before_end: called when a function has returned; what they push is the function's too.
     """
 
     def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None) -> None:
         self.lines = list(lines)
         self.push = push
+        self.closures = 0
+        self.before_end: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
@@ -108,6 +112,11 @@ _of_worker: list[ServerLines] = []
 def enter(servers: ServerLines) -> None:
     """Make this process a worker."""
     _of_worker.append(servers)
+
+
+def lines_of_worker() -> ServerLines | None:
+    """How this worker reaches the servers; None in any other process."""
+    return _of_worker[0] if _of_worker else None
 
 
 def _on_worker(kind: "type[ServerVariables]", layout: VariablesLayout) -> "ServerVariables":
@@ -170,6 +179,40 @@ class ServerVariables:
 
         self._servers.ask({server: request(server) for server in parts})
 
+    def assign_leaf(self, number: int, value: Any) -> None:
+        """Replace one leaf, which has the shape that it should have; what workers push meanwhile to others stays."""
+        array = np.asarray(value, self.layout.dtypes[number])
+
+        def request(server: int) -> Callable[[ProcessLine], Message]:
+            parts = [_cut(array, shard) if shard.leaf == number else None for shard in self.layout.on(server)]
+            return lambda line: LoadVariables(
+                self.layout.number, tuple(None if part is None else line.part(part) for part in parts)
+            )
+
+        servers = {shard.server for shard in self.layout.shards if shard.leaf == number}
+        self._servers.ask({server: request(server) for server in servers})
+
+    def read_state(self) -> dict[int, list[Array]]:
+        """The arrays of the optimizer's state, by server.
+
+        Raises:
+            UnavailableError: a server is lost.
+        """
+        number = self.layout.number
+        return self._servers.ask({server: lambda _: ReadState(number) for server in self.layout.servers})
+
+    def assign_state(self, arrays: dict[int, dict[int, Array]]) -> None:
+        """Replace some arrays of the optimizer's state, given by their server and their place there."""
+
+        def request(changed: dict[int, Array]) -> Callable[[ProcessLine], Message]:
+            places = range(max(changed) + 1)
+            return lambda line: LoadVariables(
+                self.layout.number,
+                state=tuple(line.part(changed[place]) if place in changed else None for place in places),
+            )
+
+        self._servers.ask({server: request(changed) for server, changed in arrays.items()})
+
     def push(self, gradients: Any) -> None:
         """Have the optimizer on the servers apply gradients, when the function that calls this has succeeded.
 
@@ -212,8 +255,12 @@ class ServerVariables:
         parts: dict[int, list[Array]] = {server: [] for server in self.layout.servers}
         for shard in self.layout.shards:
             array = arrays[shard.leaf]
-            parts[shard.server].append(array[shard.begin : shard.end] if array.ndim else array)
+            parts[shard.server].append(_cut(array, shard))
         return parts
+
+
+def _cut(array: Array, shard: VariableShard) -> Array:
+    return array[shard.begin : shard.end] if array.ndim else array
 
 
 class ServerTable(ServerVariables):

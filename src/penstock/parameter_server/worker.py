@@ -11,7 +11,7 @@ import numpy as np
 from penstock.distribute.contexts import InputContext
 from penstock.errors import PenstockError
 from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
-from penstock.parameter_server.datasets import open_iterator, positions
+from penstock.parameter_server.datasets import enter_pipeline, open_iterator, positions
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Define, Finished, OpenIterator, Push, Ready, RunClosure, Stage
 from penstock.parameter_server.variables import ServerLines, enter
@@ -31,7 +31,9 @@ class WorkerProgram:
         self._functions: dict[int, Any] = {}
         self._unopened: PenstockError | Exception | None = None
         self._pushed: dict[int, list[tuple[int, list[Array]]]] = defaultdict(list)
-        enter(ServerLines(servers, self._push))
+        self._lines = ServerLines(servers, self._push)
+        enter(self._lines)
+        enter_pipeline(self._context)
 
     def run(self) -> None:
         """Run closures until the coordinator's line ends."""
@@ -50,6 +52,7 @@ class WorkerProgram:
 
     def _finished(self, run: RunClosure) -> Finished:
         self._pushed.clear()
+        self._lines.closures += 1
         try:
             if self._unopened is not None:
                 raise self._unopened
@@ -58,6 +61,8 @@ class WorkerProgram:
                 function = self._functions[run.function] = loads(function)
             args, kwargs = loads(run.arguments)
             result = result_bytes(function(*args, **kwargs))
+            for call in self._lines.before_end:
+                call()
             for server, pushes in self._pushed.items():
                 self._stage(run.closure, server, pushes)
         except Exception as error:

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-_NEED_KERAS = ("connection", "fit", "state")
+_NEED_KERAS = ("connection", "fit", "served", "served_fit", "served_variables", "state")
 
 
 def __getattr__(name: str) -> Any:

@@ -12,11 +12,13 @@ from penstock.distribute.contexts import get_strategy
 from penstock.distribute.feed.dataset import DistributedDataset
 from penstock.distribute.framework import register
 from penstock.distribute.host.strategy import HostStrategy
+from penstock.parameter_server.frameworks import register as serve_framework
 from penstock.training.keras.checks import refusing_averages
 from penstock.training.keras.import_hook import check_jax
 from penstock.training.keras.interface import replace_method, when_made
 from penstock.training.keras.loss_scale import applying_without_state
 from penstock.training.keras.objects import NOTED, note
+from penstock.training.keras.scoped import note_in_scope
 
 
 def connect() -> None:
@@ -27,6 +29,9 @@ def connect() -> None:
     if keras.config.backend() == "jax":
         for kind in NOTED:
             when_made(kind, note)
+        for kind in (keras.Variable, keras.optimizers.Optimizer, keras.random.SeedGenerator):
+            when_made(kind, note_in_scope)
+        serve_framework(lambda: of_keras.served.ServedKeras())
         replace_method(keras.losses.Loss, "__call__", refusing_averages)
         replace_method(keras.optimizers.LossScaleOptimizer, "apply", applying_without_state)
         of_keras.fit.accept_datasets()

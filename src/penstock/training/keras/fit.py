@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import keras
 
+import penstock.training.keras as of_keras
 from penstock.data.dataset import Dataset
 from penstock.distribute.contexts import get_strategy
 from penstock.distribute.feed.dataset import DistributedDataset
@@ -21,13 +22,12 @@ from penstock.distribute.jax.for_trainers import placement_of
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.jax.program import AXIS
 from penstock.errors import InvalidArgumentError
+from penstock.parameter_server.strategy import ParameterServerStrategy
 from penstock.training.keras.class_weight import ClassWeight
 from penstock.training.keras.feed import ModelFeed
 from penstock.training.keras.input import DatasetInput, as_input, feed_of
 from penstock.training.keras.interface import jax_epoch_iterator, replace_method
-
-_compiled_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""The strategies in whose scopes models were compiled, for calls of `fit` outside of the scope, as in TensorFlow."""
+from penstock.training.keras.scoped import note_compiled, strategy_of_compiled
 
 _reading: WeakKeyDictionary[Any, ModelFeed] = WeakKeyDictionary()
 """The feeds from which models are reading at this moment."""
@@ -51,6 +51,7 @@ def accept_datasets() -> None:
     replace_method(keras.Model, "compile", _remembering_strategy)
     for name, steps in _DATA.items():
         replace_method(keras.Model, name, partial(_taking_datasets, name=name, steps=steps))
+        replace_method(keras.Model, name, partial(_with_servers, name=name))
     for step in _STEPS:
         replace_method(keras.Model, f"make_{step}_function", _compiling_for_strategy)
     replace_method(jax_epoch_iterator(), "_get_iterator", _leaving_batches_in_place)
@@ -60,7 +61,8 @@ def _remembering_strategy(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
         if get_strategy() is not None:
-            _compiled_for[self] = get_strategy()
+            # For calls of `fit` outside of the scope, as in TensorFlow.
+            note_compiled(self, get_strategy())
         return original(self, *args, **kwargs)
 
     return compile
@@ -92,6 +94,29 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
             return original(self, inputs[0], **kwargs)
 
     return method
+
+
+def _with_servers(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @wraps(original)
+    def method(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        strategy = get_strategy() or strategy_of_compiled(self)
+        if not isinstance(strategy, ParameterServerStrategy):
+            return original(self, x, *args, **kwargs)
+        if name == "fit":
+            _check_for_servers(args, kwargs)
+            return of_keras.served_fit.fit(self, strategy, x, **kwargs)
+        with strategy.scope(), of_keras.served_variables.copies_of_served():
+            return original(self, x, *args, **kwargs)
+
+    return method
+
+
+def _check_for_servers(args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+    if args:
+        raise InvalidArgumentError("model.fit(data, ...) under a ps.ParameterServerStrategy takes arguments by name")
+    for argument, instead in (*_INSIDE.items(), ("class_weight", _INSIDE["sample_weight"])):
+        if given.get(argument) is not None:
+            raise InvalidArgumentError(f"model.fit under a ps.ParameterServerStrategy got {argument}=...: {instead}")
 
 
 @contextmanager
@@ -165,8 +190,8 @@ def _prepared(
 
 def _strategy_of(model: Any) -> MeshStrategy | None:
     """The strategy whose devices a model is trained on: that in scope, or whose scope it was compiled in."""
-    strategy = get_strategy() or _compiled_for.get(model)
-    if strategy is None:
+    strategy = get_strategy() or strategy_of_compiled(model)
+    if strategy is None or isinstance(strategy, ParameterServerStrategy):
         return None
     if keras.distribution.distribution() is not None:
         raise InvalidArgumentError(

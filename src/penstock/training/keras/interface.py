@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAdapter
+from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet
 
 
 def when_made(kind: Any, tell: Callable[[Any], None]) -> None:
@@ -56,3 +58,81 @@ def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
 def set_first_epoch(model: Any, epoch: int) -> None:
     """Let a `fit` begin with another epoch; to be called in `on_train_begin`, as `BackupAndRestore` does."""
     model._initial_epoch = epoch
+
+
+def built_with(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built with."""
+    return list(optimizer._trainable_variables)
+
+
+def config_with_objects(optimizer: Any) -> dict[str, Any]:
+    """What `from_config` makes the same optimizer of; a schedule of learning rates is in it as an object."""
+    config: dict[str, Any] = optimizer.get_config()
+    if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        config["learning_rate"] = optimizer._learning_rate
+    return config
+
+
+def excluded_from_decay(optimizer: Any) -> Any:
+    """What `exclude_from_weight_decay` has noted."""
+    return getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+
+
+def exclude_from_decay(optimizer: Any, excluded: Any) -> None:
+    """Note it for another optimizer."""
+    optimizer._exclude_from_weight_decay_pattern = excluded
+
+
+def set_path(variable: Any, path: str) -> None:
+    """Give a variable the path of another one."""
+    variable._path = path
+
+
+_COMPILED = ("train_function", "test_function", "predict_function", "_jax_state", "_eval_epoch_iterator", "history")
+"""Attributes of a model that belong to this process: programs that JAX has compiled, and what they work on."""
+
+
+def tracked_collection(value: Any) -> Any:
+    """What pickle writes of a collection that Keras watches: it is filled first, and watched afterwards."""
+    if isinstance(value, TrackedList):
+        return TrackedList, (), vars(value), iter(value)
+    if isinstance(value, TrackedDict):
+        return TrackedDict, (), vars(value), None, iter(value.items())
+    if isinstance(value, TrackedSet):
+        return TrackedSet, (list(value),), vars(value)
+    return None
+
+
+def is_plain_object(value: Any) -> bool:
+    """Whether an object is one of those that Keras pickles by its own file format."""
+    return isinstance(value, KerasSaveable)
+
+
+def attributes_for_worker(value: Any) -> dict[str, Any]:
+    """The attributes of such an object that another process can use."""
+    return {name: None if name in _COMPILED else attribute for name, attribute in vars(value).items()}
+
+
+def trains_by_own_step(model: Any) -> bool:
+    """Whether a model's `train_step` is Keras's."""
+    return type(model).train_step is keras.src.backend.jax.trainer.JAXTrainer.train_step
+
+
+def build_by(model: Any, batch: Any) -> bool:
+    """Make the variables of a model, its metrics and its optimizer that are missing; False if that needs a batch."""
+    parts = (model._compile_metrics, model._compile_loss)
+    if batch is None:
+        built = model.built and all(part is None or part.built for part in parts)
+        if built and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        return built
+    model._symbolic_build(data_batch=batch)
+    return True
+
+
+def metrics_after(
+    model: Any, metrics: Sequence[Any], loss: Any, x: Any, y: Any, predicted: Any, sample_weight: Any
+) -> list[Any]:
+    """The variables of a model's metrics after a step, as in Keras's own."""
+    _, after = model._update_metrics_variables(metrics, loss, x, y, predicted, sample_weight)
+    return list(after)

@@ -1,0 +1,144 @@
+"""Keras models, optimizers and metrics whose variables are on parameter servers."""
+
+from collections.abc import Iterator
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+import penstock as ps
+
+pytestmark = pytest.mark.slow  # Keras in four processes
+
+X = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Iterator[ps.ParameterServerStrategy]:
+    partitioner = ps.FixedShardsPartitioner(2)
+    with ps.ParameterServerStrategy(num_workers=1, num_ps=2, variable_partitioner=partitioner) as strategy:
+        ps.ClusterCoordinator(strategy)
+        yield strategy
+
+
+def a_model() -> keras.Model:
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+
+
+def test_optimizer_weights_and_metrics_of_a_function_are_those_of_an_undisturbed_loop(strategy) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    with strategy.scope():
+        model, metric = a_model(), keras.metrics.MeanSquaredError()
+        optimizer = keras.optimizers.Adam(schedule)
+        optimizer.build(model.trainable_variables)
+    alone = keras.models.clone_model(model)
+    alone.set_weights(model.get_weights())
+
+    def gradients_of(of):
+        def loss(weights, x, y):
+            predicted, _ = of.stateless_call(weights, [], x)
+            return jax.numpy.mean((predicted - y) ** 2), predicted
+
+        return jax.grad(loss, has_aux=True)
+
+    def step(rows):
+        x, y = X[rows], Y[rows]
+        gradients, predicted = gradients_of(model)([v.value for v in model.trainable_variables], x, y)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        metric.update_state(y, predicted)
+        return float(metric.count)
+
+    counts = [strategy.coordinator.schedule(step, args=(list(range(n, n + 8)),)).fetch() for n in (0, 8, 16)]
+    expected, expected_metric = keras.optimizers.Adam(schedule), keras.metrics.MeanSquaredError()
+    for begin in (0, 8, 16):
+        rows = slice(begin, begin + 8)
+        weights = [v.value for v in alone.trainable_variables]
+        gradients, predicted = gradients_of(alone)(weights, X[rows], Y[rows])
+        expected.apply(gradients, alone.trainable_variables)
+        expected_metric.update_state(Y[rows], predicted)
+
+    assert counts == [8, 16, 24]
+    for variable, other in zip(model.weights + optimizer.variables, alone.weights + expected.variables, strict=True):
+        assert variable.shape == other.shape
+        np.testing.assert_allclose(variable.value, other.value, rtol=1e-5, atol=1e-6, err_msg=variable.path)
+    np.testing.assert_allclose(metric.result(), expected_metric.result(), rtol=1e-6)
+    metric.reset_state()
+    model.trainable_variables[0].assign(np.full((3, 4), 2.0))
+    optimizer.variables[2].assign(np.full((3, 4), 3.0))  # a slot of two shards
+
+    def weight():
+        return float(model.trainable_variables[0].value.min()), float(metric.count)
+
+    assert strategy.coordinator.schedule(weight).fetch() == (2.0, 0.0)
+    assert np.asarray(optimizer.variables[2].value).tolist() == [[3.0] * 4] * 3
+
+
+def test_fit_evaluates_here_and_counts_every_row_once(strategy) -> None:
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1)]
+        model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+        model.layers[0].trainable = False
+        model.compile(keras.optimizers.SGD(0.02), loss="mse", metrics=["mae"], steps_per_execution=2)
+    frozen = model.layers[0].get_weights()[0]
+
+    def dataset_fn(context):
+        dataset = ps.Dataset.from_tensor_slices((X, Y)).repeat()
+        return dataset.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8)
+
+    whole = ps.Dataset.from_tensor_slices((X, Y)).batch(16)
+    seen = []
+    batches = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append((batch, logs["loss"])))
+    history = model.fit(
+        dataset_fn, epochs=2, steps_per_epoch=25, validation_data=whole, verbose=0, callbacks=[batches]
+    ).history
+    assert [batch for batch, _ in seen] == [*range(1, 25, 2), 24] * 2
+    assert int(model.optimizer.iterations.value) == 50
+    assert float(model.metrics[0].count) == 25 * 8
+    assert history["val_loss"][1] < history["loss"][0] < 3
+    np.testing.assert_array_equal(model.layers[0].get_weights()[0], frozen)
+    assert abs(model.layers[1].get_weights()[2]).min() > 0  # its moving mean
+    assert model.evaluate(X, Y, verbose=0) == pytest.approx([history["val_loss"][1], history["val_mae"][1]], rel=1e-5)
+    assert model.predict(whole, verbose=0).shape == (32, 1)
+    assert float(model.metrics[0].count) == 25 * 8  # evaluation has counted in copies
+
+    finite = ps.Dataset.from_tensor_slices((X, Y)).batch(8)
+    with pytest.raises(ps.OutOfRangeError, match=r"use dataset.repeat\(\)"):
+        model.fit(finite, steps_per_epoch=50, verbose=0)
+    with pytest.raises(ps.InvalidArgumentError, match="takes steps_per_epoch"):
+        model.fit(finite, verbose=0)
+    with pytest.raises(ps.InvalidArgumentError, match="make elements of"):
+        model.fit(X, y=Y, steps_per_epoch=1)
+
+
+def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
+    coordinator = strategy.coordinator
+    outside, unused = a_model(), keras.optimizers.SGD()
+    with strategy.scope():
+        model, optimizer = a_model(), keras.optimizers.SGD()
+        unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"dense_.*/kernel, which was made outside of its strategy's scope"
+    ):
+        coordinator.schedule(lambda: outside(X))
+    with pytest.raises(ps.InvalidArgumentError, match="optimizer 'sgd.*', which was made outside"):
+        coordinator.schedule(lambda: unused.apply([]))
+    with pytest.raises(ps.InvalidArgumentError, match=r"optimizer.build\(model.trainable_variables\)"):
+        coordinator.schedule(lambda: optimizer.apply([]))
+    with pytest.raises(ps.InvalidArgumentError, match="is not built, so that it has no variables"):
+        coordinator.schedule(lambda: unbuilt(X))
+    optimizer.build(model.trainable_variables)
+
+    def assign():
+        model.trainable_variables[0].assign(np.zeros((3, 4)))
+
+    def apply_some():
+        optimizer.apply([np.zeros((3, 4))], model.trainable_variables[:1])
+
+    for function, match in ((assign, "only their optimizer changes"), (apply_some, "all 4 variables")):
+        with pytest.raises(ps.InvalidArgumentError, match=match):
+            coordinator.schedule(function).fetch()
+        with pytest.raises(ps.InvalidArgumentError):
+            coordinator.join()
