@@ -25,7 +25,6 @@ from obstore import exceptions
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.file_cache import DIRECTORY
 from penstock.formats.files import changed
-from penstock.formats.name_patterns import fixed_folder, pattern_filter
 from penstock.formats.remote_file import RemoteFile
 from penstock.printing import in_bytes
 
@@ -42,6 +41,8 @@ _DELAYS: Final = (1.0, 2.0, 4.0, 8.0, *[15.0] * 11)
 """How many seconds lie between requests to a server that is too busy: at most so many, at least half."""
 _BUSY: Final = re.compile(r"status code: (408|429|50[0234])\b")
 """How the messages of obstore's errors say so."""
+_PATTERN_SIGNS: Final = re.compile(r"[*?\[]")
+"""In patterns of names "/" separates parts, and nothing else is a folder."""
 _TIMES: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
 """Many requests that share a slow line take long; one of which nothing comes is given up."""
 WHOLE_BYTES: Final = 1 << 25
@@ -270,3 +271,41 @@ def _bucket_store(protocol: str, bucket: str) -> Any:
     return kinds[protocol](
         bucket, client_options=_TIMES | ({"allow_http": True} if plain else {}), retry_config=_RETRIES
     )
+
+
+def fixed_folder(pattern: str) -> tuple[str, bool]:
+    """The folder that all matching names are in, and whether some may be in folders below it.
+
+    Example:
+        >>> fixed_folder("data/train-*.txt"), fixed_folder("data/*/train.txt"), fixed_folder("data/**")
+        (('data', False), ('data', True), ('data', True))
+    """
+    sign = _PATTERN_SIGNS.search(pattern)
+    fixed = pattern if sign is None else pattern[: sign.start()]
+    folder = fixed.rpartition("/")[0]
+    rest = pattern[len(folder) :].lstrip("/")
+    return folder, "/" in rest or "**" in rest
+
+
+def pattern_filter(pattern: str) -> Callable[[str], bool]:
+    """Whether a name matches a pattern: `**` stands for any folders, `*` and `?` not for "/".
+
+    Example:
+        >>> keeps = pattern_filter("a/**/[xy]*.txt")
+        >>> [keeps(name) for name in ("a/x1.txt", "a/b/c/y.txt", "a/z.txt", "a/x/b.txt")]
+        [True, True, False, False]
+    """
+    tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\])", pattern)
+    whole = re.compile("".join(map(_expression, tokens)), re.DOTALL)
+    return lambda name: whole.fullmatch(name) is not None
+
+
+def _expression(token: str) -> str:
+    """A part of a pattern as a regular expression."""
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    if token in known:
+        return known[token]
+    if token.startswith("[") and token.endswith("]") and len(token) > 2:
+        inner = token[1:-1].replace("\\", "\\\\")
+        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    return re.escape(token)

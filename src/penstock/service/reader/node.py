@@ -18,7 +18,6 @@ from penstock.runtime.threads import Threads
 from penstock.service.reader.delivery_log import entries_of
 from penstock.service.reader.distribute_options import DistributeOptions
 from penstock.service.reader.epoch_progress import EpochProgress
-from penstock.service.reader.left_out_counter import LeftOutCounter
 from penstock.service.reader.progress import past_of
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.reader import Reader
@@ -33,6 +32,7 @@ from penstock.service.wire.dispatcher_messages import (
     OpenEpoch,
     RegisterDataset,
 )
+from penstock.service.wire.left_out import LeftOutCounter
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, content_id
 from penstock.structure import flatten
 

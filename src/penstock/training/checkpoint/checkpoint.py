@@ -5,6 +5,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +17,7 @@ from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
 from penstock.paths import local_path
 from penstock.runtime.announcements import announce
+from penstock.runtime.at_exit import finish_before_pools_close, forget
 from penstock.training.checkpoint.folders import LocalFolder
 from penstock.training.checkpoint.index import Index, Item, check_names, index_at, read_index
 from penstock.training.checkpoint.keep import Keep
@@ -24,7 +27,6 @@ from penstock.training.checkpoint.objects import NamedObject, index_of, load_sta
 from penstock.training.checkpoint.options import check_asynchronous, check_no_options, metric_of, step_of
 from penstock.training.checkpoint.store import read_arrays, write
 from penstock.training.checkpoint.workers import checkpoint_workers
-from penstock.training.checkpoint.writer import Writer
 
 _logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class Checkpoint:
         if self._workers.count > 1:
             for one in self._objects.values():
                 one.check_alike_everywhere()
-        self._writer = Writer()
+        self._writer = _Writer()
         self._under_way = False
         self._closed = False
 
@@ -316,3 +318,37 @@ class Checkpoint:
 def _is_shared(arrays: dict[str, Any]) -> bool:
     """Whether several workers have parts of the same arrays, which therefore stay JAX arrays."""
     return any(isinstance(array, jax.Array) for array in arrays.values())
+
+
+class _Writer:
+    """Writes in a background thread, one checkpoint at a time; an error is raised by the caller's next call.
+
+    The interpreter does not end before it has finished.
+    """
+
+    def __init__(self) -> None:
+        self._task: Future[None] | None = None
+
+    def start(self, task: Callable[[], None]) -> None:
+        """Begin a task. The one before must have been waited for."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
+        self._task = thread.submit(task)
+        # Orbax writes with pools of threads of its own, which must still take work.
+        finish_before_pools_close(self._task, partial(_finish, self._task))
+        thread.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Wait for the task, and raise the error that ended it, once."""
+        if self._task is None:
+            return
+        error = self._task.exception()  # Ctrl-C leaves the task, to be waited for again
+        forget(self._task)
+        self._task = None
+        if error is not None:
+            raise error
+
+
+def _finish(task: Future[None]) -> None:
+    error = task.exception()
+    if error is not None:  # there is no later call that could raise it
+        _logger.error("at the end of the program: %s", error)
