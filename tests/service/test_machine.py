@@ -506,6 +506,19 @@ def test_positions_are_wanted_back_for_a_reader_that_has_nothing() -> None:
     assert not dispatcher.ask(idle, 0, unread=1).wanted, "the other one has not asked for long"
 
 
+def test_an_idle_reader_is_not_granted_again_what_it_gave_back_for_one_that_waits() -> None:
+    dispatcher, idle, other = two_readers(8)
+    dispatcher.ask(idle, 2, unread=0)
+    while (dispatcher.ask(other, 100, unread=0)).spans:
+        pass
+    assert dispatcher.ask(other, 1, unread=0, waiting=True).spans == []
+    dispatcher.ask(idle, 0, unread=0, returned=[span(0, 2)])
+    leased = dispatcher.ask(idle, 2, unread=0)
+    assert (leased.spans, leased.ended, leased.retry_after) == ([], False, 0.2)
+    assert dispatcher.ask(other, 1, unread=0, waiting=True).spans == [span(0, 1)]
+    assert dispatcher.ask(idle, 2, unread=0).spans == [span(1, 2)], "the other one has something now"
+
+
 def test_readers_are_told_when_little_is_left() -> None:
     dispatcher, first, second = two_readers(40)
     assert not dispatcher.ask(first, 10, unread=0).near_end

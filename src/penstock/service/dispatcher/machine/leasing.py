@@ -67,7 +67,9 @@ class Leasing:
             changes.append(Returned(consumer_id=consumer.consumer_id, spans=returned))
         if message.positions <= 0:
             return changes, Leased()
-        spans = self._granted(consumer, epoch, ledgers, message.positions)
+        # What an idle consumer has just given back for one that waits must not return to it.
+        yields = not message.waiting and self._another_starves(consumer, epoch)
+        spans = [] if yields else self._granted(consumer, epoch, ledgers, message.positions)
         if spans:
             changes.append(Granted(consumer_id=consumer.consumer_id, number=message.number, spans=spans))
             return changes, Leased(spans=spans)
@@ -114,8 +116,10 @@ class Leasing:
 
     def _others_starve(self, consumer: Consumer, epoch: Epoch) -> bool:
         """Whether another consumer has nothing, and nothing is free for it."""
-        if any(ledger.free != 0 for ledger in epoch.ledgers):
-            return False
+        return all(ledger.free == 0 for ledger in epoch.ledgers) and self._another_starves(consumer, epoch)
+
+    def _another_starves(self, consumer: Consumer, epoch: Epoch) -> bool:
+        """Whether another consumer waits, and was granted nothing when it last asked."""
         consumers = self._known.volatile.consumers
         return any(
             self._known.now - consumers[other.consumer_id].starving_at < _STARVING_SECONDS
