@@ -1,6 +1,6 @@
 """Takes a function's results one after the other, and writes them to their rows of an output block.
 
-Values that nobody can change are collected for up to 256 rows, which become a column together. The type of each is
+Values that nobody can change are collected for up to 1,024 rows, which become a column together. The type of each is
 looked at before the next call, because that call may change what is no such value: an array without axes, say. Arrays
 are copied at once. A result that is not like the one before it is looked at as the first was.
 """
@@ -21,8 +21,8 @@ from penstock.structure import LEAF, quick_leaves
 
 _PIECE_SECONDS: Final = 0.01
 """About how long calls run before it is checked whether their results are still wanted."""
-_PIECE_ROWS: Final = 256
-"""This many collected results stay in the processor's cache, and do not start Python's garbage collector."""
+_PIECE_ROWS: Final = 1024
+"""This many collected results stay in the processor's cache; Python's garbage collector counts none of them."""
 _UNCHANGING: Final = frozenset({int, float, complex, bool, str, bytes})
 
 
@@ -101,10 +101,10 @@ class _Arrays(_Part):
 
     def take(self, values: Iterator[Any]) -> None:
         output, column, odd, row = self._output, self._output.columns[0], self._output.odd[0], self.row
-        shape, dtype = column.shape[1:], column.dtype
+        kind, shape, dtype = np.ndarray, column.shape[1:], column.dtype
         try:
             for value in values:
-                if type(value) is np.ndarray and value.dtype is dtype:
+                if type(value) is kind and value.dtype is dtype:
                     if value.shape == shape:
                         column[row] = value
                     else:
