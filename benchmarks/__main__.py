@@ -30,6 +30,7 @@ NAMES = (
     "checkpoints",
     "service",
     "dispatcher",
+    "many_clients",
     "transport",
     "recovery",
     "exactly_once",
