@@ -276,6 +276,8 @@ def locked_entries(column: Column) -> Column:
 
 
 def _locked(column: Column) -> Column:
+    if column.dtype.kind != "O" and not column.flags.writeable:  # as of Arrow's memory
+        return column
     view = column.view() if column.dtype.kind != "O" else locked_entries(column).view()
     view.flags.writeable = False
     return view

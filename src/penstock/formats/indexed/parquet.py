@@ -109,7 +109,8 @@ class ParquetFiles(FileFormat):
             together = within[-1] - within[0] == len(within) - 1
             picked = slice(int(within[0]), int(within[-1]) + 1) if together else within
             parts.append([column[picked] for column in columns])
-        return decoded[0][1].unflatten([joined(pieces) for pieces in zip(*parts, strict=True)])
+        columns = parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)]
+        return decoded[0][1].unflatten(columns)
 
     def _groups_of(self, file: "_ParquetFile", groups: list[int]) -> list[_Decoded]:
         """Row groups as their columns and structure; those that are not kept are decoded together."""
