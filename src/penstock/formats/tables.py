@@ -13,13 +13,24 @@ row must not depend on the others. A null is an error: NumPy's numbers have none
 """
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+
+_IN_NUMPY: Final = frozenset(
+    kind.id
+    for kind in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.timestamp("s"), pa.date32(), pa.date64(), pa.duration("s")),
+        *(pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()),
+        pa.binary(1),
+    )
+)
+"""The types whose arrays Arrow turns into NumPy's."""
 
 
 class _ColumnPath(NamedTuple):
@@ -140,6 +151,9 @@ def _columns(value: Any, where: _ColumnPath) -> Any:
                 "from_generator(lambda: iter(it)) takes it"
             )
         value = value.with_format("arrow")[:]
+    if isinstance(value, pa.Table):
+        named = _unique(value.column_names, where)
+        return {name: _of_arrow(column, where.of(name)) for name, column in zip(named, value.columns, strict=True)}
     if hasattr(value, "__arrow_c_stream__"):
         return _of_arrow(pa.chunked_array(value), where)
     return _of_arrow(pa.array(value), where) if hasattr(value, "__arrow_c_array__") else value
@@ -188,6 +202,8 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         array = pa.concat_arrays(array.chunks)
     _check_nulls(array, where)
     kind = array.type
+    if kind.id in _IN_NUMPY:
+        return array.to_numpy(zero_copy_only=False)
     if isinstance(array, pa.FixedShapeTensorArray):
         return array.to_numpy_ndarray()
     if isinstance(kind, pa.BaseExtensionType):
@@ -204,8 +220,6 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
             return values.reshape(len(array), kind.list_size, *values.shape[1:])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _rows(array, where, within)
-    if _fits_numpy(kind):
-        return array.to_numpy(zero_copy_only=False)
     raise InvalidTypeError(
         f"{where.call} takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
         f"{where}: cast the column, or leave it out"
@@ -223,26 +237,6 @@ def _rows(array: pa.Array, where: _ColumnPath, within: bool) -> Any:
     ends = np.cumsum(lengths)
     spans = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
     return np.fromiter((values[start:end] for start, end in spans), object, len(lengths))
-
-
-@cache
-def _fits_numpy(kind: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-        pa.types.is_fixed_size_binary,
-        pa.types.is_timestamp,
-        pa.types.is_date,
-        pa.types.is_duration,
-    )
-    return any(test(kind) for test in tests)
 
 
 def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:

@@ -167,5 +167,6 @@ def _all(reader: RecordReader, count: int) -> Any:
 
 
 def _joined(parts: list[_Decoded]) -> Any:
-    columns = zip(*(columns for columns, _ in parts), strict=True)
-    return parts[0][1].unflatten(list(map(joined, columns)))
+    first, structure = parts[0]
+    columns = first if len(parts) == 1 else list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
+    return structure.unflatten(columns)
