@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingExtraError
 from penstock.formats.result_memory import ResultMemory
+from penstock.runtime.freed_memory import keep_freed_memory
 
 try:
     import simplejpeg
@@ -61,6 +62,7 @@ def decode(
         memory: asked once for memory for the result, if the result can be written there without a copy.
     """
     check_decode("image.decode", channels, dtype, size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
+    keep_freed_memory()
     given: Any = data
     if not isinstance(given, (bytes, bytearray, memoryview)):
         what = (

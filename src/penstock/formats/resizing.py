@@ -1,7 +1,7 @@
 """Images in other sizes: what each interpolation means, by OpenCV where it is installed, else by Pillow and NumPy.
 
 "bilinear" halves an image as long as it is at least twice as large, and then takes each pixel from the four around its
-place. OpenCV, Pillow and NumPy do the same, but for rounding. All other interpolations are Pillow's.
+place. OpenCV and NumPy do the same, but for rounding. All other interpolations are Pillow's.
 """
 
 import importlib
@@ -14,6 +14,7 @@ from PIL import Image
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import check_flag, check_integer
+from penstock.runtime.freed_memory import keep_freed_memory
 
 cv2: Any
 try:
@@ -72,6 +73,7 @@ def resize(
         out: memory that the result may be written to: an array of its shape and dtype.
     """
     check_resize("image.resize", size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
+    keep_freed_memory()  # new pages would cost more than all else here
     pixels = np.asarray(image)
     if pixels.ndim not in (3, 4) or pixels.dtype.kind not in "uf":
         raise InvalidTypeError(
@@ -124,13 +126,6 @@ def _resized(pixels: Pixels, size: Size, interpolation: str, out: Pixels | None)
     if _is_for_opencv(pixels):
         resized: Pixels = cv2.resize(pixels, (size[1], size[0]), dst=out, interpolation=cv2.INTER_LINEAR)
         return resized.reshape(*size, -1)
-    if _is_for_pillow(pixels):
-        height, width = pixels.shape[:2]
-        scale = width / size[1], 0.0, 0.0, 0.0, height / size[0], 0.0
-        image = _image_of(pixels).transform(
-            (size[1], size[0]), Image.Transform.AFFINE, scale, Image.Resampling.BILINEAR
-        )
-        return _of_image(image)
     return _between_four(pixels, size)
 
 
