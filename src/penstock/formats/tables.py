@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
-
 _IN_NUMPY: Final = frozenset(
     kind.id
     for kind in (
