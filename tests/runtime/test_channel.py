@@ -81,3 +81,20 @@ def test_closing_wakes_a_consumer_and_stays_closed():
         channel.put("late")
     with pytest.raises(Closed):
         channel.get()
+
+
+@pytest.mark.parametrize("end", [lambda channel: channel.put(1, weight=2), lambda channel: channel.room()])
+def test_a_channel_that_is_closed_just_before_its_producer_waits_ends_it(monkeypatch, end):
+    """As when Python collects a forgotten iterator in the thread that produces for it."""
+    channel = Channel(1)
+    channel.put(0)
+    wait = channel._changed.wait
+
+    def closed_before(timeout=None):
+        channel.close()
+        return wait(timeout)
+
+    monkeypatch.setattr(channel._changed, "wait", closed_before)
+    monkeypatch.setattr("penstock.runtime.channel._LONGEST_WAIT_SECONDS", 0.01)
+    with pytest.raises(Closed):
+        end(channel)
