@@ -44,6 +44,13 @@ class AutoShardPolicy(IntEnum):
         HINT: at the places marked by `shard(SHARD_HINT, SHARD_HINT)`.
         FILE_RANGE: an equal number of records for each worker, in one piece, which may begin and end within a file. The
             records are counted when the dataset is distributed.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.Dataset.range(8).batch(4).with_options(ps.Options(auto_shard_policy=ps.AutoShardPolicy.DATA))
+        >>> second = ps.HostStrategy(num_workers=2, worker_index=1)
+        >>> [step.values[0].tolist() for step in second.distribute_dataset(dataset)]
+        [[2, 3], [6, 7]]
     """
 
     OFF = -1

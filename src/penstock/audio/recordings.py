@@ -47,6 +47,18 @@ def decode(
         InvalidArgumentError: other dtypes or parts than these.
         StorageError: the file cannot be opened.
         MissingExtraError: soundfile is not installed.
+
+    Example:
+        >>> import io, wave
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> content = io.BytesIO()
+        >>> with wave.open(content, "wb") as file:
+        ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
+        ...     file.writeframes(np.arange(4, dtype="<i2").tobytes())
+        >>> samples, rate = ps.audio.decode(content.getvalue(), samples=(1, 3), dtype="int16")
+        >>> samples.tolist(), rate
+        ([[1], [2]], 8000)
     """
     found: tuple[npt.NDArray[Any], int] = load("penstock.formats.audio", "audio", "ps.audio").decode(
         source, samples, seconds, dtype

@@ -66,6 +66,12 @@ class SkippedRows:
     Attributes:
         count: how many rows.
         rows: the first of them, up to 100.
+
+    Example:
+        >>> import penstock as ps
+        >>> iterator = iter(ps.Dataset.range(3).map(lambda x: 6 // x).ignore_errors(log=False))
+        >>> [int(x) for x in iterator], iterator.errors.count, iterator.errors.rows[0].position
+        ([6, 3], 1, 0)
     """
 
     count: int = 0

@@ -14,7 +14,14 @@ from penstock.options import as_member, check_integer
 
 
 class ReduceOp(StrEnum):
-    """How the values of several replicas become one; the names "SUM" and "MEAN" are accepted too."""
+    """How the values of several replicas become one; the names "SUM" and "MEAN" are accepted too.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy, values = ps.HostStrategy(replicas_per_worker=2), ps.PerReplica([1, 4])
+        >>> print(strategy.reduce(ps.ReduceOp.SUM, values), strategy.reduce("MEAN", values))
+        5 2.5
+    """
 
     SUM = "SUM"
     MEAN = "MEAN"
@@ -95,7 +102,16 @@ class InputContext:
 
 @REPLICA
 class ReplicaContext(ABC):
-    """The replica that a function inside `run` runs for; from `get_replica_context()`."""
+    """The replica that a function inside `run` runs for; from `get_replica_context()`.
+
+    Example:
+        >>> import penstock as ps
+        >>> def share(value):
+        ...     return value / ps.get_replica_context().all_reduce("SUM", value)
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> [float(part) for part in strategy.run(share, args=(ps.PerReplica([1.0, 3.0]),)).values]
+        [0.25, 0.75]
+    """
 
     @property
     @abstractmethod

@@ -181,6 +181,11 @@ class WorkerConfig:
         InvalidTypeError: an address that is no string, a number that is none.
         InvalidArgumentError: an address that is empty, a number out of range, or a `host` that lets other machines come
             without a token and TLS.
+
+    Example:
+        >>> import penstock as ps
+        >>> ps.service.WorkerConfig(dispatcher_address="head:5000", worker_address="node7:%port%").worker_address
+        'node7:%port%'
     """
 
     dispatcher_address: Service

@@ -48,7 +48,21 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
 
 
 def assert_same_elements(found: Any, expected: Any, what: str = "elements") -> None:
-    """Check that two sequences of elements are equal in structure, dtype, shape and value."""
+    """Check that two sequences of elements are equal in structure, dtype, shape and value.
+
+    Args:
+        found: the elements to check, such as a dataset.
+        expected: what they should be.
+        what: what errors call them.
+
+    Raises:
+        AssertionError: they differ; the message names the first element that does.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> ps.testing.assert_same_elements(ps.Dataset.range(2), [np.int64(0), np.int64(1)])
+    """
     _assert_equal(list(found), list(expected), what)
 
 

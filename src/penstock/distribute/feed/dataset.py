@@ -68,7 +68,13 @@ class _AllWorkers:
 class DistributedDataset:
     """Steps for the replicas of a strategy; from `distribute_dataset` or `distribute_datasets_from_function`.
 
-    Each `iter` begins a new epoch.
+    Each `iter` begins a new epoch, and gives a `DistributedIterator`.
+
+    Example:
+        >>> import penstock as ps
+        >>> steps = ps.HostStrategy(replicas_per_worker=2).distribute_dataset(ps.Dataset.range(6).batch(4))
+        >>> len(steps), [[part.tolist() for part in step.values] for step in steps]
+        (2, [[[0, 1], [2, 3]], [[4], [5]]])
     """
 
     def __init__(
@@ -298,6 +304,16 @@ class DistributedIterator(Iterator[Any]):
     the same global batches it is that of the dataset's own iterator, and can be restored on another number of workers
     and replicas. An exception of the pipeline is raised for the step it happened in; on a single worker `next` may be
     called again after it.
+
+    Example:
+        >>> import penstock as ps
+        >>> steps = ps.HostStrategy(replicas_per_worker=2).distribute_dataset(ps.Dataset.range(6).batch(2))
+        >>> with iter(steps) as iterator:
+        ...     step, state = next(iterator), iterator.state_dict()
+        >>> resumed = iter(steps)
+        >>> resumed.load_state_dict(state)
+        >>> [part.tolist() for part in next(resumed).values]
+        [[2], [3]]
     """
 
     def __init__(self, dataset: DistributedDataset) -> None:

@@ -26,6 +26,13 @@ class PartialBatch(StrEnum):
         RAGGED: the replicas get slices of different sizes, some of them empty.
         PAD: all get slices of one size, padded with zeros, and a mask that tells rows from padding.
         DROP: the step is left out.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy, dataset = ps.HostStrategy(replicas_per_worker=2), ps.Dataset.range(3).batch(3)
+        >>> (batch, mask), = strategy.distribute_dataset(dataset, ps.InputOptions(partial_batch="pad"))
+        >>> [part.tolist() for part in batch.values], [part.tolist() for part in mask.values]
+        ([[0, 1], [2, 0]], [[True, True], [True, False]])
     """
 
     RAGGED = "ragged"

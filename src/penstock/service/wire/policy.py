@@ -18,6 +18,10 @@ class ShardingPolicy(IntEnum):
         DATA: every n-th element for a worker, by its place in that list.
         FILE_OR_DATA: FILE where files are read, otherwise DATA.
         HINT: at the places marked by `shard(SHARD_HINT, SHARD_HINT)`.
+
+    Example:
+        >>> import penstock as ps
+        >>> distributed = ps.service.distribute(ps.service.ShardingPolicy.FILE_OR_DATA, "localhost:5000")
     """
 
     OFF = 0
@@ -53,6 +57,13 @@ class CrossTrainerCache:
     Raises:
         InvalidTypeError: a `trainer_id` that is no string.
         InvalidArgumentError: an empty `trainer_id`.
+
+    Example:
+        >>> import penstock as ps
+        >>> cache = ps.service.CrossTrainerCache("tuning-3", wait_for_slowest=True)
+        >>> distributed = ps.service.distribute(
+        ...     "distributed_epoch", "localhost:5000", job_name="tuning", cross_trainer_cache=cache
+        ... )
     """
 
     trainer_id: str
