@@ -1,0 +1,82 @@
+"""The same is learned on any number of workers, and by workers that are killed."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.transform import passes
+
+pytestmark = pytest.mark.slow
+
+
+def preprocess(c):
+    z = ps.transform.scale_to_z_score(c["x"])
+    return {
+        "buckets": ps.transform.bucketize(z, 5),
+        "sum": c["n"] - ps.transform.sum(c["n"]),
+        "covered": c["n"] - ps.transform.size(c["n"]),
+        "word": ps.transform.compute_and_apply_vocabulary(c["word"], vocab_filename="words"),
+        "per_key": ps.transform.scale_to_z_score_per_key(c["x"], c["word"]),
+        "gaussian": ps.transform.scale_to_gaussian(c["x"]),
+        "length": ps.transform.word_count(c["tokens"]),
+        "tokens": ps.transform.tfidf(ps.transform.hash_strings(c["tokens"], 8), 8)[1],
+    }
+
+
+def rows(flags=None):
+    """2,000 rows; the process that first makes row 500, and that which first makes row 1,700, kill themselves."""
+
+    def row(n):
+        if flags is not None and n in (500, 1700):
+            try:
+                os.close(os.open(f"{flags}/{n}", os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+            except FileExistsError:
+                pass
+        generator = np.random.default_rng(int(n))
+        words = [f"w{int(value)}" for value in generator.integers(0, 9, int(n) % 4)]
+        return {
+            "n": n,
+            "x": generator.normal(3, 5),
+            "word": f"w{int(generator.integers(0, 5))}",
+            "tokens": np.array(words, object),
+        }
+
+    return ps.Dataset.range(2000).map(row)
+
+
+def learned(directory):
+    saved = json.loads((directory / "transform.json").read_text())
+    return saved["learned"], saved["rows"]
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("in_process")
+    passes.ROWS, before = 128, passes.ROWS
+    try:
+        ps.transform.analyze(rows(), preprocess, directory)
+        yield learned(directory)
+    finally:
+        passes.ROWS = before
+
+
+def test_one_worker_learns_the_same_to_the_last_bit(in_process, tmp_path):
+    with ps.service.local(num_workers=1) as service:
+        ps.transform.analyze(rows(), preprocess, tmp_path, service=service.target)
+    assert learned(tmp_path) == in_process
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_workers_that_are_killed_in_a_pass_learn_every_row_once(in_process, tmp_path, num_workers):
+    flags = Path(tmp_path) / "flags"
+    flags.mkdir()
+    with ps.service.local(num_workers=num_workers) as service:
+        ps.transform.analyze(rows(str(flags)), preprocess, tmp_path / "working_dir", service=service.target)
+    assert sorted(path.name for path in flags.iterdir()) == ["1700", "500"]
+    assert learned(tmp_path / "working_dir") == in_process
