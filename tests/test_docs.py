@@ -41,6 +41,7 @@ SLOW = {
     "docs/parameter-servers.md",
     "docs/training/README.md",
     "docs/training/jax-and-flax.md",
+    "docs/transform.md",
 }
 """Documents whose examples train, or start several workers: `make check` leaves them out."""
 NEEDS = {

@@ -175,3 +175,14 @@ def test_datasets_that_penstock_has_saved_are_described(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "saved"), "--first", "1"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("penstock: 1 file, ") and "rows          5" in said and "(int64, text)" in said
+
+
+def test_a_transform_shows_what_it_has_learned(tmp_path, capsys):
+    def preprocess(columns):
+        return {"y": ps.transform.scale_to_z_score(columns["x"], name="size")}
+
+    ps.transform.analyze(ps.Dataset.from_tensor_slices({"x": [1.0, 3.0]}), preprocess, tmp_path)
+    assert main(["inspect", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 columns, 1 results, learned from 2 rows" in shown
+    assert "size (mean_and_var) of x: 2; 1" in shown

@@ -25,7 +25,8 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description="Read files, and say for each format that is among them: how many files and rows there are, what a "
         "row is, the first elements, whether rows can be read in random order at little cost, and what is damaged. "
         "The format is told by how a file begins, not by its name alone. All rows are read, so that every checksum is "
-        "verified. The status is 0 if nothing is wrong, otherwise 1.",
+        "verified. Of a directory that ps.transform.analyze has written, say what was learned. The status is 0 if "
+        "nothing is wrong, otherwise 1.",
         epilog="Examples: penstock inspect data/train.parquet;  penstock inspect 'data/*.tfrecord' --first 1;  "
         "penstock inspect pictures/ --sheet sheet.png",
     )
@@ -46,7 +47,11 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    names = list(dict.fromkeys(name for given in options.files for name in files_of("inspect", given)))
+    transforms = [given for given in options.files if (Path(given) / "transform.json").is_file()]
+    for given in transforms:
+        say(ps.transform.TransformOutput(given).summary())
+    files = [given for given in options.files if given not in transforms]
+    names = list(dict.fromkeys(name for given in files for name in files_of("inspect", given)))
     kinds: dict[Kind, list[str]] = {}
     images: list[np.ndarray[Any, Any]] = []
     problems = 0

@@ -1,7 +1,7 @@
 """`ps.transform.TransformOutput`: a transform that was learned, for training and for serving."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,13 @@ import numpy as np
 from penstock.data.block import Column
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import TensorSpec
+from penstock.transform import keras
 from penstock.transform.columns import to_array
 from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph
+from penstock.transform.numeric import layer_arguments
 from penstock.transform.saved import Learned, WorkingDirectory, learned_of, specs_of
+from penstock.transform.summary import summary_of
 from penstock.transform.vocabularies import Vocabulary
 
 
@@ -130,6 +133,25 @@ class TransformOutput:
     def transform_features_layer(self) -> FeaturesLayer:
         """A function from columns by name to results by name, for `dataset.map` and for serving."""
         return FeaturesLayer(self._graph, self._learned, self._specs)
+
+    def summary(self) -> str:
+        """What the transform takes, what it has learned and what it gives, as `penstock inspect` shows it."""
+        return summary_of(self._graph, self._learned, self.rows, self._specs, self.transformed_element_spec)
+
+    def to_keras(self, outputs: Sequence[str] | None = None) -> Any:
+        """A layer of Keras that computes results from numbers: it compiles into a model, and is saved with it.
+
+        It takes a dictionary of columns and gives one of results, in float32 where NumPy computes in float64. Strings
+        have to become integers before the model, by `transform_features_layer()`.
+
+        Args:
+            outputs: the names of the results; None for all that can be computed from numbers.
+
+        Raises:
+            InvalidTypeError: a result that was asked for needs strings, rows of unequal length, or an operation that
+                Keras does not have; or all do.
+        """
+        return keras.TransformLayer(**layer_arguments(self._graph, self._learned, self._specs, outputs))
 
     def _vocabulary(self, name: str) -> Vocabulary:
         known = {}
