@@ -81,7 +81,7 @@ HEAVY = {
     "cv2": ("penstock.formats.",),
     "soundfile": ("penstock.formats.",),
     "av": ("penstock.formats.",),
-    "ray": ("penstock.ray",),
+    "ray": ("penstock.ray", "penstock.demo.on_ray"),
     "tensorflow": (),
 }
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import ray
 from until import until
@@ -112,3 +113,18 @@ def test_actors_that_cannot_be_placed_are_said() -> None:
 def test_a_name_that_no_service_has_is_said() -> None:
     with pytest.raises(ps.ServiceError, match="where the dispatcher is cannot be found out by ray://nobody: ValueErro"):
         ps.service.status("ray://nobody", patience_seconds=0)
+
+
+def test_the_demo_trains_on_batches_of_actors(tmp_path: Path) -> None:
+    done = forked.run(
+        *("-m", "penstock", "demo", "--dataset", "digits", "--epochs", "1", "--engine", "ray"),
+        *("--checkpoints", str(tmp_path)),
+        env=os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address},
+        timeout=280,
+        training=True,
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert lines[1] == "2 actors of Ray make the batches."
+    assert lines[3].startswith("Epoch 1, Loss: ")
+    assert (tmp_path / "demo-digits-batch-64-seed-0-service").is_dir()

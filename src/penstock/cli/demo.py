@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from penstock import demo
 from penstock.cli.arguments import INTERRUPTED, failed, positive, say
-from penstock.demo.settings import DATASET_NAMES, DemoSettings
+from penstock.demo.settings import DATASET_NAMES, ENGINES, DemoSettings
 from penstock.errors import PenstockError
 
 
@@ -55,6 +55,13 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument(
         "--service", action="store_true", help="let two worker processes make the batches; the result is the same"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="local",
+        help="what starts the worker processes: this command, or Ray, in the cluster that RAY_ADDRESS names or one of "
+        "its own (pip install 'penstock[ray]'); ray implies --service",
     )
     parser.set_defaults(command=_demo)
 

@@ -7,6 +7,8 @@ from penstock.errors import PenstockError
 
 DatasetName = Literal["auto", "fashion-mnist", "digits"]
 DATASET_NAMES: Final[tuple[DatasetName, ...]] = get_args(DatasetName)
+Engine = Literal["local", "ray"]
+ENGINES: Final[tuple[Engine, ...]] = get_args(Engine)
 
 
 class DemoError(PenstockError):
@@ -27,6 +29,7 @@ class DemoSettings:
         checkpoints: the directory in which each run keeps a directory of its own.
         fresh: start anew, and delete the checkpoints of the earlier run that would otherwise be gone on with.
         service: let two worker processes make the batches.
+        engine: what starts these: this process, or Ray, which then does it without `service` too.
     """
 
     dataset: DatasetName = "auto"
@@ -38,3 +41,4 @@ class DemoSettings:
     checkpoints: str = "checkpoints"
     fresh: bool = False
     service: bool = False
+    engine: Engine = "local"

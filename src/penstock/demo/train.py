@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -196,6 +197,16 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
             from.
         StorageError: the directory of checkpoints cannot be written to.
     """
+    if settings.engine == "ray":
+        # Before JAX starts threads: Ray forks this process to start its own.
+        with import_module("penstock.demo.on_ray").service_on_ray(_SERVICE_WORKERS) as service:
+            _run(settings, say, service)
+    else:
+        _run(settings, say, None)
+
+
+def _run(settings: DemoSettings, say: Callable[[str], None], service: str | None) -> None:
+    """Train as the settings say, with the service that was started already, if any."""
     strategy = _strategy(settings.replicas)
     images = load(settings, say)
     replicas = strategy.num_replicas_in_sync
@@ -208,13 +219,14 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
     )
     # The name holds what must be the same when a run resumes; the number of replicas is not part of it.
     directory = Path(settings.checkpoints, f"demo-{images.name}-batch-{global_batch_size}-seed-{settings.seed}")
-    if settings.service:
+    if settings.service or service is not None:
         directory = directory.with_name(f"{directory.name}-service")
     if settings.fresh and directory.exists():
         shutil.rmtree(directory)
     with ExitStack() as stack:
-        service = None
-        if settings.service:
+        if service is not None:
+            say(f"{_SERVICE_WORKERS} actors of Ray make the batches.")
+        elif settings.service:
             service = stack.enter_context(ps.service.local(num_workers=_SERVICE_WORKERS)).target
             say(f"{_SERVICE_WORKERS} worker processes make the batches.")
         training = Training(strategy, images, global_batch_size, settings.seed, directory / "ckpt", service)
