@@ -44,7 +44,7 @@ Tell = Callable[[Message], object]
 
 def measure() -> list[Figure]:
     machine = Machine(ps.service.DispatcherConfig(), now=0.0)
-    alone = _rates(lambda message: machine.tell(message, 0.0))
+    alone = _rates(lambda message: machine.answer(message, 0.0))
     clock = 20 / seconds(lambda: [machine.pass_time(0.1) for _ in range(20)])
     with ps.service.DispatchServer(CONFIG) as server:
         workers, readers = _peers_of(server)
@@ -62,7 +62,7 @@ def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory:
         journal = Journal(directory, State())
         machine = Machine(ps.service.DispatcherConfig(), 0.0, journal.write, journal.state)
-        alone_kept = _rates(lambda message: machine.tell(message, 0.0))
+        alone_kept = _rates(lambda message: machine.answer(message, 0.0))
         journal.close()
     added = 1e6 * (1 / alone_kept[2] - 1 / alone[2])
     load = (WORKERS / 2) / reports + READERS / news + LEASES_A_SECOND / leases

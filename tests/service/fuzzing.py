@@ -59,13 +59,13 @@ def dispatcher_messages(content: bytes) -> None:
     """A message to the dispatcher, which knows a dataset, a job and a worker; it always has an answer."""
     machine = Machine(DispatcherConfig(), 0.0)
     for message in _messages():
-        machine.tell(message, 0.0)
+        machine.answer(message, 0.0)
     with suppress(*UNDECODABLE):
         message = _to_dispatcher.decode(content)
-        machine.tell(message, 1.0)
-        machine.tell(message, 2.0)
+        machine.answer(message, 1.0)
+        machine.answer(message, 2.0)
         machine.pass_time(1000.0)
-        _encode(machine.tell(GetStatus(), 1000.0))
+        _encode(machine.answer(GetStatus(), 1000.0))
 
 
 def tickets(content: bytes) -> None:

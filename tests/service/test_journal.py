@@ -51,7 +51,7 @@ class Kept:
         self.machine = Machine(DispatcherConfig(), 0.0, self.journal.write, self.journal.state)
 
     def tell(self, message: ToDispatcher) -> Any:
-        return self.machine.tell(message, 0.0)
+        return self.machine.answer(message, 0.0)
 
     def begin(self) -> int:
         """A job with a reader; gives the reader's id."""
@@ -125,16 +125,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]
     directory = tmp_path_factory.mktemp("killed")
     kept = Kept(directory / "live")
     states = [written(kept.machine.state)]
-    tell = kept.machine.tell
+    answer = kept.machine.answer
     reader = 0
 
     def noting(message: ToDispatcher, now: float) -> Any:
-        reply = tell(message, now)
+        reply = answer(message, now)
         if written(kept.machine.state) != states[-1]:
             states.append(written(kept.machine.state))
         return reply
 
-    kept.machine.tell = noting  # type: ignore[method-assign]
+    kept.machine.answer = noting  # type: ignore[method-assign]
     reader = kept.begin()
     for number in range(1, 12):
         kept.step(reader, number)

@@ -48,7 +48,7 @@ class Dispatcher:
         self.now = 0.0
 
     def tell(self, message: Any) -> Any:
-        return self.machine.tell(message, self.now)
+        return self.machine.answer(message, self.now)
 
     def wait(self, seconds: float) -> None:
         """Time goes by, in steps as small as the server's."""

@@ -109,7 +109,7 @@ class Service(RuleBasedStateMachine):
         self.policy = policy
         length = LENGTH if known else -2
         info = DatasetInfo(kind="groups", length=length, cardinality=-2)
-        registered = self.machine.tell(RegisterDataset(definition=b"x", info=info), self.now)
+        registered = self.machine.answer(RegisterDataset(definition=b"x", info=info), self.now)
         assert isinstance(registered, DatasetRegistered)
         self.dataset_id = registered.dataset_id
         self.readers: dict[str, Reader] = {}
@@ -158,7 +158,7 @@ class Service(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(name=LIVING)
     def release(self, name: str) -> None:
-        self.machine.tell(ReleaseConsumer(consumer_id=self.readers[name].consumer_id), self.now)
+        self.machine.answer(ReleaseConsumer(consumer_id=self.readers[name].consumer_id), self.now)
         self.end(name)
 
     @precondition(lambda self: self.living())
@@ -183,7 +183,7 @@ class Service(RuleBasedStateMachine):
     def add_worker(self) -> None:
         if len(self.workers) < 3:
             address = f"host:{1 + self.machine.state.next_worker}"
-            reply = self.machine.tell(WorkerHello(endpoint=Endpoint(address=address)), self.now)
+            reply = self.machine.answer(WorkerHello(endpoint=Endpoint(address=address)), self.now)
             assert isinstance(reply, WorkerWelcome)
             self.workers.append(reply.worker_id)
 
@@ -202,7 +202,7 @@ class Service(RuleBasedStateMachine):
                 if reader.alive:
                     self.tell(reader, ConsumerHeartbeat(consumer_id=reader.consumer_id))
             for worker in self.workers:
-                news = self.machine.tell(WorkerHeartbeat(worker_id=worker), self.now)
+                news = self.machine.answer(WorkerHeartbeat(worker_id=worker), self.now)
                 assert isinstance(news, WorkerNews) and news.known
             self.machine.pass_time(self.now)
 
@@ -308,12 +308,12 @@ class Service(RuleBasedStateMachine):
             consumer=name,
             resumed=None if state is None else state.spans,
         )
-        reply = self.machine.tell(message, self.now)
+        reply = self.machine.answer(message, self.now)
         assert isinstance(reply, EpochOpened), reply
         return Reader(reply.consumer_id, Past() if state is None else state.copy())
 
     def tell(self, reader: Reader, message: Lease | ConsumerHeartbeat) -> object:
-        reply = self.machine.tell(message, self.now)
+        reply = self.machine.answer(message, self.now)
         assert not isinstance(reply, Refused), "a reader that is heard of keeps its lease"
         return reply
 

@@ -208,7 +208,7 @@ def test_what_a_reader_had_was_given_again_where_it_ended_while_the_dispatcher_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     away: list[ReleaseConsumer] = []
-    reached = DispatcherClient._reached
+    reached = DispatcherClient._send_once
 
     def not_at_once(client: DispatcherClient, message: Any, seconds: float) -> Any:
         if isinstance(message, ReleaseConsumer) and not away:
@@ -216,7 +216,7 @@ def test_what_a_reader_had_was_given_again_where_it_ended_while_the_dispatcher_w
             raise dispatcher_client._NoAnswer("the dispatcher is away", ps.ServiceError)
         return reached(client, message, seconds)
 
-    monkeypatch.setattr(DispatcherClient, "_reached", not_at_once)
+    monkeypatch.setattr(DispatcherClient, "_send_once", not_at_once)
     with ps.service.DispatchServer() as dispatcher:
         worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
         with ps.service.WorkerServer(worker):
@@ -231,7 +231,7 @@ def test_a_dataset_was_unknown_to_a_dispatcher_that_was_started_anew_before_the_
 ) -> None:
     servers = [ps.service.DispatchServer()]
     port = int(servers[0].target.rpartition(":")[2])
-    reached = DispatcherClient._reached
+    reached = DispatcherClient._send_once
 
     def after_a_restart(client: DispatcherClient, message: Any, seconds: float) -> Any:
         if isinstance(message, OpenEpoch) and len(servers) == 1:
@@ -239,7 +239,7 @@ def test_a_dataset_was_unknown_to_a_dispatcher_that_was_started_anew_before_the_
             servers.append(ps.service.DispatchServer(ps.service.DispatcherConfig(port=port)))
         return reached(client, message, seconds)
 
-    monkeypatch.setattr(DispatcherClient, "_reached", after_a_restart)
+    monkeypatch.setattr(DispatcherClient, "_send_once", after_a_restart)
     worker = ps.service.WorkerConfig(dispatcher_address=servers[0].target.split("://")[1], heartbeat_seconds=0.1)
     with ps.service.WorkerServer(worker):
         job = ps.service.distribute("distributed_epoch", servers[0].target)

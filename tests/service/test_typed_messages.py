@@ -108,7 +108,7 @@ class Kept:
 
     def tell(self, message: Any, now: float) -> None:
         before, number = msgspec.msgpack.encode(self.machine.state), self.journal.number
-        reply = self.machine.tell(message, now)
+        reply = self.machine.answer(message, now)
         msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=FromDispatcher)
         if isinstance(reply, Refused):
             assert (msgspec.msgpack.encode(self.machine.state), self.journal.number) == (before, number)
@@ -133,7 +133,7 @@ def test_no_message_makes_a_journal_that_cannot_be_read(data: st.DataObject) -> 
                 kept.tell(typed.sent(message, ToDispatcher), float(now))
             if data.draw(st.integers(0, 9)) == 0:
                 kept.machine.pass_time(now + data.draw(st.sampled_from([1.0, 20.0, 1000.0, 5000.0])))
-        kept.machine.tell(GetStatus(), 20.0)
+        kept.machine.answer(GetStatus(), 20.0)
         stopping = kept.machine.state.stopping
         found = kept.found_again()
         assert msgspec.msgpack.encode(msgspec.structs.replace(found, stopping=stopping)) == msgspec.msgpack.encode(
@@ -147,7 +147,7 @@ def test_a_state_of_passes_that_an_epoch_does_not_have_is_refused_and_written_no
         Span(pass_number=3, start=0, stop=0, more=2),
         Span(pass_number=3, start=0, stop=4),
     ):
-        reply = kept.machine.tell(opening("j", 1, resumed=[span]), 0.0)
+        reply = kept.machine.answer(opening("j", 1, resumed=[span]), 0.0)
         assert isinstance(reply, Refused) and "which this epoch does not have: it has 1 passes" in reply.reason
     assert kept.found_again().jobs == {}
 
@@ -157,7 +157,7 @@ def test_what_does_not_apply_is_refused_and_changes_nothing(
 ) -> None:
     kept.tell(RegisterDataset(definition=b"x", info=INFO, dataset_id="d"), 0.0)
     monkeypatch.setattr("penstock.service.dispatcher.machine.opening.check_past", lambda past, parts: None)
-    reply = kept.machine.tell(opening("j", 1, resumed=[Span(pass_number=3, start=0, stop=4)]), 0.0)
+    reply = kept.machine.answer(opening("j", 1, resumed=[Span(pass_number=3, start=0, stop=4)]), 0.0)
     assert isinstance(reply, Refused)
     assert reply.reason == "this OpenEpoch asks for what does not apply: IndexError('list index out of range')"
     assert "a OpenEpoch asks for what does not apply" in caplog.text
@@ -168,7 +168,7 @@ def test_what_does_not_apply_is_refused_and_changes_nothing(
 @pytest.mark.parametrize("value", [-3, (1 << 62) + 1])
 def test_a_dataset_of_an_impossible_length_is_refused(kept: Kept, field: str, value: int) -> None:
     info = msgspec.structs.replace(INFO, **{field: value})
-    reply = kept.machine.tell(RegisterDataset(definition=b"x", info=info), 0.0)
+    reply = kept.machine.answer(RegisterDataset(definition=b"x", info=info), 0.0)
     assert isinstance(reply, Refused) and f"a dataset's {field} is a number up to 2**62" in reply.reason
 
 
@@ -177,6 +177,6 @@ def test_a_specification_that_is_nested_too_deeply_is_refused(kept: Kept) -> Non
     for _ in range(150):
         deep = [deep]
     info = msgspec.structs.replace(INFO, element_spec=deep)
-    reply = kept.machine.tell(RegisterDataset(definition=b"x", info=info), 0.0)
+    reply = kept.machine.answer(RegisterDataset(definition=b"x", info=info), 0.0)
     assert isinstance(reply, Refused) and "nested more than 100 deep" in reply.reason
     assert ps.InvalidArgumentError.__name__ == reply.kind

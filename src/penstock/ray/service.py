@@ -60,7 +60,7 @@ class RayService:
         self._thread.start()
 
     def status(self) -> Status:
-        """What it does, as `ps.service.status` tells."""
+        """What it does, as `ps.service.status` returns it."""
         return status(self.target)
 
     def scale(self, num_workers: int) -> None:

@@ -106,7 +106,7 @@ class _Check:
 
     def run(self, worker_counts: Sequence[int], kills: int) -> list[Difference]:
         with iter(self._fresh_dataset()) as elements:
-            self._expected = [_digest(element) for element in self._counted(elements, "in process")]
+            self._expected = [_digest(element) for element in self._reporting_progress(elements, "in process")]
         self._say(f"in process: {len(self._expected)} elements")
         with iter(self._fresh_dataset()) as again:
             self._compare(_ONCE_MORE, again)
@@ -145,7 +145,7 @@ class _Check:
 
     def _compare(self, run: str, elements: Iterator[Any], position: int = 0) -> None:
         expected = iter(self._expected[position:])
-        for element in self._counted(elements, run, position):
+        for element in self._reporting_progress(elements, run, position):
             if _digest(element) != next(expected, None):
                 self._differ(run, position, _shown(element))
                 return
@@ -163,7 +163,7 @@ class _Check:
         self._differences.append(Difference(run, position, expected, found))
         self._say(f"{run}: DIFFERENT from element {position} on")
 
-    def _counted(self, elements: Iterator[Any], run: str, position: int = 0) -> Iterator[Any]:
+    def _reporting_progress(self, elements: Iterator[Any], run: str, position: int = 0) -> Iterator[Any]:
         """The elements up to the limit, reporting progress every few seconds."""
         said = time.monotonic()
         for element in islice(elements, self._limit - position):

@@ -63,7 +63,7 @@ class Hub:
             for ready in wait(list(connections)):
                 assert isinstance(ready, Connection)
                 worker = connections[ready]
-                message, data = _received(ready, worker)
+                message, data = _receive_from(ready, worker)
                 if ready.closed:
                     del connections[ready]
                 if isinstance(message, WorkerLeft):
@@ -103,7 +103,7 @@ def _limit_silence(connection: Connection, seconds: float) -> None:
     set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
-def _received(connection: Connection, worker: int) -> tuple[Message, bytes]:
+def _receive_from(connection: Connection, worker: int) -> tuple[Message, bytes]:
     """A worker's next message; if its connection has ended, close it and report that the worker was lost."""
     try:
         data = connection.recv_bytes(MAXIMUM_BYTES)

@@ -129,10 +129,10 @@ def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShard:
 
 def _in_order(node: Node) -> Node:
     """The dataset in an order that is the same on every worker."""
-    return rewritten(node, _reordered)
+    return rewritten(node, _ordered_or_refused)
 
 
-def _reordered(node: Node) -> Node | None:
+def _ordered_or_refused(node: Node) -> Node | None:
     ordered = node.in_order()
     if ordered is None:
         raise InvalidArgumentError(

@@ -145,10 +145,10 @@ def _run_in_lockstep(evaluations: list[Evaluation]) -> list[list[Any]]:
                 f"returned while replica {more} called it once more; their slices differ in size: does a branch depend "
                 "on that?"
             )
-        received = _combined(list(brought.values()))
+        received = _combine_collective(list(brought.values()))
 
 
-def _combined(meetings: list[CollectiveCall]) -> list[list[Any]]:
+def _combine_collective(meetings: list[CollectiveCall]) -> list[list[Any]]:
     """The result of a collective for each replica."""
     first = meetings[0]
     kind = first.equation.primitive

@@ -71,7 +71,7 @@ class _TracedSteps:
 
     def run(self, written: list[Any], read: list[Any], count: Any, given: list[Any], batches: list[list[Any]]) -> Any:
         """State and results, the new values of the variables, and the largest differences."""
-        columns = [jnp.stack([self._own(leaf) for leaf in column]) for column in zip(*batches, strict=True)]
+        columns = [jnp.stack([self._own_row(leaf) for leaf in column]) for column in zip(*batches, strict=True)]
 
         def step(number: Any, values: list[Any], leaves: list[Any]) -> Any:
             batch = [lax.dynamic_index_in_dim(column, number, keepdims=False) for column in columns]
@@ -87,7 +87,7 @@ class _TracedSteps:
             )
             return values, leaves, results, jax.tree.map(jnp.maximum, largest, differences)
 
-        leaves = [self._own(leaf) for leaf in given]
+        leaves = [self._own_row(leaf) for leaf in given]
         *_, result, differences = jax.eval_shape(step, 0, written, leaves)
         self._check_rows([*written, *read], leaves, columns, result)
         results = jax.tree.map(lambda leaf: jnp.zeros((self.steps, *leaf.shape), leaf.dtype), result)
@@ -120,7 +120,7 @@ class _TracedSteps:
                     "drop_remainder=True), or strategy.run for each step; or return sums"
                 )
 
-    def _own(self, leaf: Any) -> Any:
+    def _own_row(self, leaf: Any) -> Any:
         return leaf if self.replicas == 1 else leaf[0]
 
 

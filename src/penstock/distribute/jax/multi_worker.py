@@ -75,16 +75,16 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
         check_weights: bool = False,
     ) -> None:
-        cluster = _cluster(coordinator_address, num_workers, worker_index)
+        cluster = _cluster_to_join(coordinator_address, num_workers, worker_index)
         if cluster is not None and cluster.num_workers != 1 and not jax.distributed.is_initialized():
-            _join(cluster, local_device_ids)
+            _join_cluster(cluster, local_device_ids)
         devices = sorted(self._all_devices(), key=lambda device: (device.process_index, device.id))
         counts = Counter(device.process_index for device in devices)
         if len(set(counts.values())) > 1:
             each = [counts[number] for number in sorted(counts)]
             raise InvalidArgumentError(f"every worker must have the same number of devices, got {each}")
         workers = StrategyWorkers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
-        control = _connected(cluster, workers, failure_timeout_seconds) if workers.count > 1 else None
+        control = _open_channel(cluster, workers, failure_timeout_seconds) if workers.count > 1 else None
         super().__init__(devices, workers, control, check_weights)
 
     def _all_devices(self) -> list[jax.Device]:
@@ -118,7 +118,9 @@ class TPUStrategy(MultiWorkerMirroredStrategy):
             ) from error
 
 
-def _cluster(coordinator_address: str | None, num_workers: int | None, worker_index: int | None) -> Cluster | None:
+def _cluster_to_join(
+    coordinator_address: str | None, num_workers: int | None, worker_index: int | None
+) -> Cluster | None:
     """What this process is a part of; None if that is what JAX knows already, or if there is nothing to know."""
     connected = jax.distributed.is_initialized()
     given = any(value is not None for value in (coordinator_address, num_workers, worker_index))
@@ -133,7 +135,7 @@ def _cluster(coordinator_address: str | None, num_workers: int | None, worker_in
     return cloud_tpu(os.environ) if cluster is None and not connected else cluster
 
 
-def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
+def _join_cluster(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
     """Let this process join the cluster."""
     if local_device_ids is None and cluster.local_index is not None:
         local_device_ids = [cluster.local_index]  # as JAX, where a launcher starts a process for each device
@@ -156,7 +158,7 @@ def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
         ) from error
 
 
-def _connected(cluster: Cluster | None, workers: StrategyWorkers, failure_timeout_seconds: float) -> Control:
+def _open_channel(cluster: Cluster | None, workers: StrategyWorkers, failure_timeout_seconds: float) -> Control:
     """This worker's end of a new control channel; worker 0 tells the others how to reach it."""
     address = b""
     if workers.index == 0:

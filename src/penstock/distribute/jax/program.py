@@ -111,9 +111,9 @@ class MeshReplica(ReplicaContext):
 
     def all_gather(self, value: Any, axis: int) -> Any:
         checked_axis("all_gather", axis)
-        return jax.tree.map(lambda leaf: self._gathered(leaf, axis), value)
+        return jax.tree.map(lambda leaf: self._gather_as_sum(leaf, axis), value)
 
-    def _gathered(self, leaf: Any, axis: int) -> Any:
+    def _gather_as_sum(self, leaf: Any, axis: int) -> Any:
         """All gather as a sum of zero-padded values, because ragged steps support sums and extremes only."""
         wide = _widened("all_gather", leaf)
         check_axes("all_gather", (wide,), (axis,))
@@ -175,16 +175,16 @@ class Call:
         context = MeshReplica(self.replicas, has_rows=all(0 not in jnp.shape(leaf) for leaf in leaves))
         with replica_scope(context):
             if self.framework is None:
-                return self._called(args, kwargs), [], None
+                return self._call_user_function(args, kwargs), [], None
             written = self.touched.written
             variables = [*written, *self.touched.read]
             with self.framework.with_values(variables, values, context.replica_id_in_sync_group) as lent:
-                result = self._called(args, kwargs)
+                result = self._call_user_function(args, kwargs)
             merged = self.framework.merged(lent, written, values[: len(written)], context)
             equal = [merged[index] for index in self.replicated] if self.check_weights else []
             return result, merged, jnp.stack([_difference(value) for value in equal]) if equal else None
 
-    def _called(self, args: Any, kwargs: Any) -> Any:
+    def _call_user_function(self, args: Any, kwargs: Any) -> Any:
         try:
             return jax.tree.map(_output, self.fn()(*args, **kwargs))
         except jax.errors.JAXTypeError as error:

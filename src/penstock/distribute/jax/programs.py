@@ -68,7 +68,7 @@ class Programs:
             if call.framework is not None or donated:
                 given_away = _donated_leaves(call, donated)
                 program = spmd_program(call, self._placement.mesh, self._workers.replicas, given_away)
-            program = self._bound(program, call)
+            program = self._with_variables(program, call)
             if check is not None:
                 check(call, program, arguments)
             programs[key] = program
@@ -97,7 +97,7 @@ class Programs:
         if program is None:
             call, _ = self._call(loop.fn, signature, modes, arguments)
             program = many_steps_program(call, self._placement.mesh, self._workers.replicas, loop, state)
-            program = programs[key] = self._bound(program, call)
+            program = programs[key] = self._with_variables(program, call)
         return program, arguments
 
     def rely_on(self, fn: Function, assumptions: Assumptions) -> None:
@@ -134,10 +134,10 @@ class Programs:
     def _program_of(self, call: Call) -> Any:
         return spmd_program(call, self._placement.mesh, self._workers.replicas)
 
-    def _bound(self, program: Any, call: Call) -> Any:
+    def _with_variables(self, program: Any, call: Call) -> Any:
         if call.framework is None:
             return program
-        return StatefulProgram(program, call, call.framework, self._placement.on_all, _unchanged)
+        return StatefulProgram(program, call, call.framework, self._placement.on_all, _return_unchanged)
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form that it takes, on the devices."""
@@ -172,5 +172,5 @@ def _donated_leaves(call: Call, numbers: Sequence[int]) -> list[int]:
     return [number for number, own in enumerate(entering) if own]
 
 
-def _unchanged(value: Any) -> Any:
+def _return_unchanged(value: Any) -> Any:
     return value

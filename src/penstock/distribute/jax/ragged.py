@@ -74,7 +74,7 @@ class RaggedSteps:
         with jax.default_device(self.placement.local_devices[0]):
             program = programs.get(key)
             if program is None:
-                program = programs[key] = self._bound(calls, slices)
+                program = programs[key] = self._bind_variables(calls, slices)
             result = program(*slices)
         return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
 
@@ -83,7 +83,7 @@ class RaggedSteps:
         on_first: jax.Array = jax.device_put(array, self.placement.local_devices[0])
         return on_first
 
-    def _bound(self, calls: list[Call], slices: list[list[Any]]) -> Any:
+    def _bind_variables(self, calls: list[Call], slices: list[list[Any]]) -> Any:
         """The program of such a step, with the variables that the function uses."""
         placement = self.placement
 

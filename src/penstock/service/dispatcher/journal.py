@@ -76,7 +76,7 @@ class Journal:
         self._check_writers()
         if not self.found:
             self._create(first)
-        self._connection = self._opened()
+        self._connection = self._open_database()
         self.number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
         with self._keeping_write_ahead_log():
             self._make_private()
@@ -84,7 +84,7 @@ class Journal:
                 self._check_kind()
                 name = self._read_name()
                 self.state = self._read()
-            self._mark = self._marked(name)
+            self._mark = self._open_mark(name)
         self.name = name.hex()
 
     def write(self, state: State, updates: Sequence[Update]) -> None:
@@ -193,7 +193,7 @@ class Journal:
         files = [self.path.with_name(name) for name in names]
         return [path for path in files if path.exists()]
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_database(self) -> sqlite3.Connection:
         """Open the file and lock it against all other processes and connections."""
         with self._explaining():
             # Autocommit: this file begins transactions itself.
@@ -264,7 +264,7 @@ class Journal:
             "read already: bring the file back from a copy, or choose another work_dir to begin anew on purpose"
         )
 
-    def _marked(self, name: bytes) -> JournalMark:
+    def _open_mark(self, name: bytes) -> JournalMark:
         """Open the mark beside the journal, which must not name a later entry.
 
         Raises:

@@ -84,8 +84,8 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         return int(self._running().port)
 
     def status(self) -> Status:
-        """What it knows of its data workers, jobs and readers, as `ps.service.status` tells."""
-        return self._running().told_status()
+        """What it knows of its data workers, jobs and readers, as `ps.service.status` returns it."""
+        return self._running().status()
 
     def stop(self, *, drain: bool = False) -> None:
         """Stop listening. Without a `work_dir` its state is lost. A second call does nothing.
@@ -130,12 +130,12 @@ class _RunningDispatcher(GuardedServer):
         reply = self._answer(action.type, action.body)
         return [sealed(reply, self._entry())]
 
-    def told_status(self) -> Status:
+    def status(self) -> Status:
         """The answer to `GetStatus`."""
         with self._lock:
-            told = self._machine.tell(GetStatus(), time.monotonic())
-        assert isinstance(told, Status)
-        return told
+            status = self._machine.answer(GetStatus(), time.monotonic())
+        assert isinstance(status, Status)
+        return status
 
     def _answer(self, kind: str, body: Any) -> FromDispatcher:
         try:
@@ -150,7 +150,7 @@ class _RunningDispatcher(GuardedServer):
             known, message = unsealed(body, _decoder, "the dispatcher", "a process that asks it")
             with self._lock:
                 self._check_journal(known)
-                return self._machine.tell(message, time.monotonic())
+                return self._machine.answer(message, time.monotonic())
         except ProtocolError as error:
             self._complain("protocol", "%s", error)
             return refusal_of(InvalidArgumentError(str(error)))

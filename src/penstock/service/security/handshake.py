@@ -26,10 +26,10 @@ def tls_trouble(address: str, credentials: ClientCredentials, *, tls: bool) -> s
         tls: whether TLS was used.
     """
     # Try twice, because a server that is just ending hangs up too.
-    return _look(address, credentials, tls) and _look(address, credentials, tls)
+    return _try_handshake(address, credentials, tls) and _try_handshake(address, credentials, tls)
 
 
-def _look(address: str, credentials: ClientCredentials, tls: bool) -> str:
+def _try_handshake(address: str, credentials: ClientCredentials, tls: bool) -> str:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:

@@ -77,10 +77,10 @@ class UnauthenticatedConnections:
                 # Do not count a time in which this process was suspended, and could not answer calls.
                 waited, before = waited + min(now - before, _LOOK_SECONDS), now
                 if waited >= _LOOK_SECONDS or _resident_bytes(told) > memory + _GROWTH_BYTES:
-                    self._look(waited)
+                    self._check_connections(waited)
                     memory, waited = _resident_bytes(told), 0.0
 
-    def _look(self, seconds: float) -> None:
+    def _check_connections(self, seconds: float) -> None:
         """Check all connections; known ones are older by so many seconds."""
         shown, self._shown = self._shown, set()
         peers = {peer_of(peer) for peer in shown}

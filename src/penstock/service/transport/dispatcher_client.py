@@ -123,7 +123,7 @@ class DispatcherClient:
         warn_at, pause = begun + _WARN_SECONDS, _FIRST_PAUSE
         while True:
             try:
-                reply = self._reached(message, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
+                reply = self._send_once(message, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
             except _NoAnswer as no_answer:
                 now = time.monotonic()
                 if now >= begun + patience:
@@ -141,7 +141,7 @@ class DispatcherClient:
             check_answer(message, reply, self.address)
             return reply
 
-    def _reached(self, message: Message, seconds: float) -> Any:
+    def _send_once(self, message: Message, seconds: float) -> Any:
         """Send a message once, and return the answer if it comes in time.
 
         Raises:
@@ -156,7 +156,7 @@ class DispatcherClient:
         except Exception as error:  # a resolver's own
             reason = f"where the dispatcher is cannot be found out by {described(self._service)}: {error!r}"
             raise _NoAnswer(reason, ServiceError) from error
-        line, address = self._opened(place), place.address
+        line, address = self._open_line(place), place.address
         body = sealed(message, self._known)
         try:
             line.show_token(len(body), seconds)
@@ -186,7 +186,7 @@ class DispatcherClient:
         reason = f"the dispatcher at {address} cannot be reached: {wrong}"
         return _NoAnswer(reason, ServiceError) if self._reached_before else ServiceError(reason)
 
-    def _opened(self, place: Place) -> Line:
+    def _open_line(self, place: Place) -> Line:
         """The line to that place. It is closed if it leads to another one, where the dispatcher was before."""
         with self._lock:
             if self._closed.is_set():

@@ -84,7 +84,7 @@ class FlightServer(GuardedServer):
         first = next(stream, None)
         if first is None:
             raise flight.FlightUnavailableError("the worker was stopped")
-        return flight.GeneratorStream(first[0].schema, _chained(first, stream))
+        return flight.GeneratorStream(first[0].schema, _prepend(first, stream))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         """Flight's call for anything else: `ALIVE` is answered with nothing."""
@@ -131,7 +131,7 @@ class FlightServer(GuardedServer):
         thread.join(_STOP_SECONDS)
 
 
-def _chained(first: Any, rest: _Stream) -> _Stream:
+def _prepend(first: Any, rest: _Stream) -> _Stream:
     try:
         yield first
         yield from rest

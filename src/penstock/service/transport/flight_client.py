@@ -82,19 +82,19 @@ class FlightConnection:
                 raise self._lost(None)
             _watch.add(self)
         opening = OpeningCall(partial(self._first_frame, flight.Ticket(msgspec.msgpack.encode(request))))
-        with self._watched(opening):
+        with self._cancel_if_silent(opening):
             return opening.reader()
 
     def _first_frame(self, ticket: flight.Ticket) -> flight.FlightStreamReader:
         if not self._reached:
-            with self._explained(UnreachedDataWorkerError):
+            with self._translating_errors(UnreachedDataWorkerError):
                 self._check_alive()
             self._reached = True
         return self._line.client.do_get(ticket, self._line.options())
 
     def _next(self, reader: flight.FlightStreamReader) -> Answer:
         try:
-            with self._watched(reader):
+            with self._cancel_if_silent(reader):
                 received = reader.read_chunk()
         except StopIteration:
             raise LostDataWorkerError(f"the worker at {self._address} was stopped") from None
@@ -109,7 +109,7 @@ class FlightConnection:
         return message  # type: ignore[no-any-return]  # msgspec's decoder of a union has no type
 
     @contextmanager
-    def _watched(self, call: "flight.FlightStreamReader | OpeningCall") -> Iterator[None]:
+    def _cancel_if_silent(self, call: "flight.FlightStreamReader | OpeningCall") -> Iterator[None]:
         """End a call if the worker is silent during it, or the connection is closed."""
         with self._lock:
             if self._closed.is_set():
@@ -117,14 +117,14 @@ class FlightConnection:
                 raise self._lost(None)
             self._waiting[call] = time.monotonic()
         try:
-            with self._explained(LostDataWorkerError):
+            with self._translating_errors(LostDataWorkerError):
                 yield
         finally:
             with self._lock:
                 del self._waiting[call]
 
     @contextmanager
-    def _explained(self, kind: type[LostDataWorkerError]) -> Iterator[None]:
+    def _translating_errors(self, kind: type[LostDataWorkerError]) -> Iterator[None]:
         """Turn errors of Flight into errors of the service: `kind`, if the worker may have died."""
         try:
             yield

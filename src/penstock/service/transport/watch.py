@@ -45,7 +45,7 @@ class Watch:
 
     def _run(self) -> None:
         while self._wait():
-            self._look()
+            self._check_lines()
 
     def _wait(self) -> bool:
         with self._changed:
@@ -53,7 +53,7 @@ class Watch:
             self._runs = bool(self._lines)
             return self._runs
 
-    def _look(self) -> None:
+    def _check_lines(self) -> None:
         with self._changed:
             lines = list(self._lines)
         for line in lines:

@@ -53,7 +53,7 @@ def check_answer(message: Message, reply: object, dispatcher: str) -> None:
     """
     expected, check = _ANSWERS[type(message)]
     try:
-        _need(isinstance(reply, expected), f"a {expected.__name__} was expected, got a {type(reply).__name__}")
+        _require(isinstance(reply, expected), f"a {expected.__name__} was expected, got a {type(reply).__name__}")
         if check is not None:
             check(message, reply)
     except _Wrong as wrong:
@@ -62,68 +62,68 @@ def check_answer(message: Message, reply: object, dispatcher: str) -> None:
         ) from None
 
 
-def _need(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise _Wrong(otherwise)
 
 
 def _found(message: GetDataset, reply: DatasetFound) -> None:
     _check_info(reply.info)
-    _need(bool(reply.definition) or not message.with_definition, "a dataset without a definition")
+    _require(bool(reply.definition) or not message.with_definition, "a dataset without a definition")
 
 
 def _check_info(info: DatasetInfo) -> None:
-    _need(-2 <= info.length <= _FARTHEST, f"a dataset with {info.length} positions")
-    _need(-2 <= info.cardinality <= _FARTHEST, f"a dataset with {info.cardinality} elements")
+    _require(-2 <= info.length <= _FARTHEST, f"a dataset with {info.length} positions")
+    _require(-2 <= info.cardinality <= _FARTHEST, f"a dataset with {info.cardinality} elements")
 
 
 def _opened(message: OpenEpoch, reply: EpochOpened) -> None:
     parameters = message.parameters
     leased = bool(message.job_name) and not parameters.num_consumers and not parameters.cross_trainer
-    _need(reply.consumer_id >= 0, f"a reader with the number {reply.consumer_id}")
-    _need(reply.epoch == message.epoch, f"epoch {reply.epoch} instead of {message.epoch}")
-    _need(reply.leased == leased, f"a reader that is to {'lease' if reply.leased else 'own'} its positions")
+    _require(reply.consumer_id >= 0, f"a reader with the number {reply.consumer_id}")
+    _require(reply.epoch == message.epoch, f"epoch {reply.epoch} instead of {message.epoch}")
+    _require(reply.leased == leased, f"a reader that is to {'lease' if reply.leased else 'own'} its positions")
     _check_passes(reply.passes)
     _check_workers(reply.workers)
     rounds = reply.rounds
-    _need(not rounds or parameters.num_consumers > 0, f"rounds {rounds} of what has none")
-    _need(len(rounds) in (0, len(reply.passes)), f"{len(rounds)} rounds of {len(reply.passes)} passes")
-    _need(all(0 <= done < _FARTHEST for done in rounds), f"rounds {rounds}")
-    _need(0 <= reply.turn <= len(reply.passes), f"the turn of pass {reply.turn} of {len(reply.passes)}")
+    _require(not rounds or parameters.num_consumers > 0, f"rounds {rounds} of what has none")
+    _require(len(rounds) in (0, len(reply.passes)), f"{len(rounds)} rounds of {len(reply.passes)} passes")
+    _require(all(0 <= done < _FARTHEST for done in rounds), f"rounds {rounds}")
+    _require(0 <= reply.turn <= len(reply.passes), f"the turn of pass {reply.turn} of {len(reply.passes)}")
 
 
 def _news(message: ConsumerHeartbeat, reply: ConsumerNews) -> None:
     _check_passes(reply.passes or ())
     _check_workers(reply.workers)
-    _need(set(reply.left) <= {*message.lost_workers}, f"of workers {reply.left}, which it was not asked about")
+    _require(set(reply.left) <= {*message.lost_workers}, f"of workers {reply.left}, which it was not asked about")
 
 
 def _check_passes(passes: Iterable[PassInfo]) -> None:
     for number, info in enumerate(passes):
-        _need(info.number == number, f"pass {info.number} in the place of pass {number}")
-        _need(-2 <= info.length <= _FARTHEST, f"a pass of {info.length} positions")
-        _need(0 <= info.shard_index < info.num_shards, f"shard {info.shard_index} of {info.num_shards}")
+        _require(info.number == number, f"pass {info.number} in the place of pass {number}")
+        _require(-2 <= info.length <= _FARTHEST, f"a pass of {info.length} positions")
+        _require(0 <= info.shard_index < info.num_shards, f"shard {info.shard_index} of {info.num_shards}")
 
 
 def _check_workers(workers: Iterable[WorkerInfo]) -> None:
     seen: set[int] = set()
     for worker in workers:
-        _need(worker.worker_id >= 0 and worker.worker_id not in seen, f"two workers with the id {worker.worker_id}")
+        _require(worker.worker_id >= 0 and worker.worker_id not in seen, f"two workers with the id {worker.worker_id}")
         seen.add(worker.worker_id)
 
 
 def _leased(message: Lease, reply: Leased) -> None:
     spans = reply.spans
     for span in spans:
-        _need(_is_span(span), f"no span of a pass: {span!r}")
-    _need(not spans or message.positions > 0, "positions, and it was asked for none")
-    _need(not spans or not reply.ended, "positions of an epoch that has ended")
+        _require(_is_span(span), f"no span of a pass: {span!r}")
+    _require(not spans or message.positions > 0, "positions, and it was asked for none")
+    _require(not spans or not reply.ended, "positions of an epoch that has ended")
     ordered = sorted(spans, key=lambda span: (span.pass_number, span.first))
     for one, other in pairwise(ordered):
-        _need(one.pass_number < other.pass_number or one.end <= other.first, f"{one!r} and {other!r}, which overlap")
-    _need(0 <= reply.retry_after <= _LONGEST_PAUSE, f"a pause of {reply.retry_after} s")
+        _require(one.pass_number < other.pass_number or one.end <= other.first, f"{one!r} and {other!r}, which overlap")
+    _require(0 <= reply.retry_after <= _LONGEST_PAUSE, f"a pause of {reply.retry_after} s")
     answered = bool(spans) or reply.ended or reply.retry_after > 0 or message.positions <= 0
-    _need(answered, "neither positions nor an end nor a pause")
+    _require(answered, "neither positions nor an end nor a pause")
 
 
 def _is_span(span: Span) -> bool:
@@ -132,8 +132,8 @@ def _is_span(span: Span) -> bool:
 
 
 def _welcome(message: WorkerHello, reply: WorkerWelcome) -> None:
-    _need(reply.worker_id >= 0, f"a worker with the number {reply.worker_id}")
-    _need(0 < reply.heartbeat_seconds <= _LONGEST_INTERVAL, f"a report every {reply.heartbeat_seconds} s")
+    _require(reply.worker_id >= 0, f"a worker with the number {reply.worker_id}")
+    _require(0 < reply.heartbeat_seconds <= _LONGEST_INTERVAL, f"a report every {reply.heartbeat_seconds} s")
 
 
 def _status(message: GetStatus, reply: Status) -> None:
@@ -141,7 +141,7 @@ def _status(message: GetStatus, reply: Status) -> None:
     for line in lines:
         for name in line.__struct_fields__:
             value = getattr(line, name)
-            _need(not isinstance(value, float) or 0 <= value < inf, f"{name} of {value}")
+            _require(not isinstance(value, float) or 0 <= value < inf, f"{name} of {value}")
 
 
 _ANSWERS: Final[dict[type[Message], tuple[type[Message], Callable[[Any, Any], None] | None]]] = {

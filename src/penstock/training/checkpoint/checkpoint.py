@@ -238,13 +238,13 @@ class Checkpoint:
         if not self._under_way:
             return
         try:
-            self._workers.call("checkpoint.wait", self._finished)
+            self._workers.call("checkpoint.wait", self._wait_for_write)
         except Exception:
             self._under_way = False
             raise
         self._under_way = False  # not after Ctrl-C, which does not end the writing
 
-    def _finished(self) -> tuple[None, None]:
+    def _wait_for_write(self) -> tuple[None, None]:
         self._writer.wait()
         return None, None
 

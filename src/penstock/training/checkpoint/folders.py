@@ -149,32 +149,32 @@ class LocalFolder(Folder):
             return 0
 
     def exists(self, name: str) -> bool:
-        return os.path.lexists(self._at(name))
+        return os.path.lexists(self._path_to(name))
 
     def is_file(self, name: str) -> bool:
         return (self._path / name).is_file()
 
     def is_complete(self, name: str) -> bool:
-        return not name.endswith(UNFINISHED) and (self._at(name) / INDEX).is_dir()
+        return not name.endswith(UNFINISHED) and (self._path_to(name) / INDEX).is_dir()
 
     def is_taken(self, name: str) -> bool:
         return os.path.lexists(self._path / name) and not self.is_complete(name)
 
     def current_path(self, name: str) -> str:
-        return str(self._at(name))
+        return str(self._path_to(name))
 
     def written(self, name: str) -> float:
         try:
-            return self._at(name).stat().st_mtime_ns
+            return self._path_to(name).stat().st_mtime_ns
         except FileNotFoundError:  # another process has deleted it meanwhile
             return -1
 
     def index(self, name: str) -> bytes:
-        return (self._at(name) / INDEX_FILE).read_bytes()
+        return (self._path_to(name) / INDEX_FILE).read_bytes()
 
     @contextmanager
     def reading(self, name: str, arrays: Collection[str] | None) -> Iterator[Path]:
-        yield self._at(name)
+        yield self._path_to(name)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
@@ -202,7 +202,7 @@ class LocalFolder(Folder):
         self._remove(Path(f"{path}{UNFINISHED}"))
 
     def delete(self, name: str) -> None:
-        self._remove(self._at(name))
+        self._remove(self._path_to(name))
 
     def clear(self, own: Callable[[str], bool]) -> None:
         for entry in os.listdir(self._path):
@@ -214,7 +214,7 @@ class LocalFolder(Folder):
             else:
                 (self._path / entry).rename(self._path / name)
 
-    def _at(self, name: str) -> Path:
+    def _path_to(self, name: str) -> Path:
         path, new = self._path / name, self._path / f"{name}{REPLACEMENT}"
         return path if os.path.lexists(path) or not os.path.lexists(new) else new
 

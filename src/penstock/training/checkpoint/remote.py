@@ -65,33 +65,33 @@ class RemoteFolder(Folder):
         return 0
 
     def exists(self, name: str) -> bool:
-        return bool(self._system.exists(self._of(self._at(name))))
+        return bool(self._system.exists(self._join(self._path_to(name))))
 
     def is_file(self, name: str) -> bool:
-        return bool(self._system.isfile(self._of(name)))
+        return bool(self._system.isfile(self._join(name)))
 
     def is_complete(self, name: str) -> bool:
-        return self._has_index(self._at(name))
+        return self._has_index(self._path_to(name))
 
     def is_taken(self, name: str) -> bool:
         return False  # what has no index there was left by a save that was killed
 
     def current_path(self, name: str) -> str:
-        return self.path_of(self._at(name))
+        return self.path_of(self._path_to(name))
 
     def written(self, name: str) -> float:
         try:
-            return float(self._system.modified(self._of(self._at(name), INDEX_FILE)).timestamp())
+            return float(self._system.modified(self._join(self._path_to(name), INDEX_FILE)).timestamp())
         except (FileNotFoundError, NotImplementedError):
             return -1
 
     def index(self, name: str) -> bytes:
-        return bytes(self._system.cat_file(self._of(self._at(name), INDEX_FILE)))
+        return bytes(self._system.cat_file(self._join(self._path_to(name), INDEX_FILE)))
 
     @contextmanager
     def reading(self, name: str, arrays: Collection[str] | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="penstock-checkpoint-") as directory:
-            remote, local = self._of(self._at(name)), Path(directory, name)
+            remote, local = self._join(self._path_to(name)), Path(directory, name)
             if arrays is None or not copy_arrays(self._system, remote, local, arrays):
                 self._system.get(f"{remote}/", f"{local}/", recursive=True)
             yield local
@@ -113,11 +113,11 @@ class RemoteFolder(Folder):
         files = [str(file.relative_to(local)) for file in sorted(local.rglob("*")) if file.is_file()]
         for file in files:
             if file != INDEX_FILE:
-                self._system.put_file(str(local / file), self._of(entry, file))
-        self._system.put_file(str(local / INDEX_FILE), self._of(entry, INDEX_FILE))
+                self._system.put_file(str(local / file), self._join(entry, file))
+        self._system.put_file(str(local / INDEX_FILE), self._join(entry, INDEX_FILE))
 
     def delete(self, name: str) -> None:
-        self._remove(self._at(name))
+        self._remove(self._path_to(name))
 
     def clear(self, own: Callable[[str], bool]) -> None:
         for entry in self._entries():
@@ -125,20 +125,20 @@ class RemoteFolder(Folder):
             if own(name) and (not self._has_index(entry) or entry != name and self._has_index(name)):
                 self._remove(entry)
 
-    def _at(self, name: str) -> str:
+    def _path_to(self, name: str) -> str:
         new = f"{name}{REPLACEMENT}"
         return name if self._has_index(name) or not self._has_index(new) else new
 
     def _has_index(self, entry: str) -> bool:
-        return bool(self._system.isfile(self._of(entry, INDEX_FILE)))
+        return bool(self._system.isfile(self._join(entry, INDEX_FILE)))
 
     def _remove(self, entry: str) -> None:
         try:
             if self._has_index(entry):
-                self._system.rm_file(self._of(entry, INDEX_FILE))
-            self._system.rm(self._of(entry), recursive=True)
+                self._system.rm_file(self._join(entry, INDEX_FILE))
+            self._system.rm(self._join(entry), recursive=True)
         except OSError as error:
             raise StorageError(f"the checkpoint {self.path_of(entry)} cannot be deleted: {error}") from error
 
-    def _of(self, *names: str) -> str:
+    def _join(self, *names: str) -> str:
         return posixpath.join(self._path, *names)

@@ -80,7 +80,7 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
                 f"model.{name}(dataset, ...) takes its other arguments by name: the second one is what a dataset "
                 "brings itself"
             )
-        inputs = [_prepared(self, x, name, steps, kwargs, class_weight=kwargs.pop("class_weight", None))]
+        inputs = [_prepared_adapter(self, x, name, steps, kwargs, class_weight=kwargs.pop("class_weight", None))]
         data = kwargs.get("validation_data")
         if _is_ours(data):
             if data is x and isinstance(x, DatasetInput):
@@ -88,7 +88,7 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
                     "model.fit got one as_input(...) as its data and as validation_data, which are read in turn: make "
                     "two of them"
                 )
-            inputs.append(_prepared(self, data, "evaluate", "validation_steps", kwargs))
+            inputs.append(_prepared_adapter(self, data, "evaluate", "validation_steps", kwargs))
             kwargs["validation_data"] = inputs[-1]
         with _read_by(self, list(map(feed_of, inputs))):
             return original(self, inputs[0], **kwargs)
@@ -172,7 +172,7 @@ def _is_ours(data: Any) -> bool:
     return isinstance(data, (Dataset, DistributedDataset, DatasetInput))
 
 
-def _prepared(
+def _prepared_adapter(
     model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any], class_weight: Any = None
 ) -> DatasetInput:
     """The adapter for some data, prepared for a model."""

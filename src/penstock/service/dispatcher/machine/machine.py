@@ -84,7 +84,7 @@ class Machine:
         """Whether nobody needs the dispatcher any more."""
         return self.state.may_end
 
-    def tell(self, message: ToDispatcher, now: float) -> FromDispatcher:
+    def answer(self, message: ToDispatcher, now: float) -> FromDispatcher:
         """Carry out a message, and return the answer. One that cannot be carried out is refused, and changes nothing.
 
         Args:
