@@ -12,11 +12,13 @@ from penstock.training.keras.import_hook import check_jax, chosen_backend
 
 
 def __getattr__(name: str) -> Any:
-    """`run`, imported with all that it needs when it is first asked for (PEP 562).
+    """`run` and `service_on_ray`, imported with all that they need when they are first asked for (PEP 562).
 
     Raises:
         InvalidArgumentError: the user has chosen another backend of Keras than JAX.
     """
+    if name == "service_on_ray":
+        return import_module("penstock.demo.on_ray").service_on_ray
     if name != "run":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check_jax("the demo", chosen_backend())  # before the import, which could lack that backend's packages

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 import penstock as ps
+from penstock import demo
 from penstock.demo.data import Images, load
 from penstock.demo.settings import DemoError, DemoSettings
 
@@ -199,7 +199,7 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
     """
     if settings.engine == "ray":
         # Before JAX starts threads: Ray forks this process to start its own.
-        with import_module("penstock.demo.on_ray").service_on_ray(_SERVICE_WORKERS) as service:
+        with demo.service_on_ray(_SERVICE_WORKERS) as service:
             _run(settings, say, service)
     else:
         _run(settings, say, None)
