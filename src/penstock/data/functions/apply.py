@@ -72,6 +72,27 @@ def note(error: BaseException, node: Node, element: object) -> None:
     error.add_note(f"penstock: in {node.where()}, element {element}")
 
 
+def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
+    """The node of the dataset that the user's function of `node` returns; `call` calls it for an element or a window.
+
+    Raises:
+        InvalidTypeError: it returned something else.
+        Exception: what it raised, with a note that names `element`.
+    """
+    try:
+        dataset = call()
+    except failures() as error:
+        note(error, node, element)
+        raise
+    made = getattr(dataset, "node", None)
+    if not isinstance(made, Node):
+        raise InvalidTypeError(
+            f"{node.where()}: the function must return a ps.Dataset, got {dataset!r:.200}: make one by "
+            "ps.Dataset.from_tensor_slices(...)"
+        )
+    return made
+
+
 def map_rows(
     run: Run,
     node: Node,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,25 @@ class Promise:
         """The error of a leaf, by its number, that is not as promised."""
         path = self.structure.paths()[number]
         return _broken(f"{self.leaves[number]}{' at ' + path if path else ''}, got {spec_of_leaf(leaf)}")
+
+
+class PromisedResults:
+    """What a node says of its function's results, which `output_signature` may promise."""
+
+    output_signature: Any
+
+    @property
+    def spec(self) -> Any:
+        return self.output_signature
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.output_signature is None
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """What the results are checked against; None if nothing is promised."""
+        return Promise.of(self.output_signature)
 
 
 def _broken(what: str) -> ElementError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from penstock.data.functions.apply import (
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
-from penstock.data.functions.promise import Promise
+from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
@@ -38,7 +38,7 @@ _TRUTH_VALUES: Final = {bool, np.bool_}
 
 
 @node_class
-class Map(OneInput):
+class Map(PromisedResults, OneInput):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
     name: ClassVar[str] = "map"
@@ -77,19 +77,6 @@ class Map(OneInput):
     @property
     def cardinality(self) -> int:
         return self.input.cardinality
-
-    @property
-    def spec(self) -> Any:
-        return self.output_signature
-
-    @cached_property
-    def promise(self) -> Promise | None:
-        """What results are checked against."""
-        return Promise.of(self.output_signature)
-
-    @property
-    def spec_from_call(self) -> bool:
-        return self.output_signature is None
 
     @property
     def indexable(self) -> bool:

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from penstock.data.block import Block
-from penstock.data.functions.apply import call_rows, note
+from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.data.streams.turns import Turns
-from penstock.errors import InvalidTypeError
 from penstock.runtime.threads import failures
 
 _ROUNDS: Final = 32
@@ -82,18 +81,7 @@ class Interleave(OneInput):
         return replace(self, cycle_length=1, block_length=None, numbers_known=known)
 
     def dataset_of_element(self, element: Block, position: int) -> Node:
-        try:
-            dataset = next(call_rows(self.function, element))
-        except failures() as error:
-            note(error, self, position)
-            raise
-        node = getattr(dataset, "node", None)
-        if not isinstance(node, Node):
-            raise InvalidTypeError(
-                f"{self.where()}: the function must return a ps.Dataset, got {dataset!r:.200}: make one by "
-                "ps.Dataset.from_tensor_slices(...)"
-            )
-        return node
+        return dataset_node(self, lambda: next(call_rows(self.function, element)), position)
 
     def stream(self, run: Run, epoch: int) -> "InterleaveStream":
         return InterleaveStream(self, run, epoch)

@@ -10,11 +10,11 @@ import numpy as np
 
 from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import checked_rows, integer_key, note
+from penstock.data.functions.apply import checked_rows, dataset_node, integer_key, note
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, State, Stream
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.errors import ElementError
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import merged, with_open_axes
@@ -72,15 +72,7 @@ class GroupByWindow(OneInput):
 
     def dataset_of_window(self, key: int, window: Any) -> Node:
         """The dataset that the function makes of a window."""
-        try:
-            dataset = self.reduce_function(np.int64(key), window)
-        except failures() as error:
-            note(error, self, f"window of key {key}")
-            raise
-        node = getattr(dataset, "node", None)
-        if not isinstance(node, Node):
-            raise InvalidTypeError(f"{self.where()}: the function must return a ps.Dataset, got {dataset!r:.200}")
-        return node
+        return dataset_node(self, lambda: self.reduce_function(np.int64(key), window), f"window of key {key}")
 
     def stream(self, run: Run, epoch: int) -> "GroupByWindowStream":
         return GroupByWindowStream(self, run, epoch)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
-from functools import cached_property
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from penstock.data.block import Block, own
 from penstock.data.collecting import Collector, Unlike
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
-from penstock.data.functions.promise import Promise
+from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
@@ -25,7 +24,7 @@ from penstock.structure import flatten, map_structure
 
 
 @node_class
-class Scan(OneInput):
+class Scan(PromisedResults, OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
     name: ClassVar[str] = "scan"
@@ -43,19 +42,6 @@ class Scan(OneInput):
     @property
     def cardinality(self) -> int:
         return self.input.cardinality
-
-    @property
-    def spec(self) -> Any:
-        return self.output_signature
-
-    @cached_property
-    def promise(self) -> Promise | None:
-        """What outputs are checked against."""
-        return Promise.of(self.output_signature)
-
-    @property
-    def spec_from_call(self) -> bool:
-        return self.output_signature is None
 
     def stream(self, run: Run, epoch: int) -> "ScanStream":
         return ScanStream(self, run, epoch)
