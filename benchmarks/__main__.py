@@ -26,6 +26,7 @@ NAMES = (
     "distribute",
     "multi_worker",
     "preprocessing",
+    "transform",
     "training",
     "checkpoints",
     "service",

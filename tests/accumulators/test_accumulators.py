@@ -115,10 +115,10 @@ def test_positions_of_elements_have_results_of_their_own():
 @pytest.mark.slow
 def test_quantiles_of_many_values_are_within_the_stated_error():
     generator = np.random.default_rng(1)
-    values = generator.normal(size=1_500_000)
+    values = generator.normal(size=5_000_000)
     half = [Quantiles(), Quantiles()]
-    for number, start in enumerate(range(0, len(values), 50_000)):
-        half[number % 2].add(values[start : start + 50_000])
+    for number, start in enumerate(range(0, len(values), 250_000)):
+        half[number % 2].add(values[start : start + 250_000])
     half[0].merge(half[1])
     assert not half[0].exact
     found = half[0].result(1000)[1:-1]

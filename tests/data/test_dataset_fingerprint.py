@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.data.fingerprint import fingerprint
 
 
 def mapped(constant: int) -> ps.Dataset:
@@ -81,3 +82,18 @@ def test_what_exists_in_one_process_only_is_refused():
     lock = Lock()
     with pytest.raises(ps.InvalidTypeError, match="fingerprint: map.* in this process only"):
         ps.Dataset.range(3).map(lambda x: lock and x).fingerprint()
+
+
+def test_large_arrays_of_strings_have_one_fingerprint_for_equal_strings():
+    def rows(words):
+        return fingerprint(np.array(words, object))
+
+    words = [f"w{number}" for number in range(2000)]
+    assert rows(words) == rows(list(words))
+    others = [
+        [*words[:-1], "x"],
+        [word.encode() for word in words],
+        [*words[:-2], "w1998\0w1999", ""],
+        [*words[:-1], None],
+    ]
+    assert len({rows(words), *map(rows, others)}) == 5

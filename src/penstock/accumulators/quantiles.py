@@ -7,20 +7,23 @@ import numpy as np
 from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State
 from penstock.accumulators.summary import Summary, exact, merged, summary_of
 
-EXACT_VALUES = 1 << 16
+EXACT_VALUES = 1 << 19
 """Of at most so many distinct values all quantiles are exact."""
 
-KEPT_VALUES = 1 << 14
-"""How many values a compressed summary keeps. The error in rank is at most a KEPT_VALUES-th for each level of merges,
-of which there are log2(values / EXACT_VALUES): 0.001 of the whole for four billion values."""
+KEPT_VALUES = 1 << 13
+"""How many values a compressed summary keeps. The error in rank grows by half a KEPT_VALUES-th with each level of
+merges, of which there are log2(values / EXACT_VALUES): it is below 0.001 of the whole for eight billion values."""
+
+Part = tuple[Array, Doubles | None]
+"""Values in any order, and their weights; None where all weigh 1."""
 
 
 class Quantiles(Accumulator):
     """Summaries of values from which quantiles are read.
 
-    Values are summarised exactly until EXACT_VALUES are distinct. Then summaries of equal numbers of values are merged
-    in pairs, and compressed, as a binary counter counts. Nothing is drawn at random: the same blocks give the same
-    result.
+    Values are kept until more than EXACT_VALUES are distinct. Then summaries of about equal numbers of values are
+    merged in pairs, and compressed, as a binary counter counts. Nothing is drawn at random: the same blocks give the
+    same result.
 
     Example:
         >>> quantiles = Quantiles()
@@ -30,7 +33,7 @@ class Quantiles(Accumulator):
     """
 
     def __init__(self) -> None:
-        self._pending: list[Summary] = []
+        self._pending: list[Part] = []
         self._waiting = 0
         self._levels: dict[int, Summary] = {}
 
@@ -44,18 +47,15 @@ class Quantiles(Accumulator):
             values, heavy = values[kept], None if heavy is None else heavy[kept]
         for start in range(0, len(values), EXACT_VALUES):
             part = slice(start, start + EXACT_VALUES)
-            self._wait(summary_of(values[part], None if heavy is None else heavy[part]))
+            self._wait((values[part], None if heavy is None else heavy[part]))
 
-    def _wait(self, summary: Summary) -> None:
-        """Keep a summary of all its values until there are too many of them."""
-        if self._levels and len(summary) > KEPT_VALUES:
-            self._carry(0, summary.compressed(KEPT_VALUES))
-            return
-        self._pending.append(summary)
-        self._waiting += len(summary)
-        if self._waiting > EXACT_VALUES:
-            together = _all(self._pending)
-            self._pending, self._waiting = [together], len(together)
+    def _wait(self, part: Part) -> None:
+        """Keep values until too many of them are distinct."""
+        self._pending.append(part)
+        self._waiting += len(part[0])
+        if self._waiting > 2 * EXACT_VALUES:
+            together = _summary(self._pending)
+            self._pending, self._waiting = [(together.values, together.weights)], len(together)
             if len(together) > EXACT_VALUES:
                 self._pending, self._waiting = [], 0
                 self._carry(0, together.compressed(KEPT_VALUES))
@@ -69,12 +69,12 @@ class Quantiles(Accumulator):
     def merge(self, other: "Quantiles") -> None:
         for level in sorted(other._levels):
             self._carry(level, other._levels[level])
-        for summary in other._pending:
-            self._wait(summary)
+        for part in other._pending:
+            self._wait(part)
 
     def summary(self) -> Summary:
         """One summary of everything."""
-        found = _all(self._pending)
+        found = _summary(self._pending)
         for level in sorted(self._levels):
             found = merged(found, self._levels[level])
         return found
@@ -97,30 +97,27 @@ class Quantiles(Accumulator):
         return _l_moments(summary.values.astype(np.float64), np.diff(_ends(summary), prepend=0.0))
 
     def state(self) -> State:
-        return {
-            "pending": [_plain(_all(self._pending), bounds=False)],
-            "levels": [[level, _plain(self._levels[level], bounds=True)] for level in sorted(self._levels)],
-        }
+        light = [values for values, weights in self._pending if weights is None]
+        heavy = [[values, weights] for values, weights in self._pending if weights is not None]
+        levels = [[level, vars(self._levels[level])] for level in sorted(self._levels)]
+        return {"light": light, "heavy": heavy, "levels": levels}
 
     def load(self, state: State) -> None:
-        self._pending = [exact(part["values"], part["weights"]) for part in state["pending"]]
-        self._waiting = sum(map(len, self._pending))
+        self._pending = [(values.copy(), None) for values in state["light"]]
+        self._pending += [(values, weights) for values, weights in state["heavy"]]
+        self._waiting = sum(len(values) for values, _ in self._pending)
         self._levels = {level: Summary(**part) for level, part in state["levels"]}
 
 
-def _all(summaries: list[Summary]) -> Summary:
-    """The summary of exact summaries together."""
-    if len(summaries) == 1:
-        return summaries[0]
-    if not summaries:
+def _summary(parts: list[Part]) -> Summary:
+    """The summary of all these values."""
+    if not parts:
         return exact(np.zeros(0), np.zeros(0))
-    values = np.concatenate([summary.values for summary in summaries])
-    return summary_of(values, np.concatenate([summary.weights for summary in summaries]))
-
-
-def _plain(summary: Summary, bounds: bool) -> State:
-    plain = {"values": summary.values, "weights": summary.weights}
-    return plain | {"least": summary.least, "most": summary.most} if bounds else plain
+    values = np.concatenate([values for values, _ in parts])
+    if all(weights is None for _, weights in parts):
+        return summary_of(values, None)
+    ones = (np.ones(len(values)) if weights is None else weights for values, weights in parts)
+    return summary_of(values, np.concatenate(list(ones)))
 
 
 def _ends(summary: Summary) -> Doubles:

@@ -34,7 +34,9 @@ class Summary:
             return self
         middle = (self.least + self.most) / 2
         chosen = np.searchsorted(middle, np.linspace(0, self.total, count))
-        kept = np.unique(np.concatenate([[0], np.minimum(chosen, len(self) - 1), [len(self) - 1]]))
+        wanted = np.zeros(len(self), bool)
+        wanted[np.minimum(chosen, len(self) - 1)] = wanted[[0, -1]] = True
+        kept = np.flatnonzero(wanted)
         return Summary(self.values[kept], self.weights[kept], self.least[kept], self.most[kept])
 
     def quantiles(self, number: int) -> Array:

@@ -71,7 +71,7 @@ def quantiles(
     Args:
         x: numbers; NaN is left out.
         num_buckets: the number of buckets.
-        epsilon: the largest error of a rank that you can bear. The error here is 0 for up to 65,536 distinct values,
+        epsilon: the largest error of a rank that you can bear. The error here is 0 for up to 524,288 distinct values,
             and at most 0.001 of more, whatever you ask for.
         weights: of the numbers.
         reduce_instance_dims: whether all positions of an element share their boundaries; otherwise each has a row.

@@ -137,11 +137,16 @@ def _of_objects(name: str, array: Array) -> Any:
         values = _converted(name, inner)
         return Ragged(values.values if isinstance(values, Ragged) else values, lengths)
     flat_array = array.reshape(-1)
-    if flat_array.dtype.kind == "O" and any(entry is None for entry in flat_array):
-        place = next(number for number, entry in enumerate(flat_array) if entry is None)
-        row = place // max(int(np.prod(array.shape[1:])), 1)
-        raise ElementError(f"column {name!r}: row {row} of the block is missing (None): fill it before, by map")
-    texts, _ = text_array(f"column {name!r}", flat_array)
+    try:
+        texts, _ = text_array(f"column {name!r}", flat_array)
+    except InvalidTypeError as error:
+        missing = [number for number, entry in enumerate(flat_array) if entry is None]
+        if not missing:
+            raise
+        row = missing[0] // max(int(np.prod(array.shape[1:])), 1)
+        raise ElementError(
+            f"column {name!r}: row {row} of the block is missing (None): fill it before, by map"
+        ) from error
     if array.ndim == 1:
         return texts
     width = int(np.prod(array.shape[1:]))

@@ -58,13 +58,7 @@ class LearnVocabulary(Learner):
             heavy = np.asarray(flat(given), np.float64)
             if len(heavy) != len(flat(column)):
                 raise ElementError(f"vocabulary: expected a weight for each of {len(values)} tokens, got {len(heavy)}")
-        tokens = texts_of(values)
-        if is_text(values):
-            kept = pc.match_substring_regex(tokens, pattern=_NEITHER_EMPTY_NOR_LINES)
-            if not pc.all(kept).as_py() and len(tokens):
-                tokens = tokens.filter(kept)
-                heavy = None if heavy is None else heavy[kept.to_numpy(zero_copy_only=False)]
-        self.accumulator.add(tokens, heavy)
+        self.accumulator.add(texts_of(values), heavy)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         name, with_frequency = self.arguments["vocab_filename"], self.arguments["store_frequency"]
@@ -89,6 +83,7 @@ class LearnVocabulary(Learner):
         left = self.arguments["top_k"]
         parts = []
         for table in self.accumulator.by_frequency(weighted):
+            table = table.filter(pc.match_substring_regex(table["token"], pattern=_NEITHER_EMPTY_NOR_LINES))
             if self.arguments["frequency_threshold"]:
                 table = table.filter(pc.greater_equal(table[column], self.arguments["frequency_threshold"]))
             if reserved:
