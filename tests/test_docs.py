@@ -37,6 +37,7 @@ SLOW = {
     "docs/data-service.md",
     "docs/guide/partial-batches.md",
     "docs/guide/several-workers.md",
+    "docs/jax-meshes.md",
     "docs/keras.md",
     "docs/parameter-servers.md",
     "docs/training/README.md",

@@ -56,7 +56,7 @@ LEVELS = (
     "training/checkpoint/",
     "transform/keras/",
     "transform/ transform",
-    "audio/ audio image/ image keras ray/ ray testing/ testing video/ video",
+    "audio/ audio image/ image jax/ jax keras ray/ ray testing/ testing video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",
@@ -65,7 +65,13 @@ LEVELS = (
 
 # Heavy packages, and the only parts of penstock that may import them.
 HEAVY = {
-    "jax": ("penstock.distribute.", "penstock.parameter_server.", "penstock.training.", "penstock.demo."),
+    "jax": (
+        "penstock.distribute.",
+        "penstock.jax.",
+        "penstock.parameter_server.",
+        "penstock.training.",
+        "penstock.demo.",
+    ),
     "optax": (),
     "sklearn": ("penstock.demo.",),
     "tqdm": ("penstock.demo.",),

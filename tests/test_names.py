@@ -52,6 +52,7 @@ USES = {
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
     "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
     "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
+    "ps.jax.loader(dataset, None)": ("ps.jax needs the package jax", "jax"),
     "ps.ray.PenstockConfig()": ("ps.ray needs the package ray", "ray"),
     "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
@@ -110,6 +111,7 @@ def test_only_public_names_are_shown():
     assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {
         "audio",
         "image",
+        "jax",
         "keras",
         "preprocessing",
         "ray",

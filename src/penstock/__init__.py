@@ -47,6 +47,7 @@ from penstock.training.keras.import_hook import connect_when_imported as _connec
 if _typing.TYPE_CHECKING:
     from penstock import audio as audio
     from penstock import image as image
+    from penstock import jax as jax
     from penstock import keras as keras
     from penstock import preprocessing as preprocessing
     from penstock import ray as ray
@@ -158,7 +159,7 @@ _NAMES_BY_MODULE = {
     "training.loss": ["compute_average_loss", "scale_regularization_loss"],
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "ray", "service", "testing", "transform", "video"]
+_PUBLIC_MODULES = ["audio", "image", "jax", "keras", "preprocessing", "ray", "service", "testing", "transform", "video"]
 _EXTRAS = {
     "Checkpoint": "checkpoint",
     "ClusterCoordinator": "jax",
@@ -170,6 +171,7 @@ _EXTRAS = {
     "ServerVariables": "jax",
     "TPUStrategy": "jax",
     "compute_average_loss": "jax",
+    "jax": "jax",
     "keras": "keras",
     "ray": "ray",
     "scale_regularization_loss": "jax",

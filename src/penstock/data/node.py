@@ -23,7 +23,7 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
@@ -385,7 +385,7 @@ class Node(ABC):
         """The rows of each of its batches, and those of the last one; None where that is not known."""
         return None
 
-    def local_slices(self, replicas: int, local: range) -> "Node | None":
+    def local_slices(self, replicas: int, local: Sequence[int]) -> "Node | None":
         """This node with only those rows of each batch that some of so many replicas get; None where it cannot be.
 
         Its elements are pairs of these rows and the number of rows of the whole batch.

@@ -172,10 +172,10 @@ class Batch(Batching):
         even = self.drop_remainder or length == INFINITE_CARDINALITY or length % size == 0
         return size, size if even else length % size
 
-    def local_slices(self, replicas: int, local: range) -> OneInput | None:
+    def local_slices(self, replicas: int, local: Sequence[int]) -> OneInput | None:
         if not self.indexable:
             return None
-        own = (replicas, local.start, len(local))
+        own = (replicas, tuple(local))
         return BatchSlices(
             self.input, self.batch_size, self.drop_remainder, self.num_parallel_calls, *own, site=self.site
         )
@@ -216,39 +216,42 @@ class BatchSlices(Batch):
     """
 
     replicas: int = field(default=1, repr=False)
-    first: int = field(default=0, repr=False)
-    count: int = field(default=1, repr=False)
+    local: tuple[int, ...] = field(default=(0,), repr=False)
 
-    def local_slices(self, replicas: int, local: range) -> None:
+    def local_slices(self, replicas: int, local: Sequence[int]) -> None:
         return None
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self._arguments_without("num_parallel_calls", "replicas", "first", "count")
+        return self._arguments_without("num_parallel_calls", "replicas", "local")
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: batched(leaf, None), inputs[0]), _COUNT
 
     def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
         rows, size = self._rows_of(self.batch_size)
-        wanted = (as_positions(indices)[:, None] * self.batch_size + np.arange(rows.start, rows.stop)).reshape(-1)
+        wanted = (as_positions(indices)[:, None] * self.batch_size + as_positions(rows)).reshape(-1)
         found = yield from self.input.reading(run, epoch, wanted)
         return self._sliced(found, len(rows), size, self.batch_size)
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         rows, size = self._rows_of(stop - start)
-        wanted = range(start + rows.start, start + rows.stop)
+        wanted = range(start + rows.start, start + rows.stop) if isinstance(rows, range) else start + rows
         found = yield from self.input.reading(run, epoch, wanted)
         return self._sliced(found, len(rows), size, stop - start)
 
-    def _rows_of(self, whole: int) -> tuple[range, int]:
+    def _rows_of(self, whole: int) -> tuple[Indices, int]:
         """Which rows to read of a batch of `whole`, and how many this worker gets of them.
 
         Where it gets none, one is read all the same: it tells dtypes and shapes.
         """
-        slices = slice_bounds(whole, self.replicas)[self.first : self.first + self.count]
+        bounds = slice_bounds(whole, self.replicas)
+        slices = [bounds[number] for number in self.local]
+        size = sum(stop - start for start, stop in slices)
         start, stop = min(slices[0][0], whole - 1), slices[-1][1]
-        return range(start, max(stop, start + 1)), slices[-1][1] - slices[0][0]
+        if size == slices[-1][1] - slices[0][0] or not size:
+            return range(start, max(stop, start + 1)), size
+        return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
 
     def _sliced(self, rows: Block, read: int, size: int, whole: int) -> Block:
         """The elements made of rows of which `read` belong to each batch."""

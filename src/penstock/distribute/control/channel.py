@@ -68,7 +68,7 @@ class Control:
         self.worker = worker
         self.workers = workers
         self.sent = 0
-        self._failure_timeout_seconds = failure_timeout_seconds
+        self.failure_timeout_seconds = failure_timeout_seconds
         self._connection = Client(address, "AF_INET", authkey=key)
         send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
@@ -90,6 +90,11 @@ class Control:
         self._watch = threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True)
         self._watch.start()
         end_before_libraries(self, Control._leave)  # JAX waits at exit for all other workers
+
+    @property
+    def closed(self) -> bool:
+        """Whether this worker has left the channel."""
+        return self._closed
 
     def gather(
         self,
@@ -279,11 +284,11 @@ class Control:
             self._changed.wait_for(lambda: self._failure is not None or self._closed)
         failed = time.monotonic()
         while not self._acknowledged.wait(
-            max(failed, self._last_call) + self._failure_timeout_seconds - time.monotonic()
+            max(failed, self._last_call) + self.failure_timeout_seconds - time.monotonic()
         ):
-            if time.monotonic() >= max(failed, self._last_call) + self._failure_timeout_seconds:
+            if time.monotonic() >= max(failed, self._last_call) + self.failure_timeout_seconds:
                 self._end(
-                    f"could not be told of it within {self._failure_timeout_seconds:.0f} seconds and is ended: it "
+                    f"could not be told of it within {self.failure_timeout_seconds:.0f} seconds and is ended: it "
                     "waits for a worker that will not come"
                 )
         with self._changed:
@@ -306,11 +311,11 @@ class Control:
     def _leave(self) -> None:
         """At the interpreter's exit: tell the others whether the program has succeeded."""
         error = getattr(sys, "last_value", None)
-        self._exit_seconds = self._failure_timeout_seconds
+        self._exit_seconds = self.failure_timeout_seconds
         if error is not None and not isinstance(error, WorkerError) and self._failure is None:
             self.fail(f"ended with {type(error).__name__}: {error}")
             if self.worker != 0:  # JAX ends all other processes with worker 0, and they may still be working
-                self._exit_seconds = min(EXIT_SECONDS, self._failure_timeout_seconds / 2)
+                self._exit_seconds = min(EXIT_SECONDS, self.failure_timeout_seconds / 2)
         self.close()
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
 """Which worker reads what, as text: `DistributedDataset.explain()`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.data.node import OneInput
 from penstock.data.shards import names_of, readers_of
 from penstock.distribute.feed.inputs import Inputs
-from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard
+from penstock.distribute.feed.shards import WorkerShard
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 
@@ -36,8 +37,8 @@ def explain(inputs: Inputs, steps: int) -> str:
         return f"steps: {total}\nworker {workers.index} of {workers.count} reads what the given function says"
     lines = [f"steps: {total}", f"{inputs.shard.policy.name}: {inputs.shard.reason}"]
     for worker, own in enumerate(inputs.shards()):
-        replicas = StrategyWorkers(workers.count, worker, workers.replicas).local
-        numbers = f"replica {replicas.start}" if len(replicas) == 1 else f"replicas {replicas.start} to {replicas[-1]}"
+        replicas = workers.of(worker).own_slices
+        numbers = f"replica {replicas[0]}" if len(replicas) == 1 else f"replicas {_ranges(replicas)}"
         lines.append(f"worker {worker} of {workers.count}, {numbers}:")
         lines.extend("  " + line for line in _reads(own, inputs, replicas))
     idle = idle_replicas(inputs)
@@ -46,7 +47,14 @@ def explain(inputs: Inputs, steps: int) -> str:
     return "\n".join(lines)
 
 
-def _reads(shard: WorkerShard, inputs: Inputs, replicas: range) -> list[str]:
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers as text: "0 to 3", or "0 to 1, 4 to 5" where some are left out."""
+    starts = [place for place, number in enumerate(numbers) if place == 0 or number != numbers[place - 1] + 1]
+    ends = [*starts[1:], len(numbers)]
+    return ", ".join(f"{numbers[start]:,} to {numbers[end - 1]:,}" for start, end in zip(starts, ends, strict=True))
+
+
+def _reads(shard: WorkerShard, inputs: Inputs, replicas: Sequence[int]) -> list[str]:
     if shard.policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
         return [line for reader in readers_of(shard.node) for line in _files(reader)]
     if shard.policy is AutoShardPolicy.DATA:
@@ -68,12 +76,12 @@ def _file(reader: OneInput, name: Any) -> str:
     return str(name) if count is None else f"{name}: {count:,} records"
 
 
-def _slices(shard: WorkerShard, inputs: Inputs, replicas: range) -> list[str]:
+def _slices(shard: WorkerShard, inputs: Inputs, replicas: Sequence[int]) -> list[str]:
     size = inputs.full_rows and inputs.batch_size
     only = "reads only these" if shard.pairs else "reads all" if inputs.workers.count > 1 else "reads all of them"
     if not size:
         return [f"its slices of each global batch ({only})"]
-    bounds = slice_bounds(size, inputs.workers.replicas_in_sync)[replicas.start : replicas.stop]
-    start, stop = bounds[0][0], bounds[-1][1]
-    rows = f"rows {start:,} to {stop - 1:,}" if start < stop else "no rows"
+    bounds = slice_bounds(size, inputs.workers.replicas_in_sync)
+    own = [row for replica in replicas for row in range(*bounds[replica])]
+    rows = f"rows {_ranges(own)}" if own else "no rows"
     return [f"{rows} of each global batch of {size:,} ({only})"]

@@ -203,15 +203,18 @@ class DividedInput(Inputs):
 
     def shard_of(self, worker: int) -> WorkerShard:
         """What a worker reads."""
-        workers = StrategyWorkers(self.workers.count, worker, self.workers.replicas)
-        policy = self._whole.options().auto_shard_policy
-        assert not isinstance(policy, str)  # the options have turned a name into the member
-        shard = shard_of_worker(self._whole.node, policy, workers)
+        workers = self.workers.of(worker)
+        shard = shard_of_worker(self._whole.node, self._policy(), workers)
         if workers.count > 1:
             return shard
         # A single worker reads everything, whatever the policy, and its batches are the global ones.
         whole = shard.node if shard.policy is AutoShardPolicy.HINT else self._whole.node
         return replace(shard, node=whole, own_batches=False)
+
+    def _policy(self) -> AutoShardPolicy | None:
+        policy = self._whole.options().auto_shard_policy
+        assert not isinstance(policy, str)  # the options have turned a name into the member
+        return policy
 
     def shards(self) -> list[WorkerShard]:
         return [self.shard_of(worker) for worker in range(self.workers.count)]
@@ -221,7 +224,10 @@ class DividedInput(Inputs):
         return [] if self.shard.policy is AutoShardPolicy.OFF else names_of_listings(self._whole.node)
 
     def over_files(self, names: list[list[str]]) -> "DividedInput":
-        return DividedInput(Dataset(with_listings(self._whole.node, names), self._whole.options()), self.workers)
+        return DividedInput(self._over(names), self.workers)
+
+    def _over(self, names: list[list[str]]) -> Dataset:
+        return Dataset(with_listings(self._whole.node, names), self._whole.options())
 
     @property
     def drawn(self) -> list[int]:
@@ -253,9 +259,10 @@ class DividedInput(Inputs):
             self._part = Dataset(self.shard.node, options)
 
     def _options(self) -> Options:
-        """Those of the dataset, with maps in order where each worker takes elements by their numbers."""
-        options = self._whole.options()
-        return replace(options, deterministic=None) if self.workers.count > 1 and self.shard.same_order else options
+        """Those of the dataset, with maps in order where workers take elements by their numbers, or read the same."""
+        options, workers = self._whole.options(), self.workers
+        alike = bool(self.shard.same_order) or workers.shares < workers.count
+        return replace(options, deterministic=None) if workers.count > 1 and alike else options
 
     @property
     def dataset(self) -> Dataset:
@@ -271,7 +278,7 @@ class DividedInput(Inputs):
         return self.workers.replicas_in_sync
 
     def steps_of(self, batches: int) -> int:
-        return batches * self.workers.count if self.has_own_data else batches
+        return batches * self.workers.shares if self.has_own_data else batches
 
     def full_steps_of(self, batches: int) -> int:
         return self.steps_of(batches)
@@ -291,7 +298,7 @@ class DividedInput(Inputs):
         return known if len(known) == len(every) else None
 
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
-        batch, turn = divmod(step, self.workers.count)
+        batch, turn = divmod(step, self.workers.shares)
         replicas = self.workers.replicas
         slices = [slice_bounds(own.rows_of_batch(batch), self.slices_per_batch) for own in lengths]
         return [
@@ -304,10 +311,10 @@ class DividedInput(Inputs):
             return INFINITE_CARDINALITY
         # Between these batches all are alike.
         edges = sorted({0, *counts, *(max(count - 1, 0) for count in counts)})
-        turns = range(self.workers.count)
+        turns = range(self.workers.shares)
         return sum(
             (stop - start)
-            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.count + turn))) for turn in turns)
+            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.shares + turn))) for turn in turns)
             for start, stop in pairwise(edges)
         )
 
@@ -315,8 +322,8 @@ class DividedInput(Inputs):
         workers = self.workers
         batches = iter(self._part)
         if self.has_own_data:
-            return WorkerBatches(batches, workers.count, workers.index, workers.replicas)
-        return GlobalBatches(batches, workers.replicas_in_sync, workers.local, pairs=self.shard.pairs)
+            return WorkerBatches(batches, workers.shares, workers.share, workers.replicas)
+        return GlobalBatches(batches, workers.replicas_in_sync, workers.own_slices, pairs=self.shard.pairs)
 
 
 class FunctionInput(Inputs):

@@ -4,7 +4,9 @@ Each is a pure function of the dataset, the number of workers and the worker, so
 read. A dataset that a policy does not fit is refused as a whole, by the same error on every worker.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
@@ -46,14 +48,33 @@ class StrategyWorkers:
         return self.count * self.replicas
 
     @property
+    def shares(self) -> int:
+        """The number of shares into which the workers divide data; several workers may read the same one."""
+        return self.count
+
+    @property
+    def share(self) -> int:
+        """The number of the share that the worker reads, from 0."""
+        return self.index
+
+    @property
     def every_nth(self) -> EveryNth:
         """The worker's shard of data that is divided among all workers."""
-        return EveryNth(self.count, self.index)
+        return EveryNth(self.shares, self.share)
 
     @property
     def local(self) -> range:
         """The numbers of the worker's own replicas."""
         return range(self.index * self.replicas, (self.index + 1) * self.replicas)
+
+    @property
+    def own_slices(self) -> Sequence[int]:
+        """The numbers of the slices of a batch that the worker takes, in order."""
+        return self.local
+
+    def of(self, worker: int) -> Self:
+        """The same workers, as another one of them sees them."""
+        return replace(self, index=worker)
 
 
 @dataclass(frozen=True)
@@ -144,7 +165,7 @@ def _ordered_or_refused(node: Node) -> Node | None:
 
 def _slices_of_batches(node: Node, workers: StrategyWorkers) -> Node | None:
     """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
-    shard = node.local_slices(workers.replicas_in_sync, workers.local)
+    shard = node.local_slices(workers.replicas_in_sync, workers.own_slices)
     if shard is not None or not node.by_position:
         return shard
     below = _slices_of_batches(node.inputs[0], workers)
@@ -161,7 +182,7 @@ def _range_shard(reader: OneInput, workers: StrategyWorkers) -> Node:
             f"{reader.where()}: use AutoShardPolicy.FILE or AutoShardPolicy.DATA"
         )
     total = sum(counts)
-    first, last = total * workers.index // workers.count, total * (workers.index + 1) // workers.count
+    first, last = total * workers.share // workers.shares, total * (workers.share + 1) // workers.shares
     ranges, before = [], 0
     for name, count in zip(names, counts, strict=True):
         start, stop = max(first - before, 0), min(last - before, count)

@@ -1,8 +1,10 @@
 """Sources of this worker's steps, and the positions from which they can be resumed."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -69,21 +71,33 @@ class StepSource(ABC):
 
 @dataclass(frozen=True)
 class _Cut:
-    """The slices of a global batch: the bounds of the local ones, their sizes, and the sizes of all."""
+    """The slices of a global batch: the bounds of the local ones, their sizes, and the sizes of all.
+
+    `whole` has the bounds of the local ones together; None where rows of others lie between them.
+    """
 
     local: list[tuple[int, int]]
+    whole: tuple[int, int] | None
     sizes: tuple[int, ...]
     all_sizes: tuple[int, ...]
 
 
 @lru_cache
-def _cut_of(rows: int, replicas: int, local: range, from_zero: bool) -> _Cut:
-    """The slices of a batch of `rows` rows; `from_zero` counts the local bounds from the first local row."""
+def _cut_of(rows: int, replicas: int, local: Sequence[int], alone: bool) -> _Cut:
+    """The slices of a batch of `rows` rows; `alone` says that only the local rows are there, one after the other."""
     bounds = slice_bounds(rows, replicas)
     sizes = tuple(stop - start for start, stop in bounds)
-    own = bounds[local.start : local.stop]
-    first = own[0][0] if from_zero else 0
-    return _Cut([(start - first, stop - first) for start, stop in own], sizes[local.start : local.stop], sizes)
+    own = tuple(sizes[number] for number in local)
+    cut = [bounds[number] for number in local]
+    if alone:
+        cut = list(pairwise(accumulate(own, initial=0)))
+    first, last = cut[0][0], cut[-1][1]
+    return _Cut(cut, (first, last) if last - first == sum(own) else None, own, sizes)
+
+
+def _cut_leaf(leaf: Any, cut: _Cut) -> StepLeaf:
+    slices = [leaf[start:stop] for start, stop in cut.local]
+    return StepLeaf(slices, np.concatenate(slices) if cut.whole is None else leaf[cut.whole[0] : cut.whole[1]])
 
 
 class GlobalBatches(StepSource):
@@ -94,11 +108,11 @@ class GlobalBatches(StepSource):
     Args:
         batches: gives the global batches, or the pairs of `BatchSlices`.
         replicas: the number of replicas in sync.
-        local: the numbers of this worker's.
+        local: the numbers of this worker's; hashable.
         pairs: whether `batches` gives pairs.
     """
 
-    def __init__(self, batches: DatasetIterator, replicas: int, local: range, *, pairs: bool) -> None:
+    def __init__(self, batches: DatasetIterator, replicas: int, local: Sequence[int], *, pairs: bool) -> None:
         self.replicas = len(local)
         self._batches = PositionedElements(batches)
         self._replicas_in_sync = replicas
@@ -112,13 +126,7 @@ class GlobalBatches(StepSource):
         rows = rows_of(leaves, structure)
         # In a pair the batch holds this worker's rows and no others.
         cut = _cut_of(rows if whole is None else int(whole), self._replicas_in_sync, self._local, whole is not None)
-        first, last = cut.local[0][0], cut.local[-1][1]
-        return HostStep(
-            structure,
-            [StepLeaf([leaf[start:stop] for start, stop in cut.local], leaf[first:last]) for leaf in leaves],
-            cut.sizes,
-            cut.all_sizes,
-        )
+        return HostStep(structure, [_cut_leaf(leaf, cut) for leaf in leaves], cut.sizes, cut.all_sizes)
 
     def position(self) -> Any:
         return self._batches.position()

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
-import msgspec
-import numpy as np
-from jax.experimental import multihost_utils
 
-from penstock.distribute.cluster.description import Cluster, own_address
+from penstock.distribute.cluster.description import Cluster
 from penstock.distribute.cluster.finding import find_cluster
 from penstock.distribute.cluster.tpu import cloud_tpu
-from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
-from penstock.distribute.control.hub import Hub
+from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
+from penstock.distribute.jax.processes import open_channel
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.errors import InvalidArgumentError, WorkerError
-from penstock.runtime.at_exit import end_before_libraries
-
-_MESSAGE_BYTES = 512
 
 
 @STRATEGY
@@ -84,7 +78,9 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
             each = [counts[number] for number in sorted(counts)]
             raise InvalidArgumentError(f"every worker must have the same number of devices, got {each}")
         workers = StrategyWorkers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
-        control = _open_channel(cluster, workers, failure_timeout_seconds) if workers.count > 1 else None
+        control = None
+        if workers.count > 1:
+            control = open_channel(cluster, workers.index, workers.count, failure_timeout_seconds)
         super().__init__(devices, workers, control, check_weights)
 
     def _all_devices(self) -> list[jax.Device]:
@@ -156,23 +152,3 @@ def _join_cluster(cluster: Cluster, local_device_ids: Sequence[int] | None) -> N
         raise InvalidArgumentError(
             "MultiWorkerMirroredStrategy must be made before anything else uses JAX: its devices are fixed by then"
         ) from error
-
-
-def _open_channel(cluster: Cluster | None, workers: StrategyWorkers, failure_timeout_seconds: float) -> Control:
-    """This worker's end of a new control channel; worker 0 tells the others how to reach it."""
-    address = b""
-    if workers.index == 0:
-        hub = Hub(_own_host(cluster), workers.count)
-        end_before_libraries(hub, Hub.finish)  # registered before the channel, and so called after it
-        address = msgspec.json.encode((hub.host, hub.port, hub.key.hex()))
-    message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
-    answer = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")
-    host, port, key = msgspec.json.decode(answer, type=tuple[str, int, str])
-    return Control((host, port), bytes.fromhex(key), workers.index, workers.count, failure_timeout_seconds)
-
-
-def _own_host(cluster: Cluster | None) -> str:
-    """By what the other workers reach this process: the coordinator's host, which it is, or its address."""
-    if cluster is not None and cluster.coordinator_address is not None:
-        return cluster.coordinator_address.rpartition(":")[0].strip("[]")
-    return own_address()

@@ -7,6 +7,7 @@ import jax
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedIterator
+from penstock.distribute.feed.loader import Loader
 from penstock.distribute.jax.for_trainers import control_channel
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError
@@ -131,9 +132,9 @@ class NamedObject:
         return jax.tree.unflatten(self._tree, [saveable.restored(by_path, arrays) for saveable in self._saveables])
 
     def controls(self) -> list[Control | None]:
-        """The control channels of its distributed iterators."""
+        """The control channels of its distributed iterators and loaders."""
         targets = [saveable.target for saveable in self._saveables if isinstance(saveable, SaveableState)]
-        return [control_channel(target) for target in targets if isinstance(target, DistributedIterator)]
+        return [control_channel(target) for target in targets if isinstance(target, (DistributedIterator, Loader))]
 
     def check_alike_everywhere(self) -> None:
         """Refuse values that differ from worker to worker."""

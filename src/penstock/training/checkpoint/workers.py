@@ -118,7 +118,7 @@ def checkpoint_workers(iterators: list[Control | None]) -> WorkerGroup:
     control = next((one for one in known if one is not None), None)
     if control is None and jax.distributed.is_initialized() and jax.process_count() > 1:
         raise InvalidArgumentError(
-            f"with {jax.process_count()} workers ps.Checkpoint must be made inside strategy.scope(): that is how it "
-            "reaches the others"
+            f"with {jax.process_count()} workers ps.Checkpoint must be made inside strategy.scope(), or hold a "
+            "loader of all of them: that is how it reaches the others"
         )
     return WorkerGroup(control)

@@ -1,0 +1,121 @@
+"""`Loader`: a distributed dataset together with the pass over it that is under way, as trainers outside want them."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from penstock.distribute.control.channel import Control
+from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
+from penstock.errors import ClosedError, InvalidTypeError, WorkerError
+
+
+class Loader:
+    """Steps for a training loop, one epoch for each `iter`, and the position in them.
+
+    Args:
+        name: what users call it, for errors.
+        steps: the distributed dataset.
+    """
+
+    def __init__(self, name: str, steps: DistributedDataset) -> None:
+        self._name = name
+        self._steps = steps
+        self._current: DistributedIterator | None = None
+        # The pass that the next `iter` gives: one that was restored, or whose state was taken before it began.
+        self._upcoming: DistributedIterator | None = None
+        self._closed = False
+
+    @property
+    def _control(self) -> Control | None:
+        return self._steps._control
+
+    def cardinality(self) -> int:
+        """The number of steps of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
+        return self._steps.cardinality()
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def explain(self) -> str:
+        """Which rows or files each process reads, and how many steps that makes, as text."""
+        return self._steps.explain()
+
+    def __iter__(self) -> Iterator[Any]:
+        """A new epoch, or the rest of the one that a state was restored in; the pass before it is closed."""
+        begun = self._begun()
+        if self._current is not None:
+            self._current.close()
+        self._current, self._upcoming = begun, None
+        return begun
+
+    def _begun(self) -> DistributedIterator:
+        """The pass that the next `iter` gives."""
+        if self._closed:
+            raise ClosedError(f"this loader was closed: make a new one by {self._name}(...)")
+        if self._upcoming is None:
+            self._upcoming = iter(self._steps)
+        return self._upcoming
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last step handed out, as plain data; after the end of an epoch, the next one's begin.
+
+        It is the same on every process, whatever was read ahead.
+        """
+        current = self._current
+        return (current if current is not None and not current._ended else self._begun()).state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next `iter` continue after the step at which `state` was taken; every process must load it.
+
+        Raises:
+            StateMismatchError: the state is of another dataset; the loader then stays as it was.
+            WorkerError: the other processes load another state, or none.
+            ClosedError: the loader was closed.
+        """
+        begun = self._begun()
+        if self._control is not None:
+            self._check_same(self._control, state)
+        begun.load_state_dict(state)
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def _check_same(self, control: Control, state: dict[str, Any]) -> None:
+        """Refuse states that differ between processes, unless each has data of its own."""
+        digests = control.gather(
+            f"{self._name}(...).load_state_dict", _digest(state), str, timeout=control.failure_timeout_seconds
+        )
+        if len(set(digests)) > 1:
+            other = next(number for number, digest in enumerate(digests) if digest != digests[0])
+            raise WorkerError(
+                f"{self._name}(...).load_state_dict got another state on process {other} than on process 0: every "
+                "process must load the state of the same step"
+            )
+
+    def close(self) -> None:
+        """End what reads ahead and free what it holds; may be called more than once."""
+        self._closed = True
+        for one in (self._current, self._upcoming):
+            if one is not None:
+                one.close()
+        self._current = self._upcoming = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError("a loader cannot be copied or sent to another process: send loader.state_dict()")
+
+
+def _digest(state: Any) -> str:
+    """A few letters that stand for a state; none for one of a process's own data."""
+    if not isinstance(state, dict) or "worker" in state:
+        return ""
+    return hashlib.sha256(json.dumps(state, sort_keys=True, default=repr).encode()).hexdigest()[:16]

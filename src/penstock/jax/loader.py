@@ -1,0 +1,144 @@
+"""`ps.jax.loader`: a dataset as global arrays on the devices of a mesh."""
+
+import itertools
+from functools import cached_property
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from penstock.data.dataset import Dataset
+from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
+from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.feed.loader import Loader
+from penstock.distribute.feed.options import InputOptions, PartialBatch
+from penstock.distribute.feed.steps import check_spec
+from penstock.distribute.jax.processes import control_of_all_processes
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.jax.placement import MeshPlacement
+from penstock.jax.rows import MeshInput, MeshWorkers
+from penstock.jax.shardings import check_leaf, shardings_of
+from penstock.spec import LeafSpec, with_rows
+from penstock.structure import flatten
+
+_CALL = "ps.jax.loader"
+_numbers = itertools.count(1)
+
+
+class MeshLoader(Loader):
+    """Batches as global arrays; from `ps.jax.loader`."""
+
+    def __init__(self, steps: DistributedDataset, parts: int) -> None:
+        super().__init__(_CALL, steps)
+        self._parts = parts
+
+    @cached_property
+    def element_spec(self) -> Any:
+        """The specification of a global batch: a `ps.TensorSpec` for each leaf.
+
+        The number of rows is given where it is the same in every step, else it is None.
+        """
+        leaves, structure = flatten(self._steps.element_spec)
+        slices = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
+        return structure.unflatten([self._whole(leaf) for leaf in slices])
+
+    def _whole(self, leaf: LeafSpec) -> LeafSpec:
+        rows = leaf.shape[0]
+        return with_rows(leaf, None if rows is None else rows * self._parts, assumed=0 in leaf.assumed_axes)
+
+
+def loader(
+    dataset: Dataset,
+    sharding: Any,
+    specs: Any = None,
+    *,
+    input_options: InputOptions | None = None,
+    failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+) -> MeshLoader:
+    """Batches of a dataset as global arrays on a mesh, in one process or in many.
+
+    Each process reads only the rows that its devices hold, as far as the dataset can be read by row number, and puts on
+    each device only its part of them. A background thread does so ahead of the steps. Every process must make the same
+    loaders in the same order, after `jax.distributed.initialize()`.
+
+    Args:
+        dataset: gives global batches, of the structure and dtypes that the arrays shall have.
+        sharding: a `jax.sharding.NamedSharding`, or a pytree of them that begins like an element; or a mesh; or, inside
+            `jax.set_mesh(mesh)`, a `PartitionSpec` or a pytree of them. The first axis of every leaf is that of the
+            rows. Leaves may be divided in different ways.
+        specs: with a mesh, the `PartitionSpec` of all leaves, or a pytree of them.
+        input_options: as for `distribute_dataset`: how many steps are kept ready, and what happens to a batch whose
+            rows cannot be divided evenly. With `partial_batch="pad"` elements are pairs of the batch and a mask.
+        failure_timeout_seconds: after another process's failure, how long this one may stay blocked on its devices.
+            The first loader of a process decides.
+
+    Returns:
+        An iterable; each `iter` begins a new epoch. It has `len` where that is known, `element_spec`, `state_dict()`
+        and `load_state_dict(state)`, `explain()`, `close()`, and works in `with`. The state fits any mesh and any
+        number of processes.
+
+    Raises:
+        InvalidTypeError: something that is no dataset, sharding or options.
+        InvalidArgumentError: an axis that the mesh does not have; batches that the sharding does not divide, or may not
+            divide at the end of the data, without `partial_batch="pad"` or `"drop"`; a dtype that JAX lacks.
+        ElementError: elements that are not batches, or an axis after the rows that is not divided evenly.
+        WorkerError: the processes gave different datasets or shardings, or one of them failed.
+
+    Example:
+        >>> import jax
+        >>> import penstock as ps
+        >>> mesh = jax.make_mesh((1, 1), ("data", "model"), devices=jax.devices()[:1])
+        >>> dataset = ps.Dataset.range(16).map(lambda row: {"x": row * 1.0, "y": row}).batch(8)
+        >>> with ps.jax.loader(dataset, mesh, jax.P("data")) as loader:
+        ...     for batch in loader:
+        ...         print(batch["x"].shape, batch["y"])
+        (8,) [0 1 2 3 4 5 6 7]
+        (8,) [ 8  9 10 11 12 13 14 15]
+    """
+    options = _checked(dataset, input_options)
+    spec = dataset.element_spec
+    check_spec(spec)
+    leaves, structure = flatten(spec)
+    shardings = shardings_of(sharding, specs, structure)
+    for one, leaf, path in zip(shardings, leaves, structure.paths(), strict=True):
+        check_leaf(one, leaf, path)
+    workers = MeshWorkers.of_mesh(shardings)
+    partial = PartialBatch(options.partial_batch)
+    layout = [f"mesh {dict(shardings[0].mesh.shape)}", f"specs {[str(one.spec) for one in shardings]}", partial.value]
+    inputs = MeshInput(dataset, workers, layout)
+    _check_divided(inputs, partial)
+    mask = NamedSharding(shardings[0].mesh, PartitionSpec(*shardings[0].spec[:1]))  # type: ignore[no-untyped-call]
+    place = MeshPlacement([*shardings, mask], structure.paths(), workers.replicas_in_sync, workers.own_slices)
+    control = control_of_all_processes(failure_timeout_seconds) if workers.count > 1 else None
+    steps = DistributedDataset(inputs, place, options, control, f"{_CALL} (call {next(_numbers)})")
+    if steps._ragged_row_counts(inputs.full_rows) and workers.replicas_in_sync > 1:
+        raise InvalidArgumentError(
+            f"{_CALL}: a batch may have a number of rows that {workers.replicas_in_sync} slices do not divide, because "
+            f"the dataset's last batch is shorter or its lengths are not known: choose "
+            f'input_options=ps.InputOptions(partial_batch="pad"), which adds a mask, or "drop"'
+        )
+    return MeshLoader(steps, workers.replicas_in_sync)
+
+
+def _checked(dataset: Any, options: Any) -> InputOptions:
+    if not isinstance(dataset, Dataset):
+        raise InvalidTypeError(f"{_CALL}(dataset, ...) takes a ps.Dataset, got {type(dataset).__name__}")
+    if options is None:
+        return InputOptions()
+    if not isinstance(options, InputOptions):
+        raise InvalidTypeError(f"{_CALL}(input_options=...) takes ps.InputOptions, got {options!r}")
+    if not options.fetch_to_device:
+        raise InvalidArgumentError(f"{_CALL} gives arrays on devices, so it cannot take fetch_to_device=False")
+    return options
+
+
+def _check_divided(inputs: MeshInput, partial: PartialBatch) -> None:
+    """Refuse batches of a known size that the slices do not divide, unless they are to be padded."""
+    size, parts = inputs.batch_size, inputs.slices_per_batch
+    if partial is not PartialBatch.PAD and size % parts:
+        below = size // parts * parts
+        raise InvalidArgumentError(
+            f"{_CALL}: the sharding divides the rows into {parts} slices, which do not divide batches of {size} rows: "
+            f"choose batches of {f'{below} or ' if below else ''}{below + parts} rows, or "
+            f'input_options=ps.InputOptions(partial_batch="pad")'
+        )

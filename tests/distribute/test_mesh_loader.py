@@ -1,0 +1,318 @@
+"""`ps.jax.loader` in one process of four devices; `tests/multi_worker/test_meshes.py` has eight, and two processes."""
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import penstock as ps
+
+P = PartitionSpec
+PAD = ps.InputOptions(partial_batch="pad")
+rows = ps.Dataset.range
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "tensor"))
+
+
+def epoch(loader: Any) -> list[Any]:
+    return [jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), batch) for batch in loader]
+
+
+def pairs(size: int = 8) -> ps.Dataset:
+    return rows(16).map(lambda row: {"x": row + np.arange(4), "y": row}).batch(size)
+
+
+def test_shardings_are_given_in_four_ways(mesh: Mesh) -> None:
+    sharding = NamedSharding(mesh, P("data"))
+    with jax.set_mesh(mesh):
+        in_use = ps.jax.loader(pairs(), P("data"))
+    ways = [
+        ps.jax.loader(pairs(), sharding),
+        ps.jax.loader(pairs(), {"x": sharding, "y": sharding}),
+        ps.jax.loader(pairs(), mesh, P("data")),
+        in_use,
+    ]
+    for loader in ways:
+        with loader:
+            batches = list(loader)
+            assert {array.sharding for batch in batches for array in batch.values()} == {sharding}
+            assert [batch["y"].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
+
+
+def test_one_spec_stands_for_all_leaves_below_it(mesh: Mesh) -> None:
+    dataset = rows(8).map(lambda row: ({"a": row, "b": row}, row)).batch(4)
+    with ps.jax.loader(dataset, mesh, (P("data"), P())) as loader:
+        (features, label), _ = loader
+    assert [features["a"].sharding.spec, features["b"].sharding.spec, label.sharding.spec] == [
+        P("data"),
+        P("data"),
+        P(),
+    ]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pair:
+    first: Any
+    second: Any
+
+
+def test_elements_may_be_registered_dataclasses(mesh: Mesh) -> None:
+    dataset = rows(8).map(lambda row: Pair(row, -row)).batch(4)
+    with ps.jax.loader(dataset, mesh, Pair(P("data"), P())) as loader:
+        first, _ = loader
+    assert (first.second.tolist(), first.second.sharding.spec) == ([0, -1, -2, -3], P())
+
+
+def test_a_device_gets_only_its_columns(mesh: Mesh) -> None:
+    with ps.jax.loader(pairs(), mesh, {"x": P("data", "tensor"), "y": P("data")}) as loader:
+        batch = next(iter(loader))
+    parts = {shard.device.id: np.asarray(shard.data) for shard in batch["x"].addressable_shards}
+    whole = np.arange(8)[:, None] + np.arange(4)
+    for number, device in enumerate(mesh.devices.flat):
+        row, column = divmod(number, 2)
+        np.testing.assert_array_equal(parts[device.id], whole[row * 4 : row * 4 + 4, column * 2 : column * 2 + 2])
+
+
+def test_a_specification_is_that_of_global_arrays(mesh: Mesh) -> None:
+    x = ps.TensorSpec((8, 4), np.int64)
+    signature = {"x": ps.TensorSpec((4,), np.int64), "y": ps.TensorSpec((), np.int64)}
+    dataset = ps.Dataset.from_generator(lambda: iter(()), output_signature=signature).batch(8)
+    loader = ps.jax.loader(dataset, mesh, P("data"), input_options=PAD)
+    assert loader.element_spec == ({"x": x, "y": ps.TensorSpec((8,), np.int64)}, ps.TensorSpec((8,), np.bool_))
+    assert ps.jax.loader(pairs(), mesh, P()).element_spec["y"].shape == (8,)
+
+
+@pytest.mark.parametrize(("partial", "seen"), [("pad", [4, 4, 2]), ("drop", [4, 4])])
+def test_partial_batches(mesh: Mesh, partial: str, seen: list[int]) -> None:
+    options = ps.InputOptions(partial_batch=partial)
+    with ps.jax.loader(rows(10).batch(4), mesh, P("data"), input_options=options) as loader:
+        batches = list(loader)
+        assert len(loader) == len(batches)
+    if partial == "pad":
+        assert {batch.shape for batch, _ in batches} == {(4,)}
+        assert [np.asarray(batch)[np.asarray(mask)].tolist() for batch, mask in batches] == [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+            [8, 9],
+        ]
+    else:
+        assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_shorter_batch_that_can_be_divided_stays_shorter(mesh: Mesh) -> None:
+    assert epoch(ps.jax.loader(rows(10).batch(4), mesh, P("data"))) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert epoch(ps.jax.loader(rows(5).batch(4), mesh, P())) == [[0, 1, 2, 3], [4]]
+
+
+def test_a_state_is_the_position_after_the_last_batch(mesh: Mesh) -> None:
+    dataset = rows(16).shuffle(16).batch(4)
+    with ps.jax.loader(dataset, mesh, P("data")) as loader:
+        steps = iter(loader)
+        next(steps)
+        state = loader.state_dict()
+        rest = epoch(steps)
+        at_end = loader.state_dict()
+        following = epoch(loader)
+    # Devices and slices differ, and the order is that of the state's seed.
+    with ps.jax.loader(dataset, mesh, P(("data", "tensor"))) as other:
+        other.load_state_dict(state)
+        assert epoch(other) == rest
+        assert epoch(other) == following
+        other.load_state_dict(at_end)
+        assert epoch(other) == following
+
+
+def test_a_state_of_another_dataset_leaves_the_loader_as_it_was(mesh: Mesh) -> None:
+    with ps.jax.loader(rows(12).batch(4), mesh, P("data")) as loader:
+        steps = iter(loader)
+        next(steps)
+        with pytest.raises(ps.StateMismatchError):
+            loader.load_state_dict(ps.jax.loader(rows(12).batch(2), mesh, P("data")).state_dict())
+        assert epoch(steps) == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.slow
+def test_a_loader_can_be_saved_in_a_checkpoint(mesh: Mesh, tmp_path: Any) -> None:
+    with ps.jax.loader(rows(12).batch(4), mesh, P("data")) as loader:
+        next(iter(loader))
+        path = ps.Checkpoint(loader=loader).save(str(tmp_path / "saved"))
+    with ps.jax.loader(rows(12).batch(4), mesh, P()) as other:
+        ps.Checkpoint(loader=other).restore(path)
+        assert epoch(other) == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_two_loaders_of_one_dataset_have_epochs_of_their_own(mesh: Mesh) -> None:
+    dataset = rows(16).shuffle(16, seed=4).batch(4)
+    one, other = (ps.jax.loader(dataset, mesh, P("data")) for _ in range(2))
+    epochs = [list(zip(epoch(one), epoch(other), strict=True)) for _ in range(2)]
+    assert all(left == right for steps in epochs for left, right in steps)
+    assert epochs[0] != epochs[1]
+
+
+def test_a_new_epoch_ends_the_one_before_it(mesh: Mesh) -> None:
+    loader = ps.jax.loader(rows(16).batch(4), mesh, P("data"))
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    with pytest.raises(ps.ClosedError):
+        next(first)
+    assert len(epoch(second)) == 4
+
+
+def test_a_closed_loader_has_no_thread_and_no_epochs(mesh: Mesh) -> None:
+    with ps.jax.loader(rows(100).batch(4), mesh, P("data")) as loader:
+        next(iter(loader))
+    assert not any(thread.name == "penstock-distribute" for thread in threading.enumerate())
+    with pytest.raises(ps.ClosedError, match=r"this loader was closed: make a new one by ps\.jax\.loader"):
+        iter(loader)
+
+
+def test_a_step_copies_nothing_to_the_devices(mesh: Mesh) -> None:
+    total = jax.jit(lambda batch, mask: jnp.where(mask, batch, 0).sum())
+    with ps.jax.loader(rows(10).batch(4), mesh, P("data"), input_options=PAD) as loader:
+        totals = []
+        for batch, mask in loader:
+            with jax.transfer_guard("disallow"):
+                totals.append(total(batch, mask))
+    assert list(map(int, totals)) == [6, 22, 17]
+
+
+def test_a_failing_row_is_raised_at_its_step(mesh: Mesh) -> None:
+    def checked(row: Any) -> Any:
+        if row == 6:
+            raise ValueError("a bad row")
+        return row
+
+    with ps.jax.loader(rows(12).map(checked).batch(4), mesh, P("data")) as loader:
+        steps = iter(loader)
+        assert next(steps).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ValueError, match="a bad row"):
+            next(steps)
+
+
+def test_explain_says_what_is_read(mesh: Mesh) -> None:
+    assert "rows 0 to 3 of each global batch of 4" in ps.jax.loader(rows(8).batch(4), mesh, P("data")).explain()
+
+
+def names(row: Any) -> Any:
+    return {"name": str(row), "row": row}
+
+
+REFUSED: dict[str, tuple[Callable[[Mesh], Any], type[Exception], str]] = {
+    "an axis that is not there": (
+        lambda mesh: ps.jax.loader(pairs(), mesh, P("dta")),
+        ps.InvalidArgumentError,
+        "names the axis 'dta', which the mesh does not have: its axes are 'data' (2), 'tensor' (2)",
+    ),
+    "a batch that is not divided": (
+        lambda mesh: ps.jax.loader(pairs(6), mesh, P(("data", "tensor"))),
+        ps.InvalidArgumentError,
+        "4 slices, which do not divide batches of 6 rows: choose batches of 4 or 8 rows",
+    ),
+    "a last batch that is not divided": (
+        lambda mesh: ps.jax.loader(rows(9).batch(4), mesh, P("data")),
+        ps.InvalidArgumentError,
+        "a number of rows that 2 slices do not divide, because the dataset's last batch is shorter or its lengths are "
+        'not known: choose input_options=ps.InputOptions(partial_batch="pad")',
+    ),
+    "a length that is not known": (
+        lambda mesh: ps.jax.loader(rows(9).filter(bool).batch(4), mesh, P("data")),
+        ps.InvalidArgumentError,
+        'or "drop"',
+    ),
+    "strings": (
+        lambda mesh: ps.jax.loader(rows(8).map(names).batch(4), mesh, P("data")),
+        ps.InvalidArgumentError,
+        "values of dtype object, which JAX arrays cannot hold: leave it out or turn it into numbers",
+    ),
+    "columns that are not divided": (
+        lambda mesh: ps.jax.loader(rows(8).map(lambda _: np.zeros(5)).batch(4), mesh, P("data", "tensor")),
+        ps.ElementError,
+        "axis 1 of the batch has length 5",
+    ),
+    "more axes than the leaf has": (
+        lambda mesh: ps.jax.loader(rows(8).batch(4), mesh, P("data", "tensor")),
+        ps.InvalidArgumentError,
+        "the batch has 1 axes, (4,), and its",
+    ),
+    "elements that are no batches": (
+        lambda mesh: ps.jax.loader(rows(8), mesh, P("data")),
+        ps.ElementError,
+        "add .batch(global_batch_size)",
+    ),
+    "a tree of another form": (
+        lambda mesh: ps.jax.loader(pairs(), mesh, {"x": P("data"), "z": P()}),
+        ps.InvalidArgumentError,
+        "does not fit elements of structure",
+    ),
+    "a mesh alone": (
+        lambda mesh: ps.jax.loader(pairs(), mesh),
+        ps.InvalidTypeError,
+        "takes partition specs with a mesh",
+    ),
+    "specs without a mesh": (
+        lambda mesh: ps.jax.loader(pairs(), P("data")),
+        ps.InvalidArgumentError,
+        "needs a mesh: call it inside jax.set_mesh(mesh)",
+    ),
+    "specs with a sharding": (
+        lambda mesh: ps.jax.loader(pairs(), NamedSharding(mesh, P("data")), P("data")),
+        ps.InvalidTypeError,
+        "takes a jax.sharding.Mesh first",
+    ),
+    "another sharding": (
+        lambda mesh: ps.jax.loader(pairs(), jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        ps.InvalidTypeError,
+        "takes NamedShardings of a mesh of devices",
+    ),
+    "no dataset": (
+        lambda mesh: ps.jax.loader([1], mesh, P("data")),
+        ps.InvalidTypeError,
+        "takes a ps.Dataset, got list",
+    ),
+    "arrays in host memory": (
+        lambda mesh: ps.jax.loader(pairs(), mesh, P(), input_options=ps.InputOptions(fetch_to_device=False)),
+        ps.InvalidArgumentError,
+        "cannot take fetch_to_device=False",
+    ),
+    "meshes of other devices": (
+        lambda mesh: ps.jax.loader(
+            pairs(), {"x": NamedSharding(mesh, P()), "y": NamedSharding(Mesh(jax.devices()[:1], ("data",)), P())}
+        ),
+        ps.InvalidArgumentError,
+        "takes shardings on the same devices for all leaves",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_when_the_loader_is_made(mesh: Mesh, case: str) -> None:
+    call, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=re.escape(message)):
+        call(mesh)
+
+
+def test_numbers_that_jax_would_cut_off_are_refused(mesh: Mesh) -> None:
+    steps = iter(ps.jax.loader(rows(8).map(lambda row: row + 2**40).batch(4), mesh, P("data")))
+    with pytest.raises(ps.InvalidArgumentError, match="but JAX keeps only int32"):
+        next(steps)
+
+
+def test_elements_of_other_classes_are_refused(mesh: Mesh) -> None:
+    @dataclass(frozen=True)
+    class Unknown:
+        first: Any
+
+    with pytest.raises(ps.InvalidTypeError, match=r"register their class by jax\.tree_util\.register_dataclass"):
+        ps.jax.loader(rows(8).map(Unknown).batch(4), mesh, {"first": P()})

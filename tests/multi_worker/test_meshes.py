@@ -1,0 +1,87 @@
+"""`ps.jax.loader` gives the same global arrays in one process of eight devices and in two of four."""
+
+import re
+from itertools import chain
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=[(1, 8), (2, 4)], ids=["1x8", "2x4"])
+def seen(request: pytest.FixtureRequest, scenario) -> Any:
+    count, devices = request.param
+    return scenario("meshes", count=count, devices=devices)
+
+
+def alike(seen: Any, case: str) -> Any:
+    """What a case gave on every process."""
+    first, *others = seen.of(case)
+    assert all(other == first for other in others)
+    return first
+
+
+def test_each_leaf_has_its_own_sharding(seen) -> None:
+    told = alike(seen, "elements")
+    assert told["length"] == 3
+    rows = [label for (batch, mask) in told["steps"] for label, real in zip(batch["label"], mask, strict=True) if real]
+    assert sorted(rows) == list(range(20)) != rows
+    for batch, mask in told["steps"]:
+        for number, real in enumerate(mask):
+            label = batch["label"][number]
+            assert (batch["weight"][number], batch["tokens"][number]) == (
+                (label / 2, [label * 10 + column for column in range(4)]) if real else (0, [0, 0, 0, 0])
+            )
+
+
+def test_each_process_reads_only_its_rows(seen) -> None:
+    read = seen.of("rows_read")
+    everything = list(range(16))
+    if len(read) == 1:
+        assert read == [{"divided": everything, "columns": everything, "in turns": everything}]
+        return
+    assert [one["divided"] for one in read] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
+    assert [one["columns"] for one in read] == [everything, everything]
+    assert [one["in turns"] for one in read] == [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
+
+
+def test_all_processes_end_after_the_same_step(seen) -> None:
+    padded, dropped = alike(seen, "filtered")
+    wanted = [row for row in range(40) if row % 3]
+    real = [[row for row, real in zip(batch, mask, strict=True) if real] for batch, mask in padded]
+    assert real == [wanted[start : start + 8] for start in range(0, len(wanted), 8)]
+    assert dropped == real[:3]
+
+
+def test_files_of_a_share(seen) -> None:
+    steps = alike(seen, "files")
+    rows = [row for batch, mask in steps for row, real in zip(batch, mask, strict=True) if real]
+    assert sorted(rows) == [*range(12), 100, 101, 102]
+    assert all(len(batch) == 4 for batch, _ in steps)
+
+
+def test_steps_of_known_length_cost_no_message(seen) -> None:
+    assert set(seen.of("messages")) == {0}
+
+
+def test_processes_that_disagree_are_told(scenario) -> None:
+    for told in scenario("meshes", count=2, devices=4).of("disagreeing"):
+        assert "the workers distribute different datasets: batch(batch_size=8) on worker 0" in told["dataset"]
+        assert re.search(r"specs \[.*'fsdp'.*\] on worker 0 is specs \[.*'data'.*\] on worker 1", told["specs"])
+        assert "load_state_dict got another state on process 1 than on process 0" in told["state"]
+
+
+@pytest.mark.parametrize(("taken", "given"), [((1, 8), (2, 4)), ((2, 4), (1, 8))], ids=["1x8-2x4", "2x4-1x8"])
+def test_a_state_fits_another_mesh_and_another_number_of_processes(scenario, workers, taken, given) -> None:
+    before = alike(scenario("meshes", count=taken[0], devices=taken[1]), "states")
+    after = workers("meshes", "restored", workers=given[0], devices=given[1], given=before)
+    assert (after.errors, after.statuses) == ("", [0] * given[0])
+    for name, found in alike(after, "restored").items():
+        whole, following = _rows(before[name]["steps"]), _rows(before[name]["next"])
+        assert sorted(chain(*whole)) == sorted(chain(*following)) and whole != following
+        assert [_rows(steps) for steps in found] == [whole, whole[2:], following, whole[2:]]
+
+
+def _rows(steps: Any) -> list[list[int]]:
+    return [[row for row, real in zip(batch, mask, strict=True) if real] for batch, mask in steps]
