@@ -27,7 +27,8 @@ class DemoSettings:
         replicas: by default all local accelerators, or 4 virtual CPU devices where there are none.
         seed: decides the first weights, the order of the images, and which images are kept for testing.
         checkpoints: the directory in which each run keeps a directory of its own.
-        fresh: start anew, and delete the checkpoints of the earlier run that would otherwise be gone on with.
+        fresh: start from the beginning, and delete the checkpoints of the earlier run, from which it would otherwise
+            resume.
         service: let two worker processes make the batches.
         engine: what starts these: this process, or Ray, which then does it without `service` too.
     """

@@ -193,8 +193,8 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
     """Train as the settings say, from the newest checkpoint if there is one; `say` gets the lines meant for the user.
 
     Raises:
-        DemoError: more replicas than devices, a data set that cannot be had, or a checkpoint that cannot be gone on
-            from.
+        DemoError: more replicas than devices, a data set that cannot be had, or a checkpoint from which it cannot
+            resume.
         StorageError: the directory of checkpoints cannot be written to.
     """
     if settings.engine == "ray":

@@ -39,9 +39,9 @@ def launch(
     In a program's main thread, SIGINT, SIGTERM and SIGHUP go to the workers, who are killed `grace_seconds` later, or
     at a second signal. However this ends, even by SIGKILL, only a process that left its worker's group stays behind.
 
-    With `max_restarts`, a lost worker ends its whole group at once. A group of one worker less starts, which goes on
+    With `max_restarts`, a lost worker ends its whole group at once. A group of one worker less starts, which resumes
     from the newest checkpoint if the program restores it. When that group has saved a `ps.Checkpoint`, one of
-    `num_workers` takes its place, and goes on from there.
+    `num_workers` takes its place, and resumes from there.
 
     Args:
         command: the program and its arguments.

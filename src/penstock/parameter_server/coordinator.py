@@ -189,7 +189,7 @@ class ClusterCoordinator:
             raise dispatch.fatal
 
     def state_dict(self) -> dict[str, Any]:
-        """Variables, optimizers and the workers' positions of one moment; functions go on running meanwhile.
+        """Variables, optimizers and the workers' positions of one moment; functions continue to run.
 
         `ps.Checkpoint(coordinator=coordinator)` saves it.
 
@@ -209,7 +209,7 @@ class ClusterCoordinator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a state, before iterators are made and functions scheduled: they go on from it.
+        """Load a state, before iterators are made and functions scheduled: they continue from it.
 
         The variables must have been created in the same order, with the same shapes, optimizers and `num_ps`.
 

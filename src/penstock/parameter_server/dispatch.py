@@ -45,9 +45,9 @@ from penstock.runtime.shared_memory import Arena
 _logger = logging.getLogger(__name__)
 
 MOST_QUEUED: Final = 262_144
-"""As TensorFlow's: `schedule` waits while so many closures are queued."""
+"""As in TensorFlow: `schedule` waits while this many closures are queued."""
 MOST_RUNS: Final = 10
-"""A closure that has cost so many workers is not tried again."""
+"""A closure during which this many workers have died is not tried again."""
 _QUICK_ENDS: Final = 5
 """So many processes of one worker may end before they are ready, in a row."""
 
@@ -417,7 +417,7 @@ class Dispatch:
 
 
 def _error_of(content: bytes) -> BaseException:
-    """The exception of a function. The end of an iterator is no end of whoever waits here."""
+    """The exception of a function. A StopIteration must not end a loop in which the caller waits."""
     error: BaseException = loads(content)
     if isinstance(error, StopIteration):
         ended = OutOfRangeError("the function has read its per-worker dataset to the end")

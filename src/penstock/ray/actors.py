@@ -58,7 +58,7 @@ class Settings:
 
 
 class Dispatcher:
-    """The dispatcher, with a journal on the disk of its machine, from which it goes on when it was started again."""
+    """The dispatcher, with a journal on the disk of its machine, from which it resumes when it is started again."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -107,5 +107,5 @@ class DataWorker:
         return os.getpid()
 
     def leave(self) -> None:
-        """Finish what was asked of it, and end."""
+        """Finish the present requests, and end."""
         self._server.stop(drain=True)

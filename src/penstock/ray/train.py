@@ -15,10 +15,10 @@ from penstock.runtime.ports import free_port
 class PenstockConfig(BackendConfig):
     """Tells every worker of a Ray Train group who the others are, as `penstock launch` does on one machine.
 
-    Give it to `DataParallelTrainer(..., backend_config=ps.ray.PenstockConfig())`, or to
-    `JaxTrainer(..., jax_config=ps.ray.PenstockConfig())`, which connects nothing by itself without a TPU or GPU. In the
-    training function, `ps.MultiWorkerMirroredStrategy()` then needs no arguments. When Ray Train starts a smaller or
-    larger group again, under `ScalingConfig(num_workers=(2, 4))`, its workers are told anew.
+    Give it to `DataParallelTrainer(..., backend_config=ps.ray.PenstockConfig())`, or to `JaxTrainer(...,
+    jax_config=ps.ray.PenstockConfig())`, which connects nothing by itself without a TPU or GPU. In the training
+    function, `ps.MultiWorkerMirroredStrategy()` then needs no arguments. When Ray Train starts a smaller or larger
+    group again, under `ScalingConfig(num_workers=(2, 4))`, its workers get their new numbers and address.
     """
 
     @property

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Bell:
-    """Tells whoever waits for calls of one iteration that one of them has ended."""
+    """Wakes the threads that wait for calls of one iteration when one of the calls has ended."""
 
     def __init__(self) -> None:
         self._rung = 0
@@ -69,7 +69,7 @@ class Work:
     unit: int = 1
 
     def units(self, start: int, stop: int) -> int:
-        """How many tasks rows start to stop were thought to be."""
+        """How many tasks the rows from start to stop were estimated to be."""
         return -(-stop // self.unit) - -(-start // self.unit)
 
 
@@ -110,7 +110,7 @@ class Callers:
         return self._unfinished < (self.count if self._long else 2 * self.count)
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
-        """What `call` gives, which makes the calls for so many rows in this thread."""
+        """Return what `call` returns, which makes the calls for `rows` rows in this thread."""
         return call()
 
     def results_hold(self, nbytes: int) -> None:

@@ -140,7 +140,7 @@ class TunedCallers(Callers):
         return self._computed < self._seconds / 2 and self._waits >= _WAITS_A_ROW * self._rows
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
-        """Return what `call` returns, which makes the calls for so many rows, and note how long they take."""
+        """Return what `call` returns, which makes the calls for `rows` rows, and note how long they take."""
         if self._unseen:
             return self._call_unseen(call)
         waits, begun, computed = _waits(), time.perf_counter(), time.thread_time()
@@ -200,7 +200,7 @@ class TunedCallers(Callers):
         return True
 
     def _go_on_with(self, found: _Found) -> None:
-        """Use so many threads again, on trial."""
+        """Use the number of threads that was found earlier, on trial."""
         self._seconds = self._computed = found.row_seconds
         self._waits, self._rows, self._calls = 0.0, 1, 1
         self._begin_threads(found.count)

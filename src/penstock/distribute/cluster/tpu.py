@@ -60,8 +60,8 @@ def gke_tpu(environment: Environment) -> Cluster | None:
 def cloud_tpu(environment: Environment, devices: Path = Path("/sys/bus/pci/devices")) -> Cluster | None:
     """A Cloud TPU virtual machine, whose other hosts JAX learns from the metadata server; None elsewhere.
 
-    It is told by its hardware: Google's number among the PCI devices, and libtpu to use it. What lists its hosts in
-    variables, if only itself, is not asked twice, and TPU_SKIP_MDS_QUERY says that there is no metadata server.
+    It is recognised by its hardware: Google's number among the PCI devices, and libtpu to use it. What lists its hosts
+    in variables, if only itself, is not asked twice, and TPU_SKIP_MDS_QUERY says that there is no metadata server.
     """
     if environment.get("TPU_SKIP_MDS_QUERY") or any(environment.get(name) for name in _HOSTS):
         return None

@@ -92,7 +92,7 @@ def _interface(host: str) -> str:
     """Where to listen: at all addresses, unless the others are on this machine.
 
     What others reach may be an address that this machine does not have, such as a service's of Kubernetes, and its own
-    name often stands for 127.0.1.1 here.
+    name often resolves to 127.0.1.1 here.
     """
     return host if host == "localhost" or host.startswith("127.") else ""
 

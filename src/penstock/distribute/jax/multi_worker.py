@@ -121,7 +121,7 @@ def _cluster_to_join(
     connected = jax.distributed.is_initialized()
     given = any(value is not None for value in (coordinator_address, num_workers, worker_index))
     if connected and jax.process_count() > 1 and not given:
-        return None  # somebody else has read the environment
+        return None  # JAX is connected already, and knows the cluster
     cluster = find_cluster(coordinator_address, num_workers, worker_index)
     if connected and cluster is not None and (cluster.num_workers or 1) > jax.process_count():
         raise InvalidArgumentError(

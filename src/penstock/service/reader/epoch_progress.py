@@ -122,7 +122,7 @@ class EpochProgress:
         return [task for progress in self.passes.values() for task in progress.open]
 
     def give_up(self, positions: int) -> "GivenUp":
-        """Give up about so many undelivered positions, first those of which nothing has arrived."""
+        """Give up about `positions` undelivered positions, first those of which nothing has arrived."""
         given = GivenUp()
         tasks = [task for task in reversed(self._open()) if task.unread]
         for task in sorted(tasks, key=lambda task: bool(task.items)):

@@ -167,7 +167,7 @@ class Leases:
         return count(self._granted)
 
     def take_back(self, positions: int) -> list[Span]:
-        """Remove and return up to so many positions that were granted last and not begun."""
+        """Remove and return up to `positions` positions: those granted last and not begun."""
         spans: list[Span] = []
         while positions > 0 and self._granted:
             span = self._granted.pop()

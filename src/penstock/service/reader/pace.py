@@ -86,7 +86,7 @@ class SpanPace:
         self._new_rows += rows
 
     def began(self, rows: int, seconds: float) -> None:
-        """Note how long the first elements of a span took to come, so many of them.
+        """Note how long it took until the first `rows` elements of a span came.
 
         Where calls overlap, the first takes much longer than each of those that follow.
         """
@@ -112,7 +112,7 @@ class SpanPace:
         """How many positions the next span should have; 0 if nothing more may be under way now.
 
         Args:
-            remaining: positions that nobody has begun, where that is known.
+            remaining: positions that no reader has begun; None if that is not known.
             lanes: how many spans are fetched at the same time.
             under_way: elements that were requested and not delivered; positions for a shared job.
         """
@@ -127,7 +127,7 @@ class SpanPace:
         return min(size, max(0, self._most(lanes) - under_way))
 
     def lease(self, spans: int, lanes: int, under_way: int) -> int:
-        """How many positions to lease for so many spans; 0 if nothing more may be requested now.
+        """How many positions to lease for `spans` spans; 0 if nothing more may be requested now.
 
         These may be more than 64 MiB hold: leased positions are fetched when there is room.
         """

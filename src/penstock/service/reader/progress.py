@@ -32,7 +32,7 @@ class PassProgress:
         self.open: list[FetchTask] = []
         """The tasks that were begun and not delivered in full, in the order of their positions."""
         self.waiting: deque[FetchTask] = deque()
-        """Those of them that nobody fetches."""
+        """Those of them that no lane fetches."""
 
     @property
     def length(self) -> int:

@@ -33,7 +33,7 @@ class HeartbeatCounters:
     def heartbeat(
         self, consumer_id: int, version: int, rounds: list[int], turn: int, lost_workers: list[int]
     ) -> ConsumerHeartbeat:
-        """Make the heartbeat, and begin to count anew."""
+        """Make the heartbeat, and reset the counters."""
         rows, waited, self.rows, self.seconds_waited = self.rows, self.seconds_waited, 0, 0.0
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
         return ConsumerHeartbeat(
@@ -53,7 +53,7 @@ class SharedState:
 
     Attributes:
         changed: for lanes that wait for work or for room; notified of every change.
-        arrived: for the caller, who waits for an element; its own, so that an element wakes nobody else.
+        arrived: for the caller, who waits for an element; a condition of its own, so that an element wakes no lane.
         heartbeat_due: for the thread of the session.
         turn_free: for lanes that wait for their turn.
         progress: how far the reader is in each pass, and what it has delivered.

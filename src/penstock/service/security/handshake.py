@@ -35,7 +35,7 @@ def _try_handshake(address: str, credentials: ClientCredentials, tls: bool) -> s
     try:
         with socket.create_connection((host, int(port)), _SECONDS) as line:
             return _of_line(line, credentials.server_name or host, address, credentials, tls)
-    except OSError:  # nobody is there, which gRPC reports itself
+    except OSError:  # no process listens there, which gRPC reports itself
         return ""
 
 

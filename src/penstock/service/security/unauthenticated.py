@@ -81,7 +81,7 @@ class UnauthenticatedConnections:
                     memory, waited = _resident_bytes(told), 0.0
 
     def _check_connections(self, seconds: float) -> None:
-        """Check all connections; known ones are older by so many seconds."""
+        """Check all connections; known ones are older by `seconds`."""
         shown, self._shown = self._shown, set()
         peers = {peer_of(peer) for peer in shown}
         found: dict[int, _Connection | None] = {}

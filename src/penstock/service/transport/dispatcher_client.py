@@ -52,7 +52,7 @@ class _NoAnswer(Exception):
         self._advice = advice
 
     def error(self, seconds: float) -> PenstockError:
-        """The error to raise after trying for so many seconds."""
+        """The error to raise after trying for `seconds`."""
         return self._kind(f"{self.reason}. It was tried for {seconds:.1f} s.{self._advice}")
 
 

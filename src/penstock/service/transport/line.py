@@ -174,7 +174,7 @@ def peer_is_this_user(line: socket.socket) -> bool:
 
 def listen() -> tuple[socket.socket, Path]:
     """A socket that listens, and its path, in a directory that only this user can enter."""
-    # If another user has taken the name, use one that nobody could guess.
+    # If another user has taken the name, use one that cannot be guessed.
     directory = private_directory() or Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
     _remove_dead(directory)
     name = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -187,7 +187,7 @@ def listen() -> tuple[socket.socket, Path]:
 
 
 def _remove_dead(directory: Path) -> None:
-    """Remove sockets at which nobody listens, left by workers that were killed."""
+    """Remove the sockets of workers that were killed, at which no process listens."""
     for path in directory.glob("[!.]*"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.setblocking(False)

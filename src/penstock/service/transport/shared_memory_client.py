@@ -32,7 +32,7 @@ class SharedMemoryConnection:
     """A connection to a worker on this machine.
 
     Raises:
-        UnreachedDataWorkerError: nobody answers at its socket.
+        UnreachedDataWorkerError: no process answers at its socket.
     """
 
     protocol = "shared_memory"

@@ -104,7 +104,7 @@ class SharedMemoryServer:
                         line.send(answer)
                         return
                     line.send_block(*answer)
-        except BrokenPipeError:  # nobody listens; sent memory may still be in use
+        except BrokenPipeError:  # the reader is gone; memory that was sent may still be in use
             return
         except Exception as error:
             line.refuse(error)

@@ -53,7 +53,7 @@ def is_address(address: str) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Whether it is the name or the number of a host; a number with colons stands in brackets."""
+    """Whether it is the name or the number of a host; a number with colons is in brackets."""
     return _HOST.fullmatch(host) is not None
 
 

@@ -215,7 +215,7 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
         column = buffer.view(dtype).reshape(header.shape)
         _check_text(column)
         return column
-    if header.dtype not in (None, "T"):  # of others a few bytes could claim any size
+    if header.dtype not in (None, "T"):  # for other dtypes a few bytes could state any size
         raise WrongAnswerError(f"a column of objects came that is to become one of {header.dtype}")
     batch = read_batch(pa.py_buffer(buffer))
     if not _is_sent(batch.schema.field(0).type) or len(batch) != math.prod(header.shape):

@@ -103,7 +103,7 @@ class Lease(Message, frozen=True, tag="lease"):
         returned: spans that it gives back.
         ended: passes of unknown length that have ended, with their length as `stop`.
         number: counts this consumer's requests for positions, from 1. A request that is sent again, because its answer
-            was lost, gets the same answer. 0 is carried out anew every time.
+            was lost, gets the same answer. A request with number 0 is carried out every time.
         unread: about how many of its positions it has not delivered, and could give back; -1 if it does not know.
         waiting: whether its caller waits for an element.
     """
@@ -126,7 +126,7 @@ class Leased(Message, frozen=True, tag="leased"):
         ended: nothing is left for this consumer in this epoch.
         retry_after: the seconds after which to ask again, if there are neither spans nor an end.
         wanted: another reader has nothing: this one should give back what it does not need soon.
-        near_end: little of the epoch is free, so that somebody may soon want what this consumer has.
+        near_end: little of the epoch is free, so another consumer may soon need what this one has.
     """
 
     spans: list[Span] = msgspec.field(default_factory=list)
@@ -211,7 +211,7 @@ class WorkerHeartbeat(Message, frozen=True, tag="worker_heartbeat"):
     """A worker is alive; answered by `WorkerNews`. Its figures count from its last message.
 
     Attributes:
-        leaving: it ends after its requests: nobody should send it new ones.
+        leaving: it ends after its present requests, and should not get new ones.
         left: it has ended.
     """
 
@@ -231,7 +231,7 @@ class WorkerNews(Message, frozen=True, tag="worker_news"):
 
     Attributes:
         known: whether the dispatcher knows this worker; otherwise it must send `WorkerHello` again.
-        datasets: those that somebody may still ask for.
+        datasets: those that a reader may still ask for.
         stopping: the worker should complete its requests, and end.
     """
 

@@ -39,7 +39,7 @@ class Noted:
     def read_from(self, start: ReadFrom) -> None:
         """As `Skips.read_from`; unused where positions count elements."""
 
-    def taken(self) -> LeftOut | None:
+    def take(self) -> LeftOut | None:
         """The rows left out since the last call; None if there were none."""
         if not self._count:
             return None

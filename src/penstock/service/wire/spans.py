@@ -1,7 +1,7 @@
 """Set arithmetic of spans.
 
-Places are compared as pairs of numbers. How many elements a position has is not known here, so two different pairs may
-mean the same place; but a span and the one that follows it use the same pair for their border.
+Offsets are compared as pairs of numbers. How many elements a position has is not known here, so two different pairs may
+mean the same offset; but a span and the one that follows it use the same pair for their border.
 """
 
 from bisect import bisect_left

@@ -46,7 +46,7 @@ class Endpoint(Message, frozen=True):
 
 
 class WorkerInfo(Message, frozen=True):
-    """A worker, as consumers are told of it.
+    """What consumers know of a worker.
 
     Attributes:
         worker_id: given by the dispatcher, never used again.

@@ -31,8 +31,8 @@ class Fetch(Message, frozen=True, tag="fetch"):
             a reader that loses the worker can blame its own element.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
-        wait_seconds: return one piece if it is ready within this time, then a `Pause`, and go on making the rest. 0 for
-            the whole answer, however long it takes.
+        wait_seconds: return one piece if it is ready within this time, then a `Pause`, and continue to make the rest. 0
+            for the whole answer, however long it takes.
         looks_in: nothing is wanted now: the reader only reports that it is alive.
     """
 

@@ -2,8 +2,8 @@
 
 `docs/design/0014-workers-are-functions.md` says what the kinds of passes are. From the source up, the workers get
 everything that can be read by index, then the operators that treat each of its rows by itself: these give the same
-elements for a row, whoever reads which rows. What comes after the first operator that must see the whole stream runs in
-the trainer.
+elements for a row, in whichever worker reads it. What comes after the first operator that must see the whole stream
+runs in the trainer.
 """
 
 import logging

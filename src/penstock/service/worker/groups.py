@@ -134,7 +134,7 @@ class GroupsReader(SpanReader):
 
     def _pull(self, rows: int) -> Piece | None:
         found = pulled(self._stream, rows)
-        left_out = self._progress.taken()
+        left_out = self._progress.take()
         if found is None:
             self._last_left_out = left_out
             return None

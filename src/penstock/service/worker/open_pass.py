@@ -127,7 +127,7 @@ class OpenPass:
         self._end_if_unused()
 
     def close(self) -> None:
-        """Close it when nobody holds it."""
+        """Close it as soon as no request holds it."""
         with self._lock:
             self._closing = True
         self._end_if_unused()

@@ -201,7 +201,7 @@ class Production:
         return opened
 
     def _close_idle(self) -> None:
-        """Close passes that nobody has read for long, and the ones read longest ago if there are many."""
+        """Close passes that were not read for long, and the ones read longest ago if there are many."""
         now = time.monotonic()
         with self._lock:
             since = {key: opened.idle_since() for key, opened in self._passes.items()}
@@ -223,7 +223,7 @@ class Production:
         return known
 
     def keep(self, datasets: Collection[str]) -> None:
-        """Forget all other datasets, and close their passes once nobody reads them any more."""
+        """Forget all other datasets, and close their passes when their last readers have finished."""
         with self._lock:
             self._datasets = {name: found for name, found in self._datasets.items() if name in datasets}
             gone = [key for key in self._passes if key.dataset_id not in datasets]

@@ -114,7 +114,7 @@ class Head:
         stream, noted = self._stream
         self._passed(self.next, self._stream)
         found = pulled(stream, min(self._pace.start(), wanted))
-        left_out = noted.taken()
+        left_out = noted.take()
         if found is None:
             self._ended = True
             if left_out is not None:

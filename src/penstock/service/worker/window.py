@@ -255,7 +255,7 @@ class SharedWindow:
             if self._stream is None or self._noted is None:
                 self._stream, self._noted = self._open()
             found = pulled(self._stream, rows)
-            left_out = self._noted.taken()
+            left_out = self._noted.take()
         finally:
             self._changed.acquire()
             self._producing = False

@@ -51,8 +51,8 @@ class _Watch:
 def chosen_backend() -> str:
     """The backend that Keras would choose: that of KERAS_BACKEND, otherwise that of the file keras.json.
 
-    JAX where that is TensorFlow and TensorFlow is not installed: Keras writes TensorFlow into its file of settings if
-    nobody has chosen.
+    JAX where that is TensorFlow and TensorFlow is not installed: Keras writes TensorFlow into its settings file if the
+    user has not chosen.
     """
     named = os.environ.get("KERAS_BACKEND")
     if named:

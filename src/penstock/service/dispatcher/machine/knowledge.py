@@ -89,7 +89,7 @@ class _Copies(dict[Any, Any]):
         super().__delitem__(key)
         self._gone.add(key)
 
-    def pop(self, key: Any) -> Any:  # type: ignore[override]  # nobody asks with a default
+    def pop(self, key: Any) -> Any:  # type: ignore[override]  # no caller gives a default
         found = self[key]
         del self[key]
         return found

@@ -246,7 +246,7 @@ def first_positions(span: Span, wanted: int) -> Span:
 
 
 def _fair_share(ledgers: Sequence[Ledger], readers: int) -> int:
-    """The most that one of so many consumers may get now."""
+    """The most positions that one of `readers` consumers may get now."""
     free = 0
     for ledger in ledgers:
         if ledger.free is None:

@@ -81,7 +81,7 @@ class Machine:
 
     @property
     def over(self) -> bool:
-        """Whether nobody needs the dispatcher any more."""
+        """Whether the dispatcher is no longer needed."""
         return self.state.may_end
 
     def answer(self, message: ToDispatcher, now: float) -> FromDispatcher:
@@ -125,7 +125,7 @@ class Machine:
             self._make(changes)
 
     def was_away(self, now: float) -> None:
-        """Count all silences from now on, because the dispatcher itself was suspended and heard nobody."""
+        """Count all silences from now on, because the dispatcher itself was suspended and could receive nothing."""
         self._known.advance(now)
         self._known.observe(WasAway())
 

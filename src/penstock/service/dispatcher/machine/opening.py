@@ -181,7 +181,7 @@ class Opening:
         return []
 
     def _slowest(self, epoch: Epoch, message: OpenEpoch) -> ConsumerHeartbeat | None:
-        """The last report of the slowest of the other consumers that were heard of lately."""
+        """The last report of the slowest of the other consumers that are not silent."""
         others = [
             self._known.volatile.consumers[consumer.consumer_id].report
             for consumer in self._known.state.readers(epoch)

@@ -28,13 +28,13 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Sequence[Span] | None) -> Resumed:
-    """What a consumer begins with that had consumed `past`; if `past` is None it begins anew.
+    """What a consumer begins with that had consumed `past`; if `past` is None it has no state.
 
     Args:
         before: the consumer of the same name that has read the epoch so far.
     """
     if past is None:
-        # It begins anew, so what it was granted last did not reach it.
+        # It has no state, so what it was granted last did not reach it.
         return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_spans_of(before))
     check_spans(past)
     rest = _left_open(past) if before is None else merged([*before.consumed, *_spans_of(before)])

@@ -175,12 +175,12 @@ class State(msgspec.Struct):
 
     @property
     def workers_may_go(self) -> bool:
-        """Whether nobody needs the workers any more: the service ends, at once or after its last reader."""
+        """Whether the workers are no longer needed: the service ends, at once or after its last reader."""
         return self.stopping == "now" or (self.stopping == "drain" and not self.being_read)
 
     @property
     def may_end(self) -> bool:
-        """Whether the dispatcher is to end and nobody needs it any more."""
+        """Whether the dispatcher is to end and is no longer needed."""
         if self.stopping == "leave":
             return not self.being_read
         return self.workers_may_go and not any(worker.alive for worker in self.workers.values())

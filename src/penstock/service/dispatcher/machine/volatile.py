@@ -87,7 +87,7 @@ class DatasetAsked(Observation, frozen=True):
 
 
 class WasAway(Observation, frozen=True):
-    """The dispatcher's own process was suspended for a while, and heard nobody."""
+    """The dispatcher's own process was suspended for a while, and could receive nothing."""
 
     def apply(self, volatile: "VolatileState", now: float) -> None:
         for worker in volatile.workers.values():

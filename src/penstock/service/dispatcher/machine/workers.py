@@ -45,7 +45,7 @@ class Workers:
         for worker in before:
             if worker.info.endpoint == message.endpoint and message.endpoint.process and not worker.leaving:
                 return [], self._welcome(worker.info.worker_id)
-        # Two cannot listen at one address: whoever had it is gone.
+        # Two cannot listen at one address, so an earlier worker with this address is gone.
         gone = {worker.info.worker_id for worker in before}
         joined = Worker(
             WorkerInfo(
