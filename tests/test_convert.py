@@ -53,6 +53,17 @@ def test_files_go_through_all_formats_and_come_back(capsys):
         assert archive.extractfile("00000-000000007.name").read() == b"name 7"
 
 
+def test_what_is_missing_in_a_table_is_masked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n,3\n")
+    assert main(["convert", "a.csv", "a.parquet"]) == 1
+    assert "mask_nulls=['x'] makes zeros" in capsys.readouterr().err
+    assert main(["convert", "a.csv", "a.parquet", "--mask-nulls", "x"]) == 0
+    assert pq.read_table("a.parquet").to_pylist()[1] == {"x": 0, "x_is_valid": False, "y": 3}
+    assert main(["convert", "a.parquet", "b.npy", "--mask-nulls", "z"]) == 2
+    assert "cannot mask 'z'" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("people")
 def test_what_cannot_be_converted_is_told(capsys, tmp_path):
     refused = {

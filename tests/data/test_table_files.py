@@ -180,14 +180,24 @@ def test_nulls_are_errors_of_their_line_or_masked(tmp_path):
     path = file_of(tmp_path, "x,y\n1,2\n,3\n4,5\n")
     rows = iter(ps.CsvDataset(path))
     assert next(rows)["x"] == 1
-    with pytest.raises(ps.ElementError, match=r"a.csv', line 3: CsvDataset takes columns without nulls, got 1 of 1 at"):
+    advice = r"a.csv', line 3: CsvDataset takes columns without nulls, got 1 of 1 at .*: mask_nulls=\['x'\] makes"
+    with pytest.raises(ps.ElementError, match=advice):
         next(rows)
+    with pytest.raises(ps.InvalidArgumentError, match=r"CsvDataset\(mask_nulls=...\): cannot mask 'z'"):
+        ps.CsvDataset(path, mask_nulls=["z"]).take(1).get_single_element()
     assert next(rows)["x"] == 4
     masked = ps.CsvDataset(path, mask_nulls=["x"], label="y")
     assert [(int(row["x"]), bool(row["x_is_valid"]), int(y)) for row, y in masked] == [(1, 1, 2), (0, 0, 3), (4, 1, 5)]
     lines = file_of(tmp_path, '{"x": 1}\n{}\n{"x": null}\n', "a.json")
     masked = ps.JsonLinesDataset(lines, mask_nulls=["x"])
     assert [(int(row["x"]), bool(row["x_is_valid"])) for row in masked] == [(1, True), (0, False), (0, False)]
+
+
+def test_a_value_that_does_not_fit_is_told_with_its_column_and_what_to_do(tmp_path):
+    paths = [file_of(tmp_path, f"x,n\n1,{value}\n", f"{value}.csv") for value in (1, 1.5)]
+    message = r"1.5.csv', line 2: column 'n': CSV conversion error to int64: invalid value '1.5': types={'n': ...}"
+    with pytest.raises(ps.ElementError, match=message):
+        list(ps.CsvDataset(paths, ["n"]))
 
 
 def test_objects_and_arrays_of_json(tmp_path):

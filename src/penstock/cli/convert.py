@@ -63,6 +63,13 @@ def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--raw", action="store_true", help="leave the records of TFRecord and ArrayRecord files as they are: bytes"
     )
+    parser.add_argument(
+        "--mask-nulls",
+        metavar="COLUMNS",
+        default="",
+        help="make zeros and empty strings of what is missing in these columns of CSV, JSON lines and Parquet, divided "
+        "by commas, and add a column X_is_valid for each X",
+    )
     parser.set_defaults(command=_convert)
 
 
@@ -81,7 +88,7 @@ def _convert(options: argparse.Namespace) -> int:
     if target.exists():
         raise ps.StorageError(f"convert: {options.target!r} exists: remove it first, or write to another place")
     one_file = target.suffix in _ENDINGS and not options.shards and not options.rows_per_shard
-    dataset = _source(options.source, raw=options.raw)
+    dataset = _source(options.source, options.raw, [name for name in options.mask_nulls.split(",") if name])
     if options.float32:
         dataset = dataset.map(_in_float32)
     if one_file:
@@ -96,7 +103,7 @@ def _convert(options: argparse.Namespace) -> int:
     return 0
 
 
-def _source(given: str, *, raw: bool) -> ps.Dataset[Any]:
+def _source(given: str, raw: bool, mask_nulls: list[str]) -> ps.Dataset[Any]:
     """The rows of files of one format, or of a saved dataset."""
     if not has_protocol(given) and (Path(given) / "_dataset.json").exists():
         return ps.Dataset.load(given)
@@ -109,6 +116,12 @@ def _source(given: str, *, raw: bool) -> ps.Dataset[Any]:
         named = ", ".join(f"{kind} ({several[0]!r})" for (kind, _), several in kinds.items())
         raise ps.InvalidArgumentError(f"convert: {given!r} has files of several formats: {named}; name those of one")
     ((name, compression),) = kinds
+    if mask_nulls and (name not in _TABLES or compression):
+        raise ps.InvalidArgumentError(
+            f"convert: --mask-nulls is for files of {', '.join(_TABLES)} that are not compressed, got {name}"
+        )
+    if name in _TABLES and not compression:
+        return _TABLES[name](names, mask_nulls)
     if name in _RECORDS:
         records: ps.Dataset[Any] = _RECORDS[name](names, compression)
         return records if raw else _parsed(records)
@@ -164,12 +177,14 @@ _RECORDS: Final[Mapping[str, Callable[[list[str], str], ps.Dataset[bytes]]]] = {
     "TFRecord": _tfrecords,
     "ArrayRecord": lambda names, _: ps.ArrayRecordDataset(names),
 }
+_TABLES: Final[Mapping[str, Callable[[list[str], list[str]], ps.Dataset[Any]]]] = {
+    "CSV": lambda names, masks: ps.CsvDataset(names, mask_nulls=masks),
+    "TSV": lambda names, masks: ps.CsvDataset(names, mask_nulls=masks, delimiter="\t"),
+    "JSON lines": lambda names, masks: ps.JsonLinesDataset(names, mask_nulls=masks),
+    "Parquet": lambda names, masks: ps.ParquetDataset(names, mask_nulls=masks),
+}
 _BY_INDEX: Final[Mapping[str, Callable[[list[str]], ps.Dataset[Any]]]] = {
-    "CSV": lambda names: ps.CsvDataset(names),
-    "JSON lines": lambda names: ps.JsonLinesDataset(names),
     "NumPy": lambda names: ps.FilesDataset(names, "npy"),
-    "Parquet": lambda names: ps.ParquetDataset(names),
-    "TSV": lambda names: ps.CsvDataset(names, delimiter="\t"),
     "tar": lambda names: ps.TarDataset(names),
     "text": lambda names: ps.FilesDataset(names, "text"),
 }

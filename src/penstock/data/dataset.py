@@ -463,7 +463,7 @@ class Dataset(Generic[Element]):
             "crop_to_aspect_ratio": crop_to_aspect_ratio,
             "pad_to_aspect_ratio": pad_to_aspect_ratio,
         }
-        formats.images.check_decode(call, channels, "uint8", *decoding.values())
+        formats.images.check_decode(call, channels, "uint8", *decoding.values(), argument="image_size")
         spec = TensorSpec((*(image_size or (None, None)), channels), np.uint8)
         return Dataset(request.node(_IMAGE_ENDINGS, spec, lambda labels: ImageReader(labels, channels, decoding)))
 

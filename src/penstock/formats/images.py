@@ -119,7 +119,15 @@ _LARGEST: Final = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 
 
 def check_decode(
-    call: str, channels: int, dtype: str, size: Size | None, interpolation: str, crop: bool, pad: bool
+    call: str,
+    channels: int,
+    dtype: str,
+    size: Size | None,
+    interpolation: str,
+    crop: bool,
+    pad: bool,
+    *,
+    argument: str = "size",
 ) -> None:
     """Refuse arguments that never work.
 
@@ -133,7 +141,7 @@ def check_decode(
     if dtype not in _DTYPES:
         raise InvalidArgumentError(f"{call}(dtype=...) takes 'uint8', 'uint16' or 'float32', got {dtype!r}")
     if size is not None:
-        check_resize(call, size, interpolation, crop, pad)
+        check_resize(call, size, interpolation, crop, pad, argument)
 
 
 def _of_jpeg(

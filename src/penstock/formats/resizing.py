@@ -38,14 +38,14 @@ _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 _OF_OPENCV: Final = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
 
 
-def check_resize(call: str, size: Any, interpolation: str, crop: bool, pad: bool) -> None:
+def check_resize(call: str, size: Any, interpolation: str, crop: bool, pad: bool, argument: str = "size") -> None:
     """Refuse arguments that never work.
 
     Raises:
         InvalidArgumentError, InvalidTypeError: as `ps.image.resize` says.
     """
     if not isinstance(size, (tuple, list)) or len(size) != 2:
-        raise InvalidTypeError(f"{call}(size=...) takes (height, width), got {size!r}")
+        raise InvalidTypeError(f"{call}({argument}=...) takes (height, width), got {size!r}")
     for name, length in zip(("height", "width"), size):
         check_integer(call, name, length, minimum=1)
     if interpolation not in _FILTERS:

@@ -59,7 +59,7 @@ class TableRecords(RecordFormat):
         Raises:
             InvalidArgumentError: a null where no mask takes it.
         """
-        columns = as_columns(masked(table, self.mask_nulls), call=self.call)
+        columns = as_columns(masked(table, self.mask_nulls, self.call), call=self.call)
         if not self.label:
             return columns
         label = columns.pop(self.label)
@@ -80,6 +80,10 @@ class TableRecords(RecordFormat):
         Raises:
             ArrowException: one of them is damaged.
         """
+
+    def explained(self, problem: str) -> str:
+        """What is wrong with one record, in the user's words, and what to do."""
+        return problem.replace("Row #1: ", "")
 
     def check_last(self, record: bytes) -> None:
         """Refuse the last record before the end of what is there, if it is not whole; Arrow takes it as it is.
@@ -135,7 +139,7 @@ class TableReader(RecordReader):
                     where = self._where(first)
                     self._pass(1)
                     # The row that Arrow counts is the only one it was given.
-                    raise ElementError(f"{where}: {str(error).replace('Row #1: ', '')}") from error
+                    raise ElementError(f"{where}: {self._format.explained(str(error))}") from error
                 last = first + (last - first) // 2  # those behind are decoded when these are read
 
     def _where(self, record: int) -> str:

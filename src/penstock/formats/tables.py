@@ -30,6 +30,8 @@ _IN_NUMPY: Final = frozenset(
     )
 )
 """The types whose arrays Arrow turns into NumPy's."""
+_WITH_MASKS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
+"""What takes `mask_nulls` as a list of names."""
 
 
 class _ColumnPath(NamedTuple):
@@ -37,10 +39,12 @@ class _ColumnPath(NamedTuple):
 
     call: str
     path: str = ""
+    column: str = ""
+    """Of the table, in which it is."""
 
     def of(self, name: str) -> "_ColumnPath":
         """A column of the table at this path."""
-        return _ColumnPath(self.call, f"{self.path}[{name!r}]")
+        return _ColumnPath(self.call, f"{self.path}[{name!r}]", self.column or name)
 
     def __str__(self) -> str:
         return f" at {self.path}" if self.path else ""
@@ -97,12 +101,13 @@ def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
     return masked(table, mask_nulls)
 
 
-def masked(table: pa.Table, names: bool | Sequence[str]) -> pa.Table:
+def masked(table: pa.Table, names: bool | Sequence[str], call: str = "from_arrow") -> pa.Table:
     """The table with zeros, empty strings and empty lists for nulls, and a column "x_is_valid" beside each such "x".
 
     Args:
         table: of Arrow.
         names: the columns that get a mask; True stands for those that have nulls.
+        call: what the user called, for errors.
 
     Raises:
         InvalidArgumentError: a column that is not there, or a mask whose name is taken.
@@ -113,7 +118,7 @@ def masked(table: pa.Table, names: bool | Sequence[str]) -> pa.Table:
         if name not in table.column_names or mask in table.column_names:
             why = "there is no such column" if name not in table.column_names else f"there is a column {mask!r} already"
             raise InvalidArgumentError(
-                f"from_arrow(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {table.column_names}"
+                f"{call}(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {table.column_names}"
             )
         column = table[name]
         filled = column.fill_null(_zero(column.type))
@@ -242,7 +247,21 @@ def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:
     if array.null_count:
         raise InvalidArgumentError(
             f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
-            f"({array.type}): leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or "
-            "give a mask next to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
+            f"({array.type}): {_without_nulls(where)}"
+        )
+
+
+def _without_nulls(where: _ColumnPath) -> str:
+    """What to do about nulls."""
+    if where.call not in _WITH_MASKS:
+        return (
+            "leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or give a mask next "
+            "to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
             "ps.Dataset.from_arrow(table, mask_nulls=True) does"
         )
+    masks = (
+        f"mask_nulls=[{where.column!r}] makes zeros or empty strings of them, and adds a column "
+        f"{where.column + '_is_valid'!r}"
+    )
+    rows = f", and filter=pc.field({where.column!r}).is_valid() leaves the rows out"
+    return masks + rows if where.call == "ParquetDataset" else masks

@@ -45,6 +45,13 @@ class CsvRecords(TableRecords):
     def table(self, data: bytes) -> pa.Table:
         return _table(data, self.delimiter, self.names, self.schema, self.null_values, self.encoding)
 
+    def explained(self, problem: str) -> str:
+        found = re.search(r"CSV column #(\d+): (?:Row #\d+: )?(CSV conversion error to .*)", problem, re.DOTALL)
+        if found is None:
+            return super().explained(problem)
+        name = self.names[int(found[1])]
+        return f"column {name!r}: {found[2]}: types={{{name!r}: ...}} gives a type that fits all values, such as str"
+
     def check_last(self, record: bytes) -> None:
         if _QUOTE in record and _is_open(record, self.delimiter.encode()):
             raise ElementError("a value in quotes is not closed, so that it goes on to the end of the file")

@@ -90,7 +90,7 @@ class ParquetFiles(FileFormat):
         self._file(name)
 
     def spec(self, name: str) -> Any:
-        empty = masked(self._file(name).schema.empty_table(), self.mask_nulls)
+        empty = masked(self._file(name).schema.empty_table(), self.mask_nulls, "ParquetDataset")
         columns = as_columns(empty, call="ParquetDataset")
         unknown = any(varies_in_shape(field.type) for field in empty.schema)
         return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
@@ -138,7 +138,8 @@ class ParquetFiles(FileFormat):
     def _decoded(self, file: "_ParquetFile", groups: list[int]) -> dict[int, _Decoded]:
         if not groups:
             return {}
-        columns, structure = flatten(as_columns(masked(file.read(groups), self.mask_nulls), call="ParquetDataset"))
+        table = masked(file.read(groups), self.mask_nulls, "ParquetDataset")
+        columns, structure = flatten(as_columns(table, call="ParquetDataset"))
         edges = np.cumsum([0, *(file.ends[group] - file.begin(group) for group in groups)])
         return {
             group: ([column[start:stop] for column in columns], structure)
