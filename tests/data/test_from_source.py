@@ -44,6 +44,31 @@ def numbers(dataset):
     return [int(row["number"]) for row in dataset]
 
 
+class Tensor(SimpleNamespace):
+    """An array whose dtype is no dtype of NumPy's, as of PyTorch."""
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, rows):
+        return self.values[rows]
+
+
+def test_an_array_of_another_library_is_read_by_slices():
+    values = np.arange(6).reshape(3, 2)
+    dataset = ps.Dataset.from_source(Tensor(values=values, dtype=object(), shape=(3, 2)))
+    assert dataset.element_spec == ps.TensorSpec((2,), np.int64) and dataset[-1].tolist() == [4, 5]
+    unknown = Tensor(values={}, dtype="bfloat16 of theirs", shape=(3, 2))
+    with pytest.raises(ps.InvalidTypeError, match="array of bfloat16 of theirs, which NumPy does not take"):
+        ps.Dataset.from_source(unknown)
+
+
+def test_rows_that_have_to_be_computed_are_told_how():
+    lazy = SimpleNamespace(collect=lambda: None, __arrow_c_stream__=None)
+    with pytest.raises(ps.InvalidTypeError, match=r"from_arrow takes rows that are there, .*: call .collect\(\) on it"):
+        ps.Dataset.from_arrow(lazy)
+
+
 def test_only_rows_that_are_needed_are_read():
     rows = Rows(1_000_000)
     dataset = ps.Dataset.from_source(rows)

@@ -65,11 +65,7 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
     """
     if isinstance(value, (np.ndarray, np.generic, list, str, bytes, int, float)):
         return value
-    if callable(getattr(value, "collect", None)) and not hasattr(value, "__len__"):
-        raise InvalidTypeError(
-            f"{call} takes rows that are there, got a {type(value).__name__}, whose rows have to be "
-            "computed: call .collect() on it"
-        )
+    _check_computed(value, call)
     where = _ColumnPath(call, path)
     columns = _columns(value, where)
     if isinstance(columns, dict) and columns is not value and not columns:
@@ -86,6 +82,7 @@ def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
         InvalidTypeError: something else.
         InvalidArgumentError: what cannot be masked.
     """
+    _check_computed(data, "from_arrow")
     if _is_of_pandas(data) and not mask_nulls:
         return data  # its own columns, of which NumPy's are not copied, and NaN is no null
     stream, array = (hasattr(data, f"__arrow_c_{kind}__") for kind in ("stream", "array"))
@@ -99,6 +96,14 @@ def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
     except (pa.ArrowInvalid, TypeError) as error:
         raise InvalidTypeError(f"from_arrow(data=...) takes a table, got a column, or none: {error}") from error
     return masked(table, mask_nulls)
+
+
+def _check_computed(value: Any, call: str) -> None:
+    if callable(getattr(value, "collect", None)) and not hasattr(value, "__len__"):
+        raise InvalidTypeError(
+            f"{call} takes rows that are there, got a {type(value).__name__}, whose rows have to be "
+            "computed: call .collect() on it"
+        )
 
 
 def masked(table: pa.Table, names: bool | Sequence[str], call: str = "from_arrow") -> pa.Table:

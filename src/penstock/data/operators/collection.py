@@ -77,7 +77,7 @@ class ArrayRows(CollectionRows):
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._dtype = np.dtype(source.dtype)
+        self._dtype = _dtype_of(source)
         shape = tuple(source.shape[1:])
         if self._dtype.kind != "O":  # for strings and rows of unequal length, the first row tells
             self.spec = TensorSpec(shape, self._dtype)
@@ -203,6 +203,26 @@ def rows_of(source: Any) -> CollectionRows:
     if hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape) > 0:
         return ArrayRows(source)
     return RowsByList(source) if callable(getattr(source, "__getitems__", None)) else RowByRow(source)
+
+
+def _dtype_of(source: Any) -> np.dtype[Any]:
+    """What NumPy calls the dtype of an array; other libraries have classes of their own for it.
+
+    Raises:
+        InvalidTypeError: NumPy has no such dtype.
+    """
+    try:
+        return np.dtype(source.dtype)
+    except TypeError:
+        pass
+    try:
+        found: np.dtype[Any] = np.asarray(source[:0]).dtype
+    except Exception as error:  # each library raises its own
+        raise InvalidTypeError(
+            f"from_source(source=...) got an array of {source.dtype}, which NumPy does not take ({error}): convert it "
+            "first, for example to float32"
+        ) from error
+    return found
 
 
 def _gives_arrow(source: Any) -> bool:
