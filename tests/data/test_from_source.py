@@ -45,10 +45,7 @@ def numbers(dataset):
 
 
 class Tensor(SimpleNamespace):
-    """An array whose dtype is no dtype of NumPy's, as of PyTorch."""
-
-    def __len__(self):
-        return len(self.values)
+    """An array without `__len__`, as of zarr, whose dtype may be no dtype of NumPy's, as of PyTorch."""
 
     def __getitem__(self, rows):
         return self.values[rows]

@@ -23,7 +23,7 @@ from penstock.data.one_kind import check_one_kind
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
-from penstock.data.operators.collection import Source, rows_of
+from penstock.data.operators.collection import Source, length_of, rows_of
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
@@ -263,7 +263,7 @@ class Dataset(Generic[Element]):
         if isinstance(source, Dataset):
             raise InvalidTypeError("from_source(source=...) takes a collection, got a ps.Dataset: use it as it is")
         rows = rows_of(source)
-        return Dataset(Source(source, len(source), rows, site=user_site()))
+        return Dataset(Source(source, length_of(source), rows, site=user_site()))
 
     @staticmethod
     def from_list(elements: Sequence[Any]) -> "Dataset[Any]":

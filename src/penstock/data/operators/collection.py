@@ -9,7 +9,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -184,6 +184,11 @@ class Source(KnownLength):
         return block
 
 
+def length_of(source: Any) -> int:
+    """How many rows a collection has; arrays of zarr say so by their shape alone."""
+    return len(source) if hasattr(type(source), "__len__") else int(source.shape[0])
+
+
 def rows_of(source: Any) -> CollectionRows:
     """How the rows of a collection are read.
 
@@ -191,16 +196,19 @@ def rows_of(source: Any) -> CollectionRows:
         InvalidTypeError: it has no length, or its rows cannot be taken by index.
     """
     kind = type(source)
-    missing = [name for name in ("__len__", "__getitem__") if not hasattr(kind, name)]
-    if missing or isinstance(source, (str, bytes, dict, set)):
+    is_array = hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape) > 0
+    wanted = ("__getitem__",) if is_array else ("__len__", "__getitem__")
+    missing = [name for name in wanted if not hasattr(kind, name)]
+    if missing or isinstance(source, (str, bytes, Mapping, Set)):
         raise InvalidTypeError(
             f"from_source(source=...) takes a collection with __len__ and __getitem__, got a {kind.__name__}"
             f"{' without ' + ' and '.join(missing) if missing else ''}: from_generator takes what can only be "
-            "iterated, from_tensor_slices arrays and dictionaries of them"
+            "iterated, from_tensor_slices arrays in memory and dictionaries of them, and ps.Dataset.zip joins datasets "
+            "of several arrays"
         )
     if hasattr(source, "with_format") and hasattr(source, "column_names") and _gives_arrow(source):
         return ArrowRows(source)
-    if hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape) > 0:
+    if is_array:
         return ArrayRows(source)
     return RowsByList(source) if callable(getattr(source, "__getitems__", None)) else RowByRow(source)
 
@@ -211,12 +219,14 @@ def _dtype_of(source: Any) -> np.dtype[Any]:
     Raises:
         InvalidTypeError: NumPy has no such dtype.
     """
+    found: np.dtype[Any]
     try:
-        return np.dtype(source.dtype)
+        found = np.dtype(source.dtype)
+        return found
     except TypeError:
         pass
     try:
-        found: np.dtype[Any] = np.asarray(source[:0]).dtype
+        found = np.asarray(source[:0]).dtype
     except Exception as error:  # each library raises its own
         raise InvalidTypeError(
             f"from_source(source=...) got an array of {source.dtype}, which NumPy does not take ({error}): convert it "
