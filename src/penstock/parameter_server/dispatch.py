@@ -74,8 +74,7 @@ class _Worker:
 
     Attributes:
         number: differs from that of every other process that was started.
-        finished: what it has said of its closure, until the servers have applied it.
-        waiting: how many servers have not yet.
+        closure: the one that it runs; or that it has finished, until the servers have heard that it counts.
     """
 
     index: int
@@ -86,11 +85,25 @@ class _Worker:
     lost: bool = False
     quick_ends: int = 0
     closure: Closure | None = None
-    finished: Finished | None = None
-    waiting: int = 0
-    refused: str = ""
+    finished: bool = False
     since: float = 0.0
     functions: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class _Commitment:
+    """A closure that has finished, until the servers have applied what it has pushed.
+
+    Attributes:
+        waiting: how many servers have not yet.
+        refused: why one of them could not.
+    """
+
+    worker: _Worker
+    closure: Closure
+    finished: Finished
+    waiting: int
+    refused: str = ""
 
 
 class Dispatch:
@@ -115,8 +128,9 @@ class Dispatch:
         self._unannounced: list[int] = []
         self._snapshots: list[Future[Any]] = []
         self._pending_snapshots: deque[tuple[Future[Any], dict[tuple[int, int], bytes], list[Any]]] = deque()
-        self._finished: deque[_Worker] = deque()
-        self._settling: _Worker | None = None
+        self._finished: deque[_Commitment] = deque()
+        self._committed: dict[int, _Commitment] = {}
+        self._settling: _Commitment | None = None
         self._stopping = False
         self._asleep = True
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -195,8 +209,12 @@ class Dispatch:
                     self._wake_reader.recv(1 << 12)
             elif isinstance(key.data, _Worker):
                 self._from_worker(key.data)
+                while not key.data.lost and key.data.line.has_more():
+                    self._from_worker(key.data)
             else:
                 self._from_server(key.data)
+                while self._controls[key.data].has_more():
+                    self._from_server(key.data)
         self._watch()
         return True
 
@@ -218,7 +236,8 @@ class Dispatch:
                     worker.functions.add(closure.function)
                     self._tell(worker, Define(closure.function, closure.content))
                 self._tell(worker, RunClosure(closure.number, closure.function, closure.arguments))
-                self.changed.notify_all()
+                if len(self.queue) == MOST_QUEUED - 1:
+                    self.changed.notify_all()
 
     def _tell(self, worker: _Worker, message: Message) -> None:
         with suppress(OSError):  # it has ended, and the end of its line says so
@@ -231,7 +250,7 @@ class Dispatch:
             worker.line.close()
             end(worker.process)
             worker.lost = True
-            if worker.finished is None:  # otherwise the servers still apply what it has staged
+            if not worker.finished:  # otherwise the servers have not heard yet that it counts
                 self._start_again(worker)
         elif isinstance(message, Ready):
             self._open_iterators(worker)
@@ -252,23 +271,34 @@ class Dispatch:
         with self.changed:
             for number, position in message.positions:
                 self.positions[worker.index, number] = position
-        worker.finished, worker.waiting = message, len(message.servers)
+        assert worker.closure is not None
+        worker.finished = True
+        commitment = _Commitment(worker, worker.closure, message, len(message.servers))
         if message.servers:
-            self._finished.append(worker)
+            self._finished.append(commitment)
             self._commit()
         else:
-            self._complete(worker)
+            self._complete(commitment)
+            self._release(worker)
 
     def _commit(self) -> None:
         """Commit the closures that have finished, until one has to be settled on several servers."""
         while self._finished and self._settling is None:
-            worker = self._finished.popleft()
-            assert worker.finished is not None
-            servers = worker.finished.servers
+            commitment = self._finished.popleft()
+            worker, servers = commitment.worker, commitment.finished.servers
+            self._committed[commitment.closure.number] = commitment
             for server in servers:
-                self._send(server, Commit(worker.finished.closure, worker.number, len(servers) == 1))
+                self._send(server, Commit(commitment.closure.number, worker.number, len(servers) == 1))
             if len(servers) > 1:
-                self._settling = worker
+                self._settling = commitment
+            else:  # what it reads in its next closure, the server answers after this commit
+                self._release(worker)
+
+    def _release(self, worker: _Worker) -> None:
+        """Let a worker have its next closure, or start it again if it was lost meanwhile."""
+        worker.closure, worker.finished = None, False
+        if worker.lost:
+            self._start_again(worker)
 
     def _send(self, server: int, message: Message, lines: tuple[socket.socket, ...] = ()) -> None:
         try:
@@ -285,29 +315,28 @@ class Dispatch:
             self._finish_snapshot()
             return
         assert isinstance(message, Committed)
-        worker = next(w for w in self._workers if w.closure is not None and w.closure.number == message.closure)
-        worker.waiting -= 1
-        worker.refused = worker.refused or message.error
-        if worker.waiting == 0:
-            if worker is self._settling:
-                assert worker.finished is not None
-                for settled in worker.finished.servers:
-                    self._send(settled, Settle(not worker.refused))
+        commitment = self._committed[message.closure]
+        commitment.waiting -= 1
+        commitment.refused = commitment.refused or message.error
+        if commitment.waiting == 0:
+            del self._committed[message.closure]
+            settles = commitment is self._settling
+            if settles:
+                for settled in commitment.finished.servers:
+                    self._send(settled, Settle(not commitment.refused))
                 self._settling = None
-            self._complete(worker)
-            self._commit()
+            self._complete(commitment)
+            if settles:
+                self._release(commitment.worker)
+                self._commit()
 
-    def _complete(self, worker: _Worker) -> None:
-        closure, finished = worker.closure, worker.finished
-        assert closure is not None
-        assert finished is not None
+    def _complete(self, commitment: _Commitment) -> None:
+        closure, finished = commitment.closure, commitment.finished
         error: BaseException | None = None
-        if worker.refused:
-            error = WorkerError(worker.refused)
+        if commitment.refused:
+            error = WorkerError(commitment.refused)
         elif finished.failed:
             error = _error_of(finished.result)
-        worker.closure = worker.finished = None
-        worker.refused = ""
         with self.changed:
             self.running -= 1
             if error is None:
@@ -315,9 +344,8 @@ class Dispatch:
             else:
                 closure.value.set_exception(error)
                 self._cancel_rest(error)
-            self.changed.notify_all()
-        if worker.lost:
-            self._start_again(worker)
+            if self.running == 0 and not self.queue:
+                self.changed.notify_all()
 
     def _cancel_rest(self, error: BaseException) -> None:
         self.error = self.error or error
@@ -391,7 +419,7 @@ class Dispatch:
             return
         for worker in self._workers:
             seconds = time.monotonic() - worker.since
-            if worker.closure is not None and worker.finished is None and seconds > limit:
+            if worker.closure is not None and not worker.finished and seconds > limit:
                 _logger.warning(
                     "a function has run for %.0f s on worker %d, whose stacks follow", seconds, worker.index
                 )
@@ -405,10 +433,9 @@ class Dispatch:
         with self.changed:
             self.fatal = error
             self.running = 0
-            for worker in self._workers:
-                if worker.closure is not None:
-                    worker.closure.value.set_exception(error)
-            for closure in self.queue:
+            closures = [worker.closure for worker in self._workers if worker.closure is not None]
+            closures += [commitment.closure for commitment in self._committed.values()]
+            for closure in {*closures, *self.queue}:
                 closure.value.set_exception(error)
             self.queue.clear()
             for future in (*self._snapshots, *(pending[0] for pending in self._pending_snapshots)):

@@ -12,6 +12,7 @@ import numpy as np
 from penstock.errors import StateMismatchError
 from penstock.parameter_server.line import Array
 from penstock.parameter_server.rules import Rule
+from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
 
 
@@ -168,7 +169,7 @@ class HeldTable:
 
 def _copy(value: Any, arena: Arena) -> Array:
     array = np.asarray(value)
-    memory = arena.allocate(array.nbytes) if array.nbytes else None
+    memory = arena.allocate(array.nbytes) if array.nbytes >= LARGE else None
     copy = np.empty(array.shape, array.dtype) if memory is None else memory.view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy

@@ -10,6 +10,7 @@ import select
 import socket
 import struct
 import weakref
+from array import array
 from collections import deque
 from functools import partial
 from os import close
@@ -29,7 +30,12 @@ _LENGTH = struct.Struct("<Q")
 _MOST_FILES = 64
 """How many files a frame can carry; Linux allows 253."""
 
+_ANCILLARY = socket.CMSG_SPACE((_MOST_FILES + 1) * 4)
+_CHUNK = 1 << 16
+"""So much is received at once, which is several frames of small messages."""
+
 _decoder = msgspec.msgpack.Decoder(Frame)
+_encoder = msgspec.msgpack.Encoder()
 
 
 class ProcessLine:
@@ -52,6 +58,8 @@ class ProcessLine:
         self._returned: deque[int] = deque()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+        self._buffer = bytearray()
+        self._files: deque[int] = deque()
         self.lines: list[socket.socket] = []
 
     def fileno(self) -> int:
@@ -103,11 +111,13 @@ class ProcessLine:
         segments = tuple((segment.number, segment.size) for segment in self._new)
         files = [*(segment.file for segment in self._new), *(line.fileno() for line in lines)]
         frame = Frame(message, segments, forgotten, self._taken_back(), len(lines))
-        content = msgspec.msgpack.encode(frame)
+        content = _encoder.encode(frame)
         data = _LENGTH.pack(len(content)) + content
-        sent = socket.send_fds(self._connection, [data], files) if files else 0
-        self._new.clear()
-        self._connection.sendall(memoryview(data)[sent:])
+        if files:
+            sent = socket.send_fds(self._connection, [data], files)
+            self._new.clear()
+            data = data[sent:]
+        self._connection.sendall(data)
 
     def _taken_back(self) -> tuple[int, ...]:
         return tuple(self._returned.popleft() for _ in range(len(self._returned)))
@@ -142,38 +152,51 @@ class ProcessLine:
 
     def has_arrived(self) -> bool:
         """Whether anything has arrived, or the end."""
-        return bool(self._poll.poll(0))
+        return self.has_more() or bool(self._poll.poll(0))
+
+    def has_more(self) -> bool:
+        """Whether more was received than was asked for: a selector does not tell of it."""
+        return self._missing() <= 0
+
+    def _missing(self) -> int:
+        """How many bytes of the next frame have not been received; 0 or less if it is complete."""
+        if len(self._buffer) < _LENGTH.size:
+            return 1
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        missing: int = _LENGTH.size + length - len(self._buffer)
+        return missing
 
     def _frame(self) -> Frame | None:
         try:
-            begun, files, _, _ = socket.recv_fds(self._connection, _LENGTH.size, _MOST_FILES + 1)
-            if not begun:
-                return None
-            (length,) = _LENGTH.unpack(begun + self._exactly(_LENGTH.size - len(begun)))
-            frame = _decoder.decode(self._exactly(length))
+            while (missing := self._missing()) > 0:
+                self._receive(max(missing, _CHUNK))
         except (ConnectionError, EOFError):  # the other process has ended
             return None
+        end = len(self._buffer) + missing
+        frame = _decoder.decode(memoryview(self._buffer)[_LENGTH.size : end])
+        del self._buffer[:end]
         for number in frame.forgotten:
             self._mappings.pop(number, None)
-        for (number, size), file in zip(frame.segments, files, strict=False):
+        for number, size in frame.segments:
+            file = self._files.popleft()
             self._mappings[number] = Mapping(file, size)
             close(file)
-        self.lines += [socket.socket(fileno=file) for file in files[len(frame.segments) :]]
+        self.lines += [socket.socket(fileno=self._files.popleft()) for _ in range(frame.lines)]
         for token in frame.returned:
             self._held.pop(token, None)
         return frame
 
-    def _exactly(self, size: int) -> bytearray:
-        content = bytearray(size)
-        received, view = 0, memoryview(content)
-        while received < size:
-            count = self._connection.recv_into(view[received:])
-            if count == 0:
-                raise EOFError
-            received += count
-        return content
+    def _receive(self, most: int) -> None:
+        content, ancillary, _, _ = self._connection.recvmsg(most, _ANCILLARY)
+        if not content:
+            raise EOFError
+        self._buffer += content
+        for _, _, files in ancillary:
+            self._files.extend(array("i", files))
 
     def close(self) -> None:
         """End the line. Arrays that it has brought stay as they are."""
         self._connection.close()
         self._held.clear()
+        while self._files:
+            close(self._files.popleft())

@@ -39,6 +39,7 @@ class Server:
 
     def __init__(self, control: ProcessLine, reader: ProcessLine, arena: Arena) -> None:
         self._control = control
+        self._reader = reader
         self._arena = arena
         self._held: dict[int, HeldVariables | HeldTable] = {}
         self._workers: dict[int, ProcessLine] = {}
@@ -52,24 +53,35 @@ class Server:
         """Answer until the coordinator's line ends."""
         self._control.send(Ready())
         while True:
-            for key, _ in self._selector.select():
-                line, process = key.data
-                # A commit that was answered before, in this round, may have discarded the line or read all of it.
-                if process >= 0 and process not in self._workers or not line.has_arrived():
-                    continue
-                try:
-                    message = line.receive_one()
-                    if message is not None:
-                        self._answer(line, process, message)
-                    line.give_back()
-                except _CoordinatorEnded:
-                    return
-                except (EOFError, OSError):
-                    if process < 0:
-                        return
-                    # What it has staged may still be committed: the coordinator says so, or discards it.
-                    if process in self._workers:
-                        self._selector.unregister(line)
+            try:
+                for key, _ in self._selector.select():
+                    # A commit that was answered before, in this round, may have discarded the line or read all of it.
+                    line, process = key.data
+                    if (process < 0 or process in self._workers) and line.has_arrived():
+                        self._hear(line, process)
+                while more := [(line, process) for line, process in self._lines() if line.has_more()]:
+                    for line, process in more:
+                        if process < 0 or process in self._workers:
+                            self._hear(line, process)
+            except _CoordinatorEnded:
+                return
+
+    def _lines(self) -> list[tuple[ProcessLine, int]]:
+        return [(self._control, -1), (self._reader, -1), *((line, process) for process, line in self._workers.items())]
+
+    def _hear(self, line: ProcessLine, process: int) -> None:
+        """Answer one frame of a line, or note its end."""
+        try:
+            message = line.receive_one()
+            if message is not None:
+                self._answer(line, process, message)
+            line.give_back()
+        except (EOFError, OSError) as end:
+            if process < 0:
+                raise _CoordinatorEnded from end
+            # What it has staged may still be committed: the coordinator says so, or discards it.
+            if process in self._workers and line in {key.fileobj for key in self._selector.get_map().values()}:
+                self._selector.unregister(line)
 
     def _hear_coordinator(self) -> None:
         """Do what the coordinator has said by now: what a program reads afterwards shows it."""

@@ -15,6 +15,7 @@ from penstock.parameter_server.datasets import enter_pipeline, open_iterator, po
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Define, Finished, OpenIterator, Push, Ready, RunClosure, Stage
 from penstock.parameter_server.variables import ServerLines, enter
+from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
 
 
@@ -74,7 +75,7 @@ class WorkerProgram:
         self._pushed[server].append((variables, [self._copy(array) for array in arrays]))
 
     def _copy(self, array: Array) -> Array:
-        memory = self._arena.allocate(array.nbytes) if array.nbytes else None
+        memory = self._arena.allocate(array.nbytes) if array.nbytes >= LARGE else None
         if memory is None:
             return np.array(array)
         copy = memory.view(array.dtype).reshape(array.shape)
