@@ -30,6 +30,7 @@ NAMES = (
     "training",
     "checkpoints",
     "service",
+    "parameter_servers",
     "dispatcher",
     "many_clients",
     "transport",

@@ -29,9 +29,7 @@ def main() -> None:
     tasks = [(job, index) for job in cluster for index in range(len(cluster[job]))]
     servers = [subprocess.Popen([sys.executable, __file__, job, str(index), *addresses]) for job, index in tasks]
     try:
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(cluster), rpc_layer="grpc"
-        )
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster), rpc_layer="grpc")
         measure(tf.distribute.ParameterServerStrategy(resolver))
     finally:
         for server in servers:

@@ -11,10 +11,13 @@ from penstock.parameter_server.server import Server
 from penstock.parameter_server.worker import WorkerProgram
 from penstock.runtime.shared_memory import Arena
 
+_IDLE_BYTES = 1 << 30
+"""Versions of variables, and gradients, come and go with every function, and are as large as each other."""
+
 
 def main(kind: str, *numbers: str) -> None:
     """Run until the line to the coordinator ends."""
-    arena = Arena()
+    arena = Arena(_IDLE_BYTES)
 
     def line(descriptor: str) -> ProcessLine:
         return ProcessLine(socket.socket(fileno=int(descriptor)), arena)

@@ -26,7 +26,6 @@ _SEGMENT_BYTES = 16 << 20
 """Slots of up to a quarter of this share a segment."""
 _SMALLEST_SLOT = 1 << 16
 _IDLE_BYTES = 64 << 20
-"""How many bytes may be idle, in addition to as many as are in use."""
 _MOST_SEGMENTS = 128
 """Each takes two of the process's file descriptors, of which there may be 1024 (256 on macOS)."""
 
@@ -81,9 +80,14 @@ class Slot:
 
 
 class Arena:
-    """Allocates arrays in segments. Several threads may allocate at the same time."""
+    """Allocates arrays in segments. Several threads may allocate at the same time.
 
-    def __init__(self) -> None:
+    Args:
+        idle_bytes: how many bytes may be idle, in addition to as many as are in use.
+    """
+
+    def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
+        self._idle_bytes = idle_bytes
         self._lock = threading.Lock()
         self._free: dict[int, list[Slot]] = defaultdict(list)
         self._segments: set[Segment] = set()
@@ -127,7 +131,7 @@ class Arena:
         idle = sum(segment.size for segment in self._segments if not segment.used)
         in_use = sum(segment.size for segment in self._segments if segment.used)
         for segment in [segment for segment in self._segments if not segment.used]:
-            if idle <= in_use + _IDLE_BYTES:
+            if idle <= in_use + self._idle_bytes:
                 break
             idle -= segment.size
             self._segments.remove(segment)

@@ -1,0 +1,120 @@
+"""Parameter servers on this machine: closures in a second beside TensorFlow's, and how long large arrays travel."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import optax
+
+import penstock as ps
+from benchmarks.timing import Figure, seconds
+
+CLOSURES, ROUNDS = 300, 5
+LARGE_ROUNDS = 8
+
+
+def measure() -> list[Figure]:
+    """The figures; those against TensorFlow where an interpreter for it is named."""
+    with ps.ParameterServerStrategy(num_workers=2, num_ps=1) as strategy:
+        coordinator = ps.ClusterCoordinator(strategy)
+        figures = closures(strategy, coordinator)
+    with ps.ParameterServerStrategy(num_workers=1, num_ps=1) as strategy:
+        coordinator = ps.ClusterCoordinator(strategy)
+        for megabytes, goals in ((10, (2.3, 18)), (100, (2.3, 11.4))):
+            figures += large(strategy, coordinator, megabytes, *goals)
+    return figures
+
+
+def closures(strategy: ps.ParameterServerStrategy, coordinator: ps.ClusterCoordinator) -> list[Figure]:
+    """Functions of a linear model of three weights: read, compute the gradients of four rows, push them."""
+    weights = strategy.create_variables({"w": np.zeros(3, np.float32), "b": 0.0}, optax.sgd(0.1))
+    x = np.ones((4, 3), np.float32)
+
+    def step() -> None:
+        now = weights.read()
+        error = x @ now["w"] + now["b"] - 1
+        weights.push({"w": error @ x / 2, "b": 2 * error.mean()})
+
+    def run() -> None:
+        for _ in range(CLOSURES):
+            coordinator.schedule(step)
+        coordinator.join()
+
+    run()
+    with tensorflow() as theirs:
+        pairs = [(seconds(run), theirs(CLOSURES)) for _ in range(ROUNDS)]
+    ours = min(mine for mine, _ in pairs)
+    figures = [Figure("closures of a tiny model", CLOSURES / ours, 885, unit=" a second")]
+    if all(other is not None for _, other in pairs):
+        other = min(other for _, other in pairs if other is not None)
+        figures.append(Figure("closures of a tiny model / TensorFlow's", other / ours, 5))
+    return figures
+
+
+def large(
+    strategy: ps.ParameterServerStrategy,
+    coordinator: ps.ClusterCoordinator,
+    megabytes: int,
+    pull_goal: float,
+    push_goal: float,
+) -> list[Figure]:
+    """The best of a pull of a published version, and of a push until it is applied, against a copy in memory."""
+    count = megabytes * 250_000
+    variables = strategy.create_variables(np.zeros(count, np.float32), optax.sgd(1.0))
+
+    def step() -> tuple[float, float, float]:
+        start = time.perf_counter()
+        values = variables.read()
+        first = time.perf_counter()
+        variables.read()
+        again = time.perf_counter()
+        variables.push(values)
+        return first - start, again - first, again
+
+    times = []
+    for _ in range(LARGE_ROUNDS):
+        *pulls, pushed_at = coordinator.schedule(step).fetch()
+        times.append((*pulls, time.perf_counter() - pushed_at))
+    source, target = np.zeros(count, np.float32), np.ones(count, np.float32)
+    copy = min(seconds(lambda: np.copyto(target, source)) for _ in range(LARGE_ROUNDS))
+    first, again, push = (min(column) for column in zip(*times, strict=True))
+    size = f"{megabytes} MB"
+    return [
+        Figure(f"pull of {size} that another has pulled", again * 1e3, pull_goal, at_least=False, unit=" ms"),
+        Figure(f"pull of {size} after a push / a copy in memory", first / copy, push_goal, at_least=False),
+        Figure(f"push of {size}, until fetch says that it is applied / a copy", push / copy, push_goal, at_least=False),
+    ]
+
+
+@contextmanager
+def tensorflow() -> Iterator[object]:
+    """Gives what TensorFlow takes for a number of closures; None where no interpreter for it is named."""
+    python = os.environ.get("PENSTOCK_BENCH_TENSORFLOW")
+    if not python:
+        print("PENSTOCK_BENCH_TENSORFLOW names no interpreter with TensorFlow: not compared with it", file=sys.stderr)
+        yield lambda closures: None
+        return
+    with subprocess.Popen(
+        [python, Path(__file__).with_name("parameter_servers_in_tensorflow.py")],
+        env={**os.environ, "GRPC_FAIL_FAST": "use_caller"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        requests, answers = process.stdin, process.stdout
+
+        def ask(closures: int) -> float:
+            print(closures, file=requests, flush=True)
+            return float(answers.readline())
+
+        ask(20)
+        yield ask
+        requests.close()
