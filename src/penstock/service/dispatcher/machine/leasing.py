@@ -120,9 +120,11 @@ class Leasing:
 
     def _another_starves(self, consumer: Consumer, epoch: Epoch) -> bool:
         """Whether another consumer waits, and was granted nothing when it last asked."""
-        consumers = self._known.volatile.consumers
+        now, consumers = self._known.now, self._known.volatile.consumers
+        if now - self._known.volatile.starved_at >= _STARVING_SECONDS:  # mostly nobody does, and there may be hundreds
+            return False
         return any(
-            self._known.now - consumers[other.consumer_id].starving_at < _STARVING_SECONDS
+            now - consumers[other.consumer_id].starving_at < _STARVING_SECONDS
             for other in self._known.state.readers(epoch)
             if other is not consumer
         )

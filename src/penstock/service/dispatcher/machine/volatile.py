@@ -75,6 +75,8 @@ class ConsumerHolds(Observation, frozen=True):
         consumer.unread = self.unread
         if self.starving is not None:
             consumer.starving_at = now if self.starving else -math.inf
+            if self.starving:
+                volatile.starved_at = now
 
 
 class DatasetAsked(Observation, frozen=True):
@@ -136,6 +138,7 @@ class VolatileState:
         idle_since: since when a job has no live consumer; jobs that have one are missing.
         begun_at: when an epoch was begun.
         asked_at: when a dataset was asked for last.
+        starved_at: when any consumer asked last with nothing to yield, and was granted nothing.
     """
 
     started: float
@@ -145,6 +148,7 @@ class VolatileState:
     idle_since: dict[int, float] = field(default_factory=dict)
     begun_at: dict[int, float] = field(default_factory=dict)
     asked_at: dict[str, float] = field(default_factory=dict)
+    starved_at: float = -math.inf
 
     @classmethod
     def beginning(cls, state: State, now: float, life: int) -> "VolatileState":
