@@ -628,3 +628,15 @@ def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):
         list(ps.TextLineDataset([path], "ZSTD"))
     with pytest.raises(ps.InvalidArgumentError, match="TFRecordWriter.*takes None, '', 'GZIP' or 'ZLIB', got 'ZSTD'"):
         ps.TFRecordWriter(tmp_path / "b", "ZSTD")
+
+
+def test_a_state_among_many_files_names_the_next_one(tmp_path):
+    for number in range(70):
+        (tmp_path / f"{number:02}.txt").write_text(f"{number}\n")
+    dataset = ps.TextLineDataset(str(tmp_path / "*.txt"))
+    for count in (0, 1, 63, 64, 65, 70):
+        iterator = iter(dataset)
+        assert [next(iterator) for _ in range(count)] == [str(number) for number in range(count)]
+        resumed = iter(dataset)
+        resumed.load_state_dict(iterator.state_dict())
+        assert list(resumed) == [str(number) for number in range(count, 70)]

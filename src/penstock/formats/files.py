@@ -5,8 +5,7 @@ import importlib
 import os
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from penstock import formats
@@ -166,26 +165,28 @@ class ByteReader:
         Raises:
             StorageError: they cannot be read, or the file has become shorter since it was opened.
         """
-        with self._checked():
+        try:
             piece: bytes = self._file.read(count)
             self._check_end(len(piece))
+        except StorageError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
         return piece
 
     def read_into(self, room: memoryview) -> int:
         """As `read`, into memory that is there already; gives how many bytes came."""
-        with self._checked():
+        try:
             count: int = self._file.readinto(room)
             self._check_end(count)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
         return count
 
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
+    def _unreadable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.name!r} cannot be read: {error.strerror or error}")
 
     def _check_end(self, count: int) -> None:
         end = self.size if count else self._file.tell()

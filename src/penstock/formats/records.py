@@ -115,7 +115,7 @@ class RecordReader(ABC):
         self._decoded = range(0)
         self._columns: list[Column] = []
         self._structure = LEAF
-        if not self._bytes.seek(offset):
+        if offset and not self._bytes.seek(offset):
             self.close()
             raise StorageError(f"{name!r} has fewer than {offset} bytes: it was longer when the state was saved")
 

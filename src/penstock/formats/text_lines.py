@@ -43,7 +43,8 @@ class LineReader(RecordReader):
         self._data = b"".join(parts)
         if not piece:  # what is left is a line without an end, or nothing
             return np.array([len(self._data)] if self._data else [], np.int64)
-        return np.flatnonzero(np.frombuffer(self._data, np.uint8) == _NEWLINE) + 1
+        newlines: npt.NDArray[np.int64] = (np.frombuffer(self._data, np.uint8) == _NEWLINE).nonzero()[0]
+        return newlines + 1
 
     def _decode(self, first: int) -> Column:
         begin, end = self._begin(first), int(self._ends[-1])

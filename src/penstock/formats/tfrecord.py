@@ -66,12 +66,14 @@ class TFRecordReader(RecordReader):
     def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
         self._buffer = bytearray()
         super().__init__(name, compression, number, offset)
+        # Memory for a chunk takes longer to get than a small file to read. What is compressed may become longer.
+        self._chunk = CHUNK_BYTES if compression else max(1, min(CHUNK_BYTES, self._bytes.size))
 
     def _load(self, skipping: bool) -> list[int]:
         ends: list[int] = []
         needed = _HEADER.size
         while not ends:
-            self._extend(needed, _SKIP_BYTES if skipping else CHUNK_BYTES)
+            self._extend(needed, min(_SKIP_BYTES, self._chunk) if skipping else self._chunk)
             if not self._data:
                 return []
             if len(self._data) < needed:

@@ -1,9 +1,7 @@
 """The records of files: one node for every format."""
 
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +21,8 @@ from penstock.structure import flatten
 
 _FILES_AHEAD: Final = 32
 """How many remote files are opened in advance at most: one after the other, each would wait for its server."""
+_NAMES_TOGETHER: Final = 64
+"""How many names are read at a time where that runs nobody's code and cannot fail."""
 
 
 @node_class
@@ -93,6 +93,9 @@ class ReadFilesStream(Stream):
     def __init__(self, node: ReadFiles, run: Run, epoch: int) -> None:
         self._node = node
         self._names = node.input.cursor(run, epoch)
+        # Names that were pulled together, and how many of them were not taken.
+        self._pulled: Block | None = None
+        self._left = 0
         self._before: State = None
         self._enter: tuple[int, int] | None = None
         self._reader: RecordReader | None = None
@@ -104,8 +107,11 @@ class ReadFilesStream(Stream):
     def pull(self, need: int, allow: int) -> Block | None:
         while (reader := self._reader or self._open()) is not None:
             left = allow if self._stop < 0 else min(allow, self._stop - reader.number)
-            with self._failing_here():
+            try:
                 found = reader.read(left) if left > 0 else None
+            except Exception as error:
+                self._fail(error)
+                raise
             if found is not None:
                 columns, structure = flatten(found)
                 return Block(tuple(columns), structure, len(columns[0]))
@@ -120,7 +126,7 @@ class ReadFilesStream(Stream):
         if not self._next:
             return None
         self._before, element, file = self._next.popleft()
-        with self._failing_here():
+        try:
             name, start, self._stop = _name_and_range(element)
             number, offset = enter or (0, 0)
             compression = self._node.compression_type
@@ -129,34 +135,35 @@ class ReadFilesStream(Stream):
             if file is not None:
                 self._look_ahead()
             self._reader = self._node.format.open(source, compression, number, offset)
-            if enter is None:
+            if enter is None and start:
                 self._reader.skip(start)
+        except Exception as error:
+            self._fail(error)
+            raise
         return self._reader
 
     def _look_ahead(self) -> None:
         """Take names until enough remote files are being opened, or one that is at hand."""
         while len(self._next) < min(self._opened + 1, _FILES_AHEAD):
-            before = self._names.state()
-            block = self._names.pull(1, 1)
-            if block is None:
+            if self._left == 0:
+                self._pulled = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
+            if self._pulled is None:
                 break
-            element = block.row(0)
+            self._left = self._left or len(self._pulled)
+            before = self._names.state_before(self._left)
+            element = self._pulled.row(len(self._pulled) - self._left)
+            self._left -= 1
             remote = self._looks_ahead and has_protocol(_name_of(element))
             file = ask_ahead(formats.remote.open_file, _name_of(element)) if remote else None
             self._next.append(_NextFile(before, element, file))
             if not remote:
                 break
 
-    @contextmanager
-    def _failing_here(self) -> Iterator[None]:
-        """A failure says that it happened in this node; if it costs the rest of the file, the next file comes next."""
-        try:
-            yield
-        except Exception as error:
-            error.add_note(f"penstock: in {self._node.where()}")
-            if self._reader is not None and self._reader.ended:
-                self._close_file()
-            raise
+    def _fail(self, error: Exception) -> None:
+        """Say that a failure happened in this node; if it costs the rest of the file, the next file comes next."""
+        error.add_note(f"penstock: in {self._node.where()}")
+        if self._reader is not None and self._reader.ended:
+            self._close_file()
 
     def _close_file(self) -> None:
         if self._reader is not None:
@@ -166,12 +173,13 @@ class ReadFilesStream(Stream):
     def state(self) -> State:
         if self._reader is not None:
             return [self._before, self._reader.number, self._reader.offset]
-        names = self._next[0].before if self._next else self._names.state()
+        names = self._next[0].before if self._next else self._names.state_before(self._left)
         return [names, *(self._enter or (None, 0))]
 
     def restore(self, state: State) -> None:
         names, number, offset = state
         self._drop_next()
+        self._pulled, self._left = None, 0
         self._names.restore(names)
         self._enter = None if number is None else (number, offset)
 
