@@ -50,6 +50,7 @@ NEEDS = {
     "docs/object-stores.md": ("obstore",),
     "docs/files/array-record.md": ("array_record",),
     "docs/files/arrays.md": ("h5py",),
+    "docs/pytorch.md": ("torch",),
 }
 """Packages of extras, without which the examples of a document are left out."""
 OPTIMISED = {"docs/training/README.md"}

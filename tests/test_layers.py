@@ -56,7 +56,7 @@ LEVELS = (
     "training/checkpoint/",
     "transform/keras/",
     "transform/ transform",
-    "audio/ audio image/ image jax/ jax keras ray/ ray testing/ testing video/ video",
+    "audio/ audio image/ image jax/ jax keras ray/ ray testing/ testing torch/ torch video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",
@@ -78,7 +78,7 @@ HEAVY = {
     "keras": ("penstock.training.", "penstock.preprocessing.convert.", "penstock.transform.keras.", "penstock.demo."),
     "orbax": ("penstock.training.",),
     "tensorstore": ("penstock.training.",),
-    "torch": (),
+    "torch": ("penstock.torch.",),
     "fsspec": ("penstock.formats.",),
     "obstore": ("penstock.formats.",),
     "array_record": ("penstock.formats.indexed.",),

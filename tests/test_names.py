@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ WITHOUT_EXTRAS = """
 import inspect, json, sys
 
 BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "obstore", "tensorflow", "PIL", "simplejpeg"}
-BLOCKED |= {"soundfile", "av", "ray"}
+BLOCKED |= {"soundfile", "av", "ray", "torch"}
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -54,6 +55,7 @@ USES = {
     "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
     "ps.jax.loader(dataset, None)": ("ps.jax needs the package jax", "jax"),
     "ps.ray.PenstockConfig()": ("ps.ray needs the package ray", "ray"),
+    "ps.torch.loader(None)": ("ps.torch needs the package torch", "torch"),
     "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
     "ps.Dataset.list_files('s3://bucket/*')": (
@@ -117,6 +119,7 @@ def test_only_public_names_are_shown():
         "ray",
         "service",
         "testing",
+        *(["torch"] if find_spec("torch") else []),
         "transform",
         "video",
     }

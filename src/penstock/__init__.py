@@ -53,6 +53,7 @@ if _typing.TYPE_CHECKING:
     from penstock import ray as ray
     from penstock import service as service
     from penstock import testing as testing
+    from penstock import torch as torch
     from penstock import transform as transform
     from penstock import video as video
     from penstock.data.archives import ArrayRecordDataset as ArrayRecordDataset
@@ -159,7 +160,8 @@ _NAMES_BY_MODULE = {
     "training.loss": ["compute_average_loss", "scale_regularization_loss"],
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_PUBLIC_MODULES = ["audio", "image", "jax", "keras", "preprocessing", "ray", "service", "testing", "transform", "video"]
+_PUBLIC_MODULES = ["audio", "image", "jax", "keras", "preprocessing", "ray", "service", "testing"]
+_PUBLIC_MODULES += ["torch", "transform", "video"]
 _EXTRAS = {
     "Checkpoint": "checkpoint",
     "ClusterCoordinator": "jax",
@@ -175,6 +177,7 @@ _EXTRAS = {
     "keras": "keras",
     "ray": "ray",
     "scale_regularization_loss": "jax",
+    "torch": "torch",
 }
 
 # All public names, for `from penstock import *` too, which imports the frameworks that are installed.

@@ -78,9 +78,18 @@ class DistributedDataset:
     """
 
     def __init__(
-        self, inputs: Inputs, place: PlaceLeaves, options: InputOptions, control: Control | None = None, call: str = ""
+        self,
+        inputs: Inputs,
+        place: PlaceLeaves,
+        options: InputOptions,
+        control: Control | None = None,
+        call: str = "",
+        *,
+        bare: bool | None = None,
     ) -> None:
         self._inputs = inputs
+        # Whether leaves are handed out as they are and not as `PerReplica`: by default where one replica is in sync.
+        self._bare = inputs.workers.replicas_in_sync == 1 if bare is None else bare
         self._place = place
         self._options = options
         self._control = control
@@ -231,6 +240,24 @@ class DistributedDataset:
         ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
         return rows if all(size == rows for sizes in ends for size in sizes) else None
 
+    def _may_be_empty(self) -> bool:
+        """Whether some replica may be left without rows in a step that others have, as far as is known."""
+        inputs, lengths = self._inputs, self._all.lengths
+        if self._partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
+            return False
+        if lengths is None:
+            leaves, _ = flatten(inputs.dataset.element_spec)
+            rows = leaves[0].shape[0] if leaves[0].shape and 0 not in leaves[0].assumed_axes else None
+            ends = inputs.has_own_data and self._all.cardinality != INFINITE_CARDINALITY
+            return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
+        if not inputs.has_own_data:
+            return any(_has_empty(rows, inputs.slices_per_batch) for rows in {lengths[0].rows, lengths[0].last})
+        # Between these batches all are alike.
+        batches = {batch for one in lengths for batch in (0, one.count - 1, one.count) if batch >= 0}
+        turns = range(inputs.steps_of(1))
+        steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
+        return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
+
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
         steps = self._all.cardinality
@@ -278,7 +305,7 @@ class DistributedDataset:
             inputs.full_rows,
             inputs.template,
             self._place,
-            inputs.workers.replicas_in_sync == 1,
+            self._bare,
             topic,
             self._control,
             self._ragged_row_counts,
@@ -295,6 +322,12 @@ class DistributedDataset:
         if self._control is None:
             return LocalAgreement()
         return ExchangedAgreement(self._control, topic, same=not inputs.has_own_data)
+
+
+def _has_empty(rows: int, slices: int) -> bool:
+    """Whether a batch of so many rows leaves some of so many slices without any."""
+    start, stop = slice_bounds(rows, slices)[-1]
+    return start == stop
 
 
 class DistributedIterator(Iterator[Any]):

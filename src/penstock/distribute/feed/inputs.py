@@ -271,7 +271,10 @@ class DividedInput(Inputs):
     @property
     def labels(self) -> list[str]:
         classes = [f"classes {listing.classes}" for listing in listings_of(self._whole.node) if listing.classes]
-        return [f"policy {self.shard.policy.name}", *(node.label for node in self._whole.node.walk()), *classes]
+        seed = self._whole.options().seed
+        seeds = [] if seed is None else [f"Options(seed={seed})"]
+        nodes = [node.label for node in self._whole.node.walk()]
+        return [f"policy {self.shard.policy.name}", *nodes, *classes, *seeds]
 
     @property
     def slices_per_batch(self) -> int:

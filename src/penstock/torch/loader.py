@@ -1,0 +1,306 @@
+"""`ps.torch.loader`: this rank's slice of every global batch, as tensors."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import torch
+
+from penstock.data.dataset import Dataset
+from penstock.data.skipped import SkippedRows
+from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
+from penstock.distribute.feed.dataset import SETUP_SECONDS, DistributedDataset, DistributedIterator
+from penstock.distribute.feed.inputs import DividedInput
+from penstock.distribute.feed.options import InputOptions, InputReplicationMode
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
+from penstock.rng import draw_seed
+from penstock.torch.meeting import connected
+from penstock.torch.placing import Placing
+from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised
+from penstock.torch.tensors import check_dtypes
+
+_KEY = "penstock"
+_ENDED = "epoch_ended"
+
+
+def loader(
+    dataset: Dataset[Any],
+    mesh: Any = None,
+    dp: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    input_options: InputOptions | None = None,
+    *,
+    context_parallel: str | None = None,
+    rank: int | None = None,
+    num_ranks: int | None = None,
+    failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+) -> "Loader":
+    """An iterable of this rank's slices of a dataset's global batches, as tensors in the dataset's structure.
+
+    Which rank this is follows from `mesh`, from `rank` and `num_ranks`, from the process group of `torch.distributed`
+    if it is initialised, or from the variables that torchrun and Accelerate set; otherwise this process is alone. With
+    several ranks each of them must make the same loaders in the same order. All of them end after the same step.
+
+    Args:
+        dataset: a `ps.Dataset` of global batches: the rows of one step on all ranks together. Rank r of n gets slice r
+            of the n slices of ceil(rows / n) rows.
+        mesh: a `DeviceMesh`.
+        dp: the name or names of the mesh's data-parallel dimensions, such as ("replicate", "shard"). Ranks that differ
+            in other dimensions alone get the same rows. It may be left out for a mesh of one dimension.
+        device: where the tensors go, ahead of the step; host memory by default.
+        pin_memory: whether tensors are put in pinned memory; by default they are on their way to a CUDA device.
+        input_options: `ps.InputOptions`: how many steps are read ahead, and what happens to partial batches. With
+            `partial_batch="pad"` a step is the pair (batch, mask).
+        context_parallel: the name of a mesh dimension whose ranks get a part of the second axis of each leaf that has
+            one: of the sequence.
+        rank: the number of this rank, from 0, where nothing else says so. Ranks given in this way exchange nothing.
+        num_ranks: the number of ranks.
+        failure_timeout_seconds: after another rank's failure, how long this process may stay blocked in a collective
+            before it is ended.
+
+    Returns:
+        A `Loader`.
+
+    Raises:
+        InvalidTypeError: an argument of the wrong type.
+        InvalidArgumentError: arguments that contradict each other, a dimension that the mesh lacks, a device that is
+            not here, or batches that may leave a rank without rows under `partial_batch="ragged"`.
+        ElementError: the elements are not batches, or have a dtype that torch lacks.
+        WorkerError: the ranks read different datasets, or one of them did not come.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.Dataset.from_tensor_slices({"x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "y": [0, 1, 0]})
+        >>> with ps.torch.loader(dataset.batch(2)) as loader:
+        ...     for batch in loader:
+        ...         print(batch["x"].shape, batch["y"])
+        torch.Size([2, 2]) tensor([0, 1])
+        torch.Size([1, 2]) tensor([0])
+    """
+    _check(dataset, input_options)
+    options = input_options or InputOptions()
+    ranks = find_ranks(mesh, dp, context_parallel, rank, num_ranks)
+    placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
+    inputs = DividedInput(dataset, ranks.data)
+    if ranks.source == "arguments":
+        _check_alone(inputs)
+    elif ranks.count == 1:
+        inputs.fix_seeds(draw_seed(), inputs.drawn)  # this loader's epochs are counted by itself, as on many ranks
+    control = connected(ranks, failure_timeout_seconds)
+    try:
+        steps = DistributedDataset(inputs, placing, options, control, "ps.torch.loader", bare=True)
+        if steps._may_be_empty():
+            raise InvalidArgumentError(
+                f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "
+                'no losses is NaN: give ps.torch.loader input_options=ps.InputOptions(partial_batch="drop"), which '
+                'leaves such steps out, or "pad", which gives every rank as many rows and a mask of the real ones'
+            )
+    except BaseException:
+        if control is not None:
+            control.close()
+        raise
+    return Loader(steps, ranks, placing, control)
+
+
+class Loader:
+    """This rank's slices of the global batches, as tensors; from `ps.torch.loader`.
+
+    Each `iter` begins a new epoch, and ends the one before it. The state is the position after the last step handed
+    out, whatever was read ahead. It is equal on all ranks and may be restored on any number of them.
+    """
+
+    def __init__(self, steps: DistributedDataset, ranks: Ranks, placing: Placing, control: Control | None) -> None:
+        self._steps = steps
+        self._ranks = ranks
+        self._placing = placing
+        self._control = control
+        self._calls = itertools.count()
+        self._iterator: DistributedIterator | None = None
+        self._fresh = False  # whether the iterator was made for a state, and no `iter` has begun it
+        self._ended = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        """The number of steps of an epoch.
+
+        Raises:
+            InvalidTypeError: it is infinite, or known only when the data was read.
+        """
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._check_open()
+        self._check_group()
+        iterator = self._iterator
+        if iterator is None or not self._fresh:
+            if iterator is not None:
+                iterator.close()
+            iterator = self._begin()
+        self._fresh = False
+        return _Epoch(self, iterator)
+
+    def _begin(self) -> DistributedIterator:
+        self._iterator, self._ended = iter(self._steps), False
+        return self._iterator
+
+    def _next(self, iterator: DistributedIterator) -> Any:
+        try:
+            step = next(iterator)
+        except StopIteration:
+            self._ended = self._ended or iterator is self._iterator
+            raise
+        self._placing.handed_out(step)
+        return step
+
+    def _current(self) -> DistributedIterator:
+        """The iterator of the epoch that has begun last, or of the one that the next `iter` begins."""
+        self._check_open()
+        if self._iterator is None:
+            self._begin()
+            self._fresh = True
+        assert self._iterator is not None
+        return self._iterator
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that were left out up to the last step handed out, as `DatasetIterator.errors` says it."""
+        return self._current().errors
+
+    def explain(self) -> str:
+        """Which files, ranges or rows each rank reads, and how many steps that makes, as text."""
+        return self._steps.explain()
+
+    def state_dict(self) -> dict[str, str]:
+        """The position after the last step handed out: one entry, which is JSON, as checkpoints of torch keep it.
+
+        Ranks that read files of their own (AutoShardPolicy.FILE) exchange their positions, so that all of them must
+        call this after the same step; otherwise any rank may.
+
+        Raises:
+            ClosedError: the loader was closed.
+            WorkerError: another rank failed, or did not call this.
+        """
+        state = self._current().state_dict()
+        if self._ended:
+            state[_ENDED] = True
+        return {_KEY: json.dumps(state, separators=(",", ":"))}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue after the step that a state was taken at; all ranks must do so with the same state.
+
+        The next `iter` gives the rest of that epoch; where the state was taken after its end, the epoch after it.
+
+        Raises:
+            StateMismatchError: the state is of another dataset, or none of a loader.
+            WorkerError: the ranks have different states, or one of them did not call this.
+            ClosedError: the loader was closed.
+        """
+        self._check_open()
+        text = state.get(_KEY) if isinstance(state, dict) else None
+        if not isinstance(text, str):
+            raise StateMismatchError(f"ps.torch.loader takes a state of its own, {{{_KEY!r}: ...}}, got {state!r:.200}")
+        self._check_same(text)
+        position = json.loads(text)
+        ended = position.pop(_ENDED, False)
+        if self._iterator is not None:
+            self._iterator.close()
+        iterator = self._begin()
+        try:
+            iterator.load_state_dict(position)
+        except BaseException:
+            iterator.close()
+            self._iterator = None
+            raise
+        self._ended, self._fresh = ended, not ended
+
+    def _check_same(self, text: str) -> None:
+        """Refuse states that differ between ranks, on all of them."""
+        if self._control is None:
+            return
+        topic = f"call {next(self._calls) + 1} of load_state_dict"
+        states = self._control.gather(topic, text, str, timeout=SETUP_SECONDS)
+        for rank, other in enumerate(states):
+            if other != states[0]:
+                raise WorkerError(
+                    f"rank 0 and rank {rank} of {self._ranks.count} continue from different states, so that they would "
+                    "train on different epochs or positions: load one checkpoint on all ranks"
+                )
+
+    def _check_group(self) -> None:
+        """Refuse to feed a rank of a group that was initialised after this loader was made alone."""
+        if self._ranks.source == "alone" and group_is_initialised() and torch.distributed.get_world_size() > 1:
+            raise InvalidArgumentError(
+                f"this loader was made for one process, but this is rank {torch.distributed.get_rank()} of "
+                f"{torch.distributed.get_world_size()}: make it after torch.distributed is initialised (in Lightning, "
+                "in train_dataloader), or every rank trains on every row"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this loader was closed: make a new one by ps.torch.loader(dataset)")
+
+    def close(self) -> None:
+        """End the background thread and the connection to the other ranks; may be called more than once."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._iterator is not None:
+            self._iterator.close()
+        if self._control is not None:
+            self._control.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError("a loader cannot be copied or sent to another process: make one there")
+
+    def __repr__(self) -> str:
+        ranks = self._ranks
+        return f"<penstock.torch.Loader of {self._steps._inputs.dataset!r}, rank {ranks.rank} of {ranks.count}>"
+
+
+class _Epoch(Iterator[Any]):
+    """The steps of one epoch of a loader."""
+
+    def __init__(self, owner: Loader, iterator: DistributedIterator) -> None:
+        self._owner = owner
+        self._iterator = iterator
+
+    def __next__(self) -> Any:
+        return self._owner._next(self._iterator)
+
+
+def _check(dataset: Any, input_options: Any) -> None:
+    if not isinstance(dataset, Dataset):
+        raise InvalidTypeError(
+            f"ps.torch.loader(dataset) takes a ps.Dataset, got {type(dataset).__name__}: make one of a map-style data "
+            "set by ps.Dataset.from_source(data).batch(global_batch_size), of an iterable one by "
+            "ps.Dataset.from_generator"
+        )
+    if input_options is not None and not isinstance(input_options, InputOptions):
+        raise InvalidTypeError(f"ps.torch.loader(input_options=...) takes ps.InputOptions, got {input_options!r}")
+    if input_options is not None and input_options.replication_mode is InputReplicationMode.PER_REPLICA:
+        raise InvalidArgumentError(
+            'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and ps.torch.loader has '
+            "one to divide"
+        )
+    check_dtypes(dataset.node.spec)
+
+
+def _check_alone(inputs: DividedInput) -> None:
+    """Refuse data whose end ranks would have to agree on, where nothing connects them."""
+    if inputs.has_own_data and inputs.lengths_of_all() is None:
+        raise InvalidArgumentError(
+            "ranks given by rank=... and num_ranks=... exchange nothing, and how many steps each of them has is known "
+            "only when its files were read: initialise torch.distributed, or set "
+            "ps.Options(auto_shard_policy=ps.AutoShardPolicy.DATA)"
+        )

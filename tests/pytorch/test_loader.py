@@ -1,0 +1,155 @@
+"""`ps.torch.loader` in one process: elements, states, and what it refuses."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import penstock as ps
+
+NUMBERS = ps.Dataset.range(10).shuffle(10, seed=3)
+
+
+def taken(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_elements_are_tensors_in_the_structure_of_the_dataset() -> None:
+    rows = {"x": np.ones((3, 2), np.float32), "pair": (np.arange(3), np.arange(3.0))}
+    with ps.torch.loader(ps.Dataset.from_tensor_slices(rows).batch(2)) as loader:
+        first, last = loader
+    assert len(loader) == 2
+    assert first["x"].dtype is torch.float32
+    assert first["x"].shape == (2, 2)
+    assert [leaf.tolist() for leaf in last["pair"]] == [[2], [2.0]]
+
+
+def test_epochs_differ_and_are_those_of_the_seed() -> None:
+    with ps.torch.loader(NUMBERS.batch(5)) as loader:
+        epochs = [taken(loader), taken(loader)]
+    dataset = NUMBERS.batch(5)
+    assert epochs == [taken(dataset), taken(dataset)]
+    assert epochs[0] != epochs[1]
+
+
+def test_loaders_of_one_dataset_count_their_epochs_by_themselves() -> None:
+    dataset = NUMBERS.batch(5)
+    with ps.torch.loader(dataset) as one, ps.torch.loader(dataset) as other:
+        assert taken(one) == taken(other)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_state_gives_the_rest_of_the_epoch_and_the_next_one(steps: int) -> None:
+    with ps.torch.loader(NUMBERS.batch(3)) as loader:
+        epoch = iter(loader)
+        for _ in range(steps):
+            next(epoch)
+        state = loader.state_dict()
+        expected = [taken(epoch), taken(loader)]
+    with ps.torch.loader(NUMBERS.batch(3)) as resumed:
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        assert [taken(resumed), taken(resumed)] == expected
+
+
+def test_a_state_after_the_end_gives_the_next_epoch() -> None:
+    with ps.torch.loader(NUMBERS.batch(3)) as loader:
+        taken(loader)
+        state = loader.state_dict()
+        expected = taken(loader)
+    with ps.torch.loader(NUMBERS.batch(3)) as resumed:
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        assert taken(resumed) == expected
+
+
+def test_a_state_is_small_and_is_that_of_the_datasets_own_iterator() -> None:
+    with ps.torch.loader(NUMBERS.batch(3)) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        iterator = iter(NUMBERS.batch(3))
+        iterator.load_state_dict(json.loads(state["penstock"]))
+        rest = [batch.tolist() for batch in iterator]
+    with ps.torch.loader(NUMBERS.batch(3)) as resumed:
+        resumed.load_state_dict(state)
+        assert taken(resumed) == rest
+    assert len(state["penstock"]) < 1000
+
+
+def test_states_of_others_are_refused_and_the_loader_goes_on() -> None:
+    with ps.torch.loader(NUMBERS.batch(3)) as loader, ps.torch.loader(ps.Dataset.range(4).batch(2)) as other:
+        with pytest.raises(ps.StateMismatchError, match=r"takes a state of its own, {'penstock': ...}, got {'epoch'"):
+            loader.load_state_dict({"epoch": 3})
+        with pytest.raises(ps.StateMismatchError, match="range"):
+            loader.load_state_dict(other.state_dict())
+        assert len(taken(loader)) == 4
+
+
+def test_a_new_epoch_ends_the_one_before_and_close_ends_all() -> None:
+    loader = ps.torch.loader(NUMBERS.batch(3))
+    first, second = iter(loader), iter(loader)
+    next(second)
+    with pytest.raises(ps.ClosedError):
+        next(first)
+    loader.close()
+    loader.close()
+    with pytest.raises(ps.ClosedError, match="make a new one by ps.torch.loader"):
+        iter(loader)
+
+
+def test_padding_gives_a_mask() -> None:
+    with ps.torch.loader(ps.Dataset.range(3).batch(2), input_options=ps.InputOptions(partial_batch="pad")) as loader:
+        _, (rows, mask) = loader
+    assert (rows.tolist(), mask.tolist()) == ([2, 0], [True, False])
+
+
+def test_bad_calls_are_refused() -> None:
+    batches = ps.Dataset.range(4).batch(2)
+    for options, error, match in [
+        ({"dp": "dp"}, ps.InvalidArgumentError, "name dimensions of a DeviceMesh: give it mesh"),
+        ({"mesh": 3}, ps.InvalidTypeError, "takes a DeviceMesh"),
+        ({"mesh": 3, "rank": 1}, ps.InvalidArgumentError, "got both"),
+        ({"rank": 1}, ps.InvalidArgumentError, "together, got no num_ranks"),
+        ({"rank": 2, "num_ranks": 2}, ps.InvalidArgumentError, "must be below num_ranks=2, got 2"),
+        ({"device": 2.5}, ps.InvalidTypeError, "takes a device of torch, got 2.5"),
+        ({"device": "nothing"}, ps.InvalidArgumentError, "torch cannot use this device here"),
+        ({"input_options": {}}, ps.InvalidTypeError, "takes ps.InputOptions, got {}"),
+        ({"pin_memory": "yes"}, ps.InvalidTypeError, "True, False or None, got 'yes'"),
+    ]:
+        with pytest.raises(error, match=match):
+            ps.torch.loader(batches, **options)
+    with pytest.raises(ps.InvalidTypeError, match="of a map-style data set by ps.Dataset.from_source"):
+        ps.torch.loader(torch.utils.data.TensorDataset(torch.zeros(2)))
+    with pytest.raises(ps.ElementError, match="batch"):
+        ps.torch.loader(ps.Dataset.range(4))
+    with ps.torch.loader(batches.repeat()) as endless, pytest.raises(TypeError, match="it never ends"):
+        len(endless)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+def test_pinned_memory_needs_cuda() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="needs CUDA, which torch does not find here: leave it out"):
+        ps.torch.loader(ps.Dataset.range(4).batch(2), pin_memory=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA")
+def test_steps_are_on_the_device_when_they_are_handed_out() -> None:
+    with ps.torch.loader(NUMBERS.batch(3), device="cuda") as loader:
+        assert [(batch.device.type, batch.tolist()) for batch in loader] == [
+            ("cuda", one) for one in taken(NUMBERS.batch(3))
+        ]
+
+
+def test_given_ranks_take_their_slices() -> None:
+    batches = NUMBERS.batch(4, drop_remainder=True)
+
+    def of(rank: int, dataset: Any = batches) -> list[list[int]]:
+        with ps.torch.loader(dataset, rank=rank, num_ranks=2) as loader:
+            return taken(loader)
+
+    whole = taken(batches)
+    assert [first + second for first, second in zip(of(0), of(1), strict=True)] == whole
+    with pytest.raises(ps.InvalidArgumentError, match="has no seed"):
+        of(0, ps.Dataset.range(8).shuffle(8).batch(4))

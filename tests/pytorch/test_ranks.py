@@ -1,0 +1,217 @@
+"""Real ranks, connected by gloo: which rows each gets, that all end together, and what becomes of failures."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch_ranks import ends_of_ranks, on_ranks
+
+import penstock as ps
+
+DROP = ps.InputOptions(partial_batch="drop")
+PAD = ps.InputOptions(partial_batch="pad")
+ROWS = ps.Dataset.range(22).shuffle(22, seed=7)
+
+
+def taken(loader: Any) -> list[Any]:
+    return [batch.tolist() for batch in loader]
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def collect(steps: list[Any], loader: Any) -> None:
+    for step in loader:
+        steps.append(step)  # noqa: PERF402  # what came before an error counts
+
+
+def test_ranks_take_slices_of_one_batch_and_end_together(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("".join(f"{number}\n" for number in range(12)))
+    (tmp_path / "short.txt").write_text("".join(f"{number}\n" for number in range(100, 103)))
+
+    def scenario(rank: int, folder: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        with ps.torch.loader(ROWS.batch(8)) as loader:
+            found["data"], found["len"] = [taken(loader), taken(loader)], len(loader)
+        messages = loader._control.sent  # type: ignore[union-attr]
+        found["messages"] = messages - 2  # what the workers read, and that this one has left
+        few = ps.Dataset.range(9).batch(8)
+        found["refused"] = error_of(lambda: ps.torch.loader(few))
+        with ps.torch.loader(few, input_options=DROP) as loader:
+            found["drop"] = taken(loader)
+        with ps.torch.loader(few, input_options=PAD) as loader:
+            found["pad"] = [(rows.tolist(), mask.tolist()) for rows, mask in loader]
+        some = ps.Dataset.range(40).filter(lambda number: number % 3 == 0)
+        found["refused filter"] = error_of(lambda: ps.torch.loader(some.batch(8)))
+        with ps.torch.loader(some.batch(8), input_options=DROP) as loader:
+            found["filter"] = taken(loader)
+        files = ps.TextLineDataset([str(folder / "long.txt"), str(folder / "short.txt")]).map(int).batch(4)
+        files = files.with_options(ps.Options(auto_shard_policy="FILE"))
+        with ps.torch.loader(files, input_options=PAD) as loader:
+            found["files"] = [rows[mask].tolist() for rows, mask in loader]
+        with ps.torch.loader(ps.Dataset.range(8).shuffle(8).batch(4)) as loader:  # a seed that all agree on
+            found["unseeded"] = taken(loader)
+        return found
+
+    first, second = on_ranks(scenario, 2, tmp_path)
+
+    def joined(case: str) -> list[Any]:
+        return [one + other for one, other in zip(first[case], second[case], strict=True)]
+
+    epochs = [chain.from_iterable(found["data"]) for found in (first, second)]
+    # Each epoch of a dataset is shuffled anew, so the two of `whole` are those of one dataset that is iterated twice.
+    dataset = ROWS.batch(8)
+    whole = [batch.tolist() for _ in range(2) for batch in dataset]
+    assert [one + other for one, other in zip(*epochs, strict=True)] == whole
+    assert [first["len"], first["messages"]] == [3, 0]
+    for found in (first, second):
+        assert "may leave some of 2 ranks without rows" in found["refused"]
+        assert "may leave some of 2 ranks without rows" in found["refused filter"]
+    assert joined("drop") == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert [first["pad"][1], second["pad"][1]] == [
+        ([8, 0, 0, 0], [True, False, False, False]),
+        ([0, 0, 0, 0], [False, False, False, False]),
+    ]
+    assert joined("filter") == [[0, 3, 6, 9, 12, 15, 18, 21]]
+    assert sorted(chain.from_iterable(joined("files"))) == [*range(12), 100, 101, 102]
+    assert sorted(chain.from_iterable(joined("unseeded"))) == list(range(8))
+
+
+def test_ranks_that_disagree_are_told_so_on_every_rank() -> None:
+    def scenario(rank: int) -> list[str]:
+        found = [
+            error_of(lambda: ps.torch.loader(ps.Dataset.range(8 + rank).batch(4))),
+            error_of(lambda: ps.torch.loader(ROWS.batch(4).with_options(ps.Options(seed=rank)), input_options=DROP)),
+        ]
+        with ps.torch.loader(ROWS.batch(8)) as loader:
+            loader.load_state_dict(loader.state_dict())
+            position = json.loads(loader.state_dict()["penstock"]) | {"epoch": rank}
+            found.append(error_of(lambda: loader.load_state_dict({"penstock": json.dumps(position)})))
+        return found
+
+    for datasets, seeds, states in on_ranks(scenario, 2):
+        assert "WorkerError: ps.torch.loader: the workers distribute different datasets: range(" in datasets
+        assert "different datasets: Options(seed=0) on worker 0 is Options(seed=1) on worker 1" in seeds
+        assert "rank 0 and rank 1 of 2 continue from different states" in states
+
+
+def test_ranks_of_a_mesh_share_rows_and_sequences() -> None:
+    def scenario(rank: int) -> dict[str, Any]:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        found: dict[str, Any] = {}
+        with ps.torch.loader(ROWS.batch(8, drop_remainder=True), mesh, dp="dp") as loader:
+            found["tensor"] = taken(loader)
+        with ps.torch.loader(ROWS.batch(8, drop_remainder=True), mesh, dp=("dp", "tp")) as loader:
+            found["both"] = taken(loader)
+        with ps.torch.loader(ps.Dataset.range(8).shuffle(8).batch(4), mesh["dp"]) as loader:
+            found["slice of a mesh"] = taken(loader)
+        texts = ps.Dataset.from_tensor_slices((np.arange(16).reshape(4, 4), np.arange(4)))
+        with ps.torch.loader(texts.batch(4), mesh, dp="dp", context_parallel="tp") as loader:
+            found["context"] = [(text.tolist(), label.tolist()) for text, label in loader]
+        batches = ps.Dataset.range(8).batch(4)
+        found["refused"] = [
+            error_of(lambda: ps.torch.loader(batches, mesh)),
+            error_of(lambda: ps.torch.loader(batches, mesh, dp="data")),
+            error_of(lambda: ps.torch.loader(batches, mesh, dp=("dp", "dp"))),
+            error_of(lambda: ps.torch.loader(batches, mesh, dp="dp", context_parallel="dp")),
+        ]
+        return found
+
+    seen = on_ranks(scenario, 4)
+    whole = [batch.tolist() for batch in ROWS.batch(8, drop_remainder=True)]
+    assert seen[0]["tensor"] == seen[1]["tensor"] == [batch[:4] for batch in whole]
+    assert seen[2]["tensor"] == seen[3]["tensor"] == [batch[4:] for batch in whole]
+    assert [list(chain(*parts)) for parts in zip(*(one["both"] for one in seen), strict=True)] == whole
+    assert seen[0]["slice of a mesh"] == seen[1]["slice of a mesh"]
+    assert sorted(chain(*seen[0]["slice of a mesh"], *seen[2]["slice of a mesh"])) == list(range(8))
+    assert seen[1]["context"] == [([[2, 3], [6, 7]], [0, 1])]
+    assert seen[2]["context"] == [([[8, 9], [12, 13]], [2, 3])]
+    for one in seen:
+        for error, words in zip(
+            one["refused"],
+            [
+                "has 2 dimensions: name those of data",
+                "no dimension of the mesh: it has 'dp', 'tp'",
+                "twice",
+                "either the",
+            ],
+            strict=True,
+        ):
+            assert error.startswith("InvalidArgumentError"), error
+            assert words in error
+
+
+def test_a_rank_whose_input_fails_ends_all_after_the_same_step(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1\n" * 8)
+    (tmp_path / "b.txt").write_text("1\n" * 5 + "one\n" * 3)
+
+    def scenario(rank: int, folder: Path) -> tuple[int, str]:
+        lines = ps.TextLineDataset([str(folder / "a.txt"), str(folder / "b.txt")]).map(int).batch(2)
+        lines = lines.with_options(ps.Options(auto_shard_policy="FILE"))
+        steps: list[Any] = []
+        with ps.torch.loader(lines, input_options=DROP) as loader:
+            message = error_of(lambda: collect(steps, loader))
+        return len(steps), message
+
+    (steps, message), (others, other_message) = on_ranks(scenario, 2, tmp_path)
+    assert steps == others == 4
+    assert "WorkerError: worker 1 of 2 failed at step 4 of its input with ValueError: invalid literal" in message
+    assert "ValueError: invalid literal for int() with base 10: 'one'" in other_message
+
+
+def test_a_killed_rank_ends_the_others_within_the_timeout() -> None:
+    def scenario(rank: int) -> str:
+        loader = ps.torch.loader(ps.Dataset.range(100).batch(2), failure_timeout_seconds=2)
+        for number, _ in enumerate(loader):
+            if rank == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            # Stands for a collective on the GPU, which a lost rank blocks for ever.
+            if number == 5:
+                signal.pause()
+        return "ended"
+
+    survivor, killed = ends_of_ranks(scenario, 2, seconds=30)
+    assert killed.status == -signal.SIGKILL
+    assert survivor.value is None
+    assert survivor.status == 1
+
+
+def test_torchruns_variables_are_enough_and_a_later_group_shares_their_store() -> None:
+    def scenario(rank: int) -> tuple[list[Any], int]:
+        with ps.torch.loader(ps.Dataset.range(8).shuffle(8).batch(4)) as loader:
+            rows = taken(loader)
+        torch.distributed.init_process_group("gloo")
+        total = torch.ones(())
+        torch.distributed.all_reduce(total)
+        torch.distributed.destroy_process_group()
+        return rows, int(total)
+
+    (one, total), (other, _) = on_ranks(scenario, 2, group=False)
+    assert sorted(chain(*one, *other)) == list(range(8))
+    assert total == 2
+
+
+def test_a_loader_made_before_the_group_is_refused_in_it() -> None:
+    def scenario(rank: int) -> str:
+        variables = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
+        loader = ps.torch.loader(ps.Dataset.range(8).batch(4))
+        os.environ.update(variables)
+        torch.distributed.init_process_group("gloo")
+        message = error_of(lambda: iter(loader))
+        torch.distributed.destroy_process_group()
+        return message
+
+    for message in on_ranks(scenario, 2, group=False):
+        assert "this loader was made for one process, but this is rank" in message
