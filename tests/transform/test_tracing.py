@@ -145,15 +145,15 @@ def test_passes_that_are_done_are_not_repeated(tmp_path, monkeypatch):
     def function(c):
         return {"y": ps.transform.bucketize(ps.transform.scale_to_0_1(c["x"]), 2)}
 
-    learn, passes = vars(analysis)["_learn"], []
+    learn, passes = analysis.one_pass, []
 
     def interrupted(*arguments):
-        passes.append(arguments[-1])
+        passes.append(arguments[3])
         if len(passes) == 2:
             raise KeyboardInterrupt
         return learn(*arguments)
 
-    monkeypatch.setattr(analysis, "_learn", interrupted)
+    monkeypatch.setattr(analysis, "one_pass", interrupted)
     with pytest.raises(KeyboardInterrupt):
         analyze(function, tmp_path)
     with pytest.raises(InvalidArgumentError, match="holds no transform"):

@@ -11,6 +11,10 @@ _AT_ONCE = 1 << 14
 class Moments(Accumulator):
     """The count, the mean and the variance of all finite numbers, or of each position of an element.
 
+    Args:
+        elementwise: whether each position of an element has its own.
+        finite: leave out numbers that are NaN or infinite; otherwise the results are NaN too.
+
     Means and sums of squared distances are merged by the formula of Chan, Golub and LeVeque, which squares no number
     that is far from the mean.
 
@@ -21,8 +25,9 @@ class Moments(Accumulator):
         (3, 3.0, 2.6667)
     """
 
-    def __init__(self, elementwise: bool) -> None:
+    def __init__(self, elementwise: bool, finite: bool = True) -> None:
         self._elementwise = elementwise
+        self._finite = finite
         self.count: Doubles = np.zeros(())
         self.mean: Doubles = np.zeros(())
         self._squares: Doubles = np.zeros(())
@@ -41,7 +46,7 @@ class Moments(Accumulator):
         with np.errstate(invalid="ignore", over="ignore"):
             total = values.sum(axis=-1)
         count = np.full(len(values), float(values.shape[-1]))
-        if not np.isfinite(total).all():
+        if self._finite and not np.isfinite(total).all():
             finite = np.isfinite(values)
             values, count = np.where(finite, values, 0.0), finite.sum(axis=-1).astype(np.float64)
             total = values.sum(axis=-1)

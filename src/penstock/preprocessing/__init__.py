@@ -4,6 +4,7 @@ They are called on NumPy arrays, on single elements in `dataset.map(layer)`, or 
 layers draw from the generators that `dataset.map(layer, seed=...)` passes to them.
 """
 
+from penstock.preprocessing.adapting import adapt_all as adapt_all
 from penstock.preprocessing.category_encoding import CategoryEncoding as CategoryEncoding
 from penstock.preprocessing.discretization import Discretization as Discretization
 from penstock.preprocessing.feature_space import FeatureSpace as FeatureSpace

@@ -7,6 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.accumulators.accumulator import TEXT, State
+
 _PENDING = 1 << 20
 
 
@@ -56,6 +58,26 @@ class TokenCounts:
     def _summed(self) -> pa.Table:
         groups = pa.concat_tables(self._tables).group_by("token").aggregate([("count", "sum"), ("documents", "sum")])
         return groups.select(["token", "count_sum", "documents_sum"]).rename_columns(["token", "count", "documents"])
+
+    def merge(self, other: "TokenCounts") -> None:
+        """Take in what `other` has counted."""
+        self.documents += other.documents
+        for table in other._tables:
+            self._append(table)
+
+    def state(self) -> State:
+        """Everything that was counted, as plain data."""
+        table = self._summed()
+        token = table["token"].combine_chunks()
+        plain = token if token.type == TEXT else token.to_numpy()
+        numbers = {name: table[name].to_numpy() for name in ("count", "documents")}
+        return {"token": plain, **numbers, "all documents": self.documents}
+
+    def load(self, state: State) -> None:
+        """Take the place of what `state` says."""
+        token = state["token"] if isinstance(state["token"], pa.Array) else pa.array(state["token"])
+        self._tables, self._pending = [self._table(token, state["count"], state["documents"])], 0
+        self.documents = state["all documents"]
 
     def ordered(self) -> pa.Table:
         """The tokens with their counts: the most frequent first, equally frequent ones in reverse order."""

@@ -1,6 +1,6 @@
 """Discretization, and the summary of values that its boundaries are learned from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from itertools import pairwise
 from typing import Any, Self
@@ -8,9 +8,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from penstock.data.block import is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
+from penstock.preprocessing.boundaries import Boundaries
 from penstock.preprocessing.configuration import arguments_of, plain
 from penstock.preprocessing.encode import encode
 from penstock.preprocessing.layer import LearningLayer, as_floats, check_choice, columns_of, in_pieces
@@ -68,22 +70,32 @@ class Discretization(LearningLayer):
         Raises:
             InvalidArgumentError: the layer was given boundaries, or there are no values.
         """
+        summary = self.summary()
+        if isinstance(data, Dataset):
+            for piece in in_pieces(map(_values, columns_of("Discretization", data)), _VALUES_AT_ONCE):
+                summary.add(piece)
+        else:  # an array is summarised as a whole, as in Keras
+            for column in columns_of("Discretization", data):
+                summary.add(_values(column))
+        self.learn(summary)
+        return self
+
+    def summary(self) -> Boundaries:
         if self.num_bins is None:
             raise InvalidArgumentError(
                 "Discretization.adapt(data): the layer has bin_boundaries, make one with num_bins"
             )
-        pieces: Iterator[Any] = (
-            as_floats("Discretization.adapt(data)", column).reshape(-1) for column in columns_of("Discretization", data)
-        )
-        if isinstance(data, Dataset):  # an array is summarised as a whole, as in Keras
-            pieces = in_pieces(pieces, _VALUES_AT_ONCE)
-        summary = np.zeros((2, 0), np.float32)
-        for piece in pieces:
-            summary = _merged(_summary(piece, self.epsilon), summary, self.epsilon)
-        if summary.shape[1] == 0:
+        return Boundaries(self.epsilon)
+
+    def summarize(self, summary: Boundaries, column: Any) -> None:
+        for rows in column if is_ragged(column) else (column,):
+            summary.add(_values(rows))
+
+    def learn(self, summary: Boundaries) -> None:
+        boundaries = summary.result(self.num_bins or 1)
+        if boundaries is None:
             raise InvalidArgumentError("Discretization.adapt(data): there are no values to learn boundaries from")
-        self.bin_boundaries = _compressed(summary, 1 / self.num_bins)[0, :-1].tolist()
-        return self
+        self.bin_boundaries = boundaries
 
     def _transform(self, inputs: Any, leading: int) -> Any:
         if self.bin_boundaries is None:
@@ -128,25 +140,5 @@ def _checked(boundaries: Sequence[float]) -> list[float]:
     return values
 
 
-def _summary(values: Floats, epsilon: float) -> Floats:
-    """About 1 / epsilon of the sorted values, at equal distances, and how many values each represents."""
-    ordered = np.sort(values)
-    step = max(len(ordered) * epsilon, 1)
-    chosen = ordered[int(step - 1) :: int(step)]
-    return np.stack([chosen, np.full_like(chosen, step)])
-
-
-def _merged(new: Floats, old: Floats, epsilon: float) -> Floats:
-    both = np.concatenate([new, old], axis=1)
-    return _compressed(both[:, np.argsort(both[0])], epsilon)
-
-
-def _compressed(summary: Floats, epsilon: float) -> Floats:
-    """A summary of 1 / epsilon values, interpolated from this one."""
-    if summary.shape[1] * epsilon < 1:
-        return summary
-    shares = epsilon + np.arange(0.0, 1.0, epsilon)
-    weights = summary[1].cumsum()
-    have = weights / weights[-1]
-    new = np.interp(shares, have, weights)
-    return np.stack([np.interp(shares, have, summary[0]), np.diff(new, prepend=0)]).astype(np.float32)
+def _values(column: Any) -> npt.NDArray[np.float32]:
+    return as_floats("Discretization.adapt(data)", column).reshape(-1)

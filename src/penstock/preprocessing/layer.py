@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.accumulators.passes import Mergeable
 from penstock.data.block import Column, column_of, is_ragged
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import blocks_of
@@ -96,6 +97,22 @@ class LearningLayer(ArrayLayer):
     def adapt(self, data: Any) -> Self:
         """Learn from a finite dataset, an array or a list."""
 
+    @abstractmethod
+    def summary(self) -> Mergeable:
+        """An empty summary of what the layer learns from.
+
+        Raises:
+            InvalidArgumentError: its arguments leave nothing to learn.
+        """
+
+    @abstractmethod
+    def summarize(self, summary: Any, column: Column) -> None:
+        """Add the rows of a column to a summary."""
+
+    @abstractmethod
+    def learn(self, summary: Any) -> None:
+        """Learn from a summary of all rows."""
+
 
 def columns_of(call: str, data: Any) -> Iterator[Array]:
     """The data that a layer is adapted to, in pieces whose leading axis counts elements.
@@ -105,8 +122,7 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
         InvalidArgumentError: an infinite dataset.
     """
     if isinstance(data, Dataset):
-        if _never_ends(data.node):
-            raise InvalidArgumentError(f"{call}.adapt(data): the dataset never ends, take(n) some of its elements")
+        check_finite(f"{call}.adapt(data)", data)
         with iter(data) as iterator:
             for block in blocks_of(iterator):
                 if block.structure != LEAF:
@@ -120,6 +136,12 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
     if not isinstance(data, (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)):
         raise InvalidTypeError(f"{call}.adapt(data) takes a ps.Dataset, an array or a list, got {data!r:.100}")
     yield data  # type: ignore[misc]  # the layer turns lists into arrays
+
+
+def check_finite(call: str, dataset: Dataset) -> None:
+    """Refuse a dataset that never ends."""
+    if _never_ends(dataset.node):
+        raise InvalidArgumentError(f"{call}: the dataset never ends, take(n) some of its elements")
 
 
 def _never_ends(node: Node) -> bool:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.accumulators.moments import Moments
+from penstock.data.block import is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
@@ -106,20 +108,28 @@ class Normalization(LearningLayer):
             InvalidArgumentError: mean and variance were given, there is no data, or `axis` does not exist in it.
             InvalidTypeError: data that are not numbers.
         """
+        summary = self.summary()
+        for samples in self._samples(data):
+            summary.add(samples)
+        self.learn(summary)
+        return self
+
+    def summary(self) -> Moments:
         if self._given:
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
-        count, mean, variance = 0, np.float64(0), np.float64(0)
-        for samples in self._samples(data):
-            count += len(samples)
-            new, spread = samples.mean(axis=0), samples.var(axis=0)
-            share = len(samples) / count
-            # The variance of two sets together: that within them, and that between their means.
-            variance = variance * (1 - share) + spread * share + (new - mean) ** 2 * share * (1 - share)
-            mean = mean + (new - mean) * share
-        if count == 0:
+        return Moments(elementwise=True, finite=False)
+
+    def summarize(self, summary: Moments, column: Any) -> None:
+        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
+            elements = _doubles(rows)
+            if self.axis and elements.ndim < 2:
+                self._refuse_single_numbers("")
+            summary.add(_kept_axes_last(elements, self._kept(elements.ndim) if self.axis else []))
+
+    def learn(self, summary: Moments) -> None:
+        if not np.any(summary.count):
             raise InvalidArgumentError("Normalization.adapt(data): there is no data to learn from")
-        self.mean, self.variance = np.asarray(mean, np.float32), np.asarray(variance, np.float32)
-        return self
+        self.mean, self.variance = np.asarray(summary.mean, np.float32), np.asarray(summary.variance, np.float32)
 
     def _samples(self, data: Any) -> Iterator[npt.NDArray[np.float64]]:
         """Arrays whose first axis is what the mean is taken over; each position along the others has its own mean."""
@@ -163,10 +173,13 @@ class Normalization(LearningLayer):
     def _check_axes_exist(self, dataset: Dataset, axes: int) -> None:
         """Refuse single numbers, batched or not: they have no axis whose positions could have means of their own."""
         if axes == 0 or dataset.element_spec.shape == (None,):
-            raise InvalidArgumentError(
-                f"Normalization(axis={_shown(self.axis)}).adapt(dataset): the elements of the dataset are "
-                f"{'batches of ' if axes else ''}single numbers: use axis=None for one mean of all of them"
-            )
+            self._refuse_single_numbers("batches of " if axes else "")
+
+    def _refuse_single_numbers(self, batches: str) -> NoReturn:
+        raise InvalidArgumentError(
+            f"Normalization(axis={_shown(self.axis)}).adapt(dataset): the elements of the dataset are "
+            f"{batches}single numbers: use axis=None for one mean of all of them"
+        )
 
     def _kept(self, axes: int) -> list[int]:
         if any(not -axes <= axis < axes for axis in self.axis):

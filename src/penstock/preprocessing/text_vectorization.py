@@ -10,6 +10,7 @@ from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.preprocessing.configuration import plain
+from penstock.preprocessing.counts import TokenCounts
 from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
 from penstock.preprocessing.lookups import StringLookup
 from penstock.preprocessing.text import Function, Tokens, grams, split_texts, standardized
@@ -113,12 +114,25 @@ class TextVectorization(LearningLayer):
         Raises:
             InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no texts.
         """
-        counts = self._lookup.counts()
+        counts = self.summary()
         for column in columns_of("TextVectorization", data):
-            tokens = self._tokens(*self._texts(column), leading=1)
-            counts.add(tokens.values, tokens.texts, len(tokens.lengths))
-        self._lookup.learn(counts)
+            self._count(counts, column)
+        self.learn(counts)
         return self
+
+    def _count(self, counts: TokenCounts, column: Any) -> None:
+        tokens = self._tokens(*self._texts(column), leading=1)
+        counts.add(tokens.values, tokens.texts, len(tokens.lengths))
+
+    def summary(self) -> TokenCounts:
+        return self._lookup.summary()
+
+    def summarize(self, summary: TokenCounts, column: Any) -> None:
+        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
+            self._count(summary, rows)
+
+    def learn(self, summary: TokenCounts) -> None:
+        self._lookup.learn(summary)
 
     def _texts(self, inputs: Any) -> tuple[pa.LargeBinaryArray, Shape]:
         return text_array("TextVectorization", inputs, self._lookup.encoding)

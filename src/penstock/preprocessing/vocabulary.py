@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.data.block import is_ragged
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.paths import local_path
@@ -175,26 +176,31 @@ class VocabularyLayer(LearningLayer):
         Raises:
             InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no tokens.
         """
-        counts = self.counts()
+        counts = self.summary()
         for column in columns_of(self._call, data):
-            tokens, shape = self._arrow(column)
-            length = shape[-1] if len(shape) > 1 else 1
-            documents = len(tokens) // length if length else int(np.prod(shape[:-1]))
-            counts.add(tokens, np.repeat(np.arange(documents), length), documents)
+            self._count(counts, column)
         self.learn(counts)
         return self
 
-    def counts(self) -> TokenCounts:
-        """Empty counts, from which a vocabulary will be learned."""
+    def _count(self, counts: TokenCounts, column: Any) -> None:
+        tokens, shape = self._arrow(column)
+        length = shape[-1] if len(shape) > 1 else 1
+        documents = len(tokens) // length if length else int(np.prod(shape[:-1]))
+        counts.add(tokens, np.repeat(np.arange(documents), length), documents)
+
+    def summarize(self, summary: TokenCounts, column: Any) -> None:
+        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
+            self._count(summary, rows)
+
+    def summary(self) -> TokenCounts:
         if self._given:
             raise InvalidArgumentError(f"{self._call}.adapt(data): the layer was given a vocabulary, make one without")
         return TokenCounts(self.kind, self.output_mode == "tf_idf")
 
-    def learn(self, counts: TokenCounts) -> None:
-        """Take the counted tokens as the vocabulary."""
-        if counts.documents == 0:
+    def learn(self, summary: TokenCounts) -> None:
+        if summary.documents == 0:
             raise InvalidArgumentError(f"{self._call}.adapt(data): there are no tokens to learn from")
-        table = counts.ordered()
+        table = summary.ordered()
         for token in (self.mask_token, self.oov_token):
             if token is not None:
                 table = table.filter(pc.not_equal(table["token"], self._scalar(token)))
@@ -202,7 +208,7 @@ class VocabularyLayer(LearningLayer):
             table = table.slice(0, max(0, self.max_tokens - self._token_start))
         self._keys = MemoryKeys(table["token"].combine_chunks())
         if self.output_mode == "tf_idf":
-            weights = np.log(1 + counts.documents / (1 + table["documents"].to_numpy()))
+            weights = np.log(1 + summary.documents / (1 + table["documents"].to_numpy()))
             self.idf_weights = self._padded(self._weights(weights, len(table), False), len(table))
 
     def _scalar(self, token: Any) -> pa.Scalar:

@@ -2,19 +2,17 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from penstock.accumulators.encoding import from_bytes, to_bytes
+from penstock.accumulators.passes import ROWS, one_pass
 from penstock.data.arguments import check_function, user_site
 from penstock.data.dataset import Dataset
 from penstock.data.fingerprint import fingerprint_of
-from penstock.data.save_progress import SaveProgress
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
-from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service
 from penstock.spec import TensorSpec
 from penstock.transform.columns import Ragged, is_text, to_array
@@ -28,9 +26,6 @@ from penstock.transform.symbols import trace
 
 _SAMPLE = 64
 """So many rows tell whether those of a column differ in shape, where the dataset does not say so."""
-
-ROWS = 1 << 16
-"""How many rows are learned from at a time. The same on any number of workers, so that rounding is the same too."""
 
 
 def analyze(
@@ -89,8 +84,8 @@ def analyze(
         if all(analyzer in learned for analyzer in analyzers):
             continue
         what = f"ps.transform.analyze, pass {number + 1} of {len(levels)}"
-        learners, rows = _learn(dataset, graph, learned, analyzers, service, what)
-        learned |= {analyzer: learner.result(directory.assets) for analyzer, learner in learners.items()}
+        learners, rows = one_pass(dataset, LearnFromBatch(graph, learned, analyzers), service, what, ROWS)
+        learned |= {int(number): learner.result(directory.assets) for number, learner in learners.items()}
         directory.write(graph, data, learned)
     directory.write(
         graph,
@@ -156,7 +151,7 @@ def _spec(value: Any) -> TensorSpec:
 
 
 class LearnFromBatch:
-    """From a batch of rows to what analyzers learn from it, as bytes; also on the workers of a data service."""
+    """From a batch of rows to what analyzers learn from it; also on the workers of a data service."""
 
     def __init__(self, graph: Graph, learned: Learned, analyzers: list[int]) -> None:
         self._graph, self._learned, self._analyzers = graph, learned, analyzers
@@ -168,7 +163,11 @@ class LearnFromBatch:
         self._places = {number: place for place, number in enumerate(wanted)}
         self._evaluate = Evaluator(self._graph, self._learned, wanted)
 
-    def learn(self, batch: Mapping[str, Any]) -> dict[int, Learner]:
+    def empty(self) -> dict[str, Learner]:
+        """What analyzers learn from no rows."""
+        return {str(number): learner_of(self._graph.nodes[number]) for number in self._analyzers}
+
+    def batch(self, batch: Mapping[str, Any]) -> dict[str, Learner]:
         """What each analyzer learns from these rows."""
         values = self._evaluate(batch)
         learners = {}
@@ -182,16 +181,11 @@ class LearnFromBatch:
                     f"in {node.operation.removeprefix('analyze.')} of the preprocessing function, {node.site}"
                 )
                 raise
-            learners[number] = learner
+            learners[str(number)] = learner
         return learners
 
-    def __call__(self, batch: Mapping[str, Any]) -> bytes:
-        states = {str(number): learner.state() for number, learner in self.learn(batch).items()}
-        return to_bytes({"rows": len(next(iter(batch.values()))), "states": states})
-
     def __getstate__(self) -> tuple[Any, ...]:
-        needed = {number: self._learned[number] for number in self._learned}
-        return self._graph, needed, self._analyzers
+        return self._graph, self._learned, self._analyzers
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._graph, self._learned, self._analyzers = state
@@ -202,42 +196,3 @@ def learner_of(node: GraphNode) -> Learner:
     """What learns for an analyzer."""
     arguments = {name: value for name, value in node.arguments.items() if name != "name"}
     return LEARNERS[node.operation.removeprefix("analyze.")](**arguments)
-
-
-def _learn(
-    dataset: Dataset, graph: Graph, learned: Learned, analyzers: list[int], service: Service | None, what: str
-) -> tuple[dict[int, Learner], int]:
-    """One pass: what the analyzers have learned from all rows, and how many there were."""
-    known = dataset.cardinality()
-    progress = SaveProgress(what, known if known >= 0 else None, 0)
-    learners = {number: learner_of(graph.nodes[number]) for number in analyzers}
-    total = 0
-    for rows, parts in _parts(dataset, LearnFromBatch(graph, learned, analyzers), service):
-        for number, part in parts.items():
-            learners[number].merge(part)
-        total += rows
-        progress.add(rows)
-    progress.end()
-    return learners, total
-
-
-def _parts(
-    dataset: Dataset, learn: LearnFromBatch, service: Service | None
-) -> Iterator[tuple[int, dict[int, Learner]]]:
-    """What is learned from each batch, in the order of the rows."""
-    uneven = any(spec.shape for spec in dataset.element_spec.values())
-    batches = dataset.ragged_batch(ROWS) if uneven else dataset.batch(ROWS)
-    if service is None:
-        with iter(batches) as iterator:
-            for batch in iterator:
-                yield len(next(iter(batch.values()))), learn.learn(batch)
-        return
-    made = batches.map(learn).apply(distribute("distributed_epoch", service))
-    with iter(made) as iterator:
-        for data in iterator:
-            found = from_bytes(bytes(data))
-            parts = {}
-            for number, state in found["states"].items():
-                parts[int(number)] = learner_of(learn._graph.nodes[int(number)])
-                parts[int(number)].load(state)
-            yield found["rows"], parts

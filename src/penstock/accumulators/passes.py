@@ -1,0 +1,92 @@
+"""One pass over the rows of a dataset, in this process or on the workers of a data service."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from penstock.accumulators.accumulator import State
+from penstock.accumulators.encoding import from_bytes, to_bytes
+from penstock.data.dataset import Dataset
+from penstock.data.save_progress import SaveProgress
+from penstock.service.distribute import distribute
+from penstock.service.security.resolving import Service
+
+ROWS = 1 << 16
+"""How many rows are summarised at a time. The same on any number of workers, so that rounding is the same too."""
+
+
+class Mergeable(Protocol):
+    """A summary, as accumulators are."""
+
+    def merge(self, other: Any) -> None: ...
+
+    def state(self) -> State: ...
+
+    def load(self, state: State) -> None: ...
+
+
+class Summarize(Protocol):
+    """Makes summaries, by name; it travels to workers."""
+
+    def empty(self) -> Mapping[str, Any]:
+        """Those of no rows."""
+
+    def batch(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Those of the rows of a batch."""
+
+
+class _AsBytes:
+    """From a batch to its summaries as bytes, on the workers of a service."""
+
+    def __init__(self, summarize: Summarize) -> None:
+        self._summarize = summarize
+
+    def __call__(self, batch: Mapping[str, Any]) -> bytes:
+        states = {name: summary.state() for name, summary in self._summarize.batch(batch).items()}
+        return to_bytes({"rows": _rows(batch), "states": states})
+
+
+def one_pass(
+    dataset: Dataset, summarize: Summarize, service: Service | None, what: str, rows_at_a_time: int = ROWS
+) -> tuple[Mapping[str, Any], int]:
+    """The summaries of all rows, each of which counts exactly once, and how many rows there are.
+
+    Args:
+        dataset: of dictionaries.
+        summarize: makes the summaries.
+        service: whose workers read and summarise; None for this process.
+        what: is done, for a progress bar.
+        rows_at_a_time: how many rows a summary is made of before it is merged.
+    """
+    known = dataset.cardinality()
+    progress = SaveProgress(what, known if known >= 0 else None, 0)
+    uneven = any(spec.shape for spec in dataset.element_spec.values())
+    batches = dataset.ragged_batch(rows_at_a_time) if uneven else dataset.batch(rows_at_a_time)
+    whole, total = summarize.empty(), 0
+    for rows, parts in _here(batches, summarize) if service is None else _on_workers(batches, summarize, service):
+        for name, part in parts.items():
+            whole[name].merge(part)
+        total += rows
+        progress.add(rows)
+    progress.end()
+    return whole, total
+
+
+def _here(batches: Dataset, summarize: Summarize) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    with iter(batches) as iterator:
+        for batch in iterator:
+            yield _rows(batch), summarize.batch(batch)
+
+
+def _on_workers(batches: Dataset, summarize: Summarize, service: Service) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    made = batches.map(_AsBytes(summarize)).apply(distribute("distributed_epoch", service))
+    with iter(made) as iterator:
+        for data in iterator:
+            found = from_bytes(bytes(data))
+            parts = summarize.empty()
+            for name, state in found["states"].items():
+                parts[name].load(state)
+            yield found["rows"], parts
+
+
+def _rows(batch: Mapping[str, Any]) -> int:
+    return len(next(iter(batch.values())))
