@@ -215,3 +215,38 @@ def test_a_loader_made_before_the_group_is_refused_in_it() -> None:
 
     for message in on_ranks(scenario, 2, group=False):
         assert "this loader was made for one process, but this is rank" in message
+
+
+def test_ranks_with_files_of_their_own_go_on_as_another_number_of_ranks(tmp_path: Path) -> None:
+    for number, rows in enumerate((9, 4, 6, 5)):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number * 10 + row}\n" for row in range(rows)))
+    pattern = str(tmp_path / "?.txt")
+
+    def scenario(rank: int, steps: int, state: dict[str, str] | None) -> dict[str, Any]:
+        lines = ps.TextLineDataset(ps.Dataset.list_files(pattern, shuffle=False)).map(int).batch(4)
+        lines = lines.with_options(ps.Options(auto_shard_policy="FILE"))
+        found: dict[str, Any] = {"before": []}
+        with ps.torch.loader(lines, input_options=PAD) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            epoch = iter(loader)
+            found["before"] = [rows[mask].tolist() for _, (rows, mask) in zip(range(steps), epoch, strict=False)]
+            found["state"] = loader.state_dict()
+            found["rest"] = [rows[mask].tolist() for rows, mask in epoch]
+            found["next"] = [rows[mask].tolist() for rows, mask in loader]
+        return found
+
+    def together(ranks: list[dict[str, Any]], part: str) -> list[list[int]]:
+        return [list(chain(*parts)) for parts in zip(*(one[part] for one in ranks), strict=True)]
+
+    two = on_ranks(scenario, 2, 3, None)
+    assert two[0]["state"] == two[1]["state"]
+    every = sorted(int(line) for path in tmp_path.glob("*.txt") for line in path.read_text().split())
+    assert sorted(chain(*together(two, "before"), *together(two, "rest"))) == every
+    four = on_ranks(scenario, 4, 1, two[0]["state"])
+    assert together(four, "before") + together(four, "rest") == together(two, "rest")
+    assert sorted(chain(*together(four, "next"))) == every
+    (alone,) = on_ranks(scenario, 1, 1, four[0]["state"])
+    assert alone["before"] + alone["rest"] == together(four, "rest")
+    again = on_ranks(scenario, 2, 0, alone["state"])
+    assert together(again, "rest") == alone["rest"]

@@ -23,6 +23,7 @@ from penstock.torch.tensors import check_dtypes
 
 _KEY = "penstock"
 _ENDED = "epoch_ended"
+_WORKERS = "workers"
 
 
 def loader(
@@ -184,9 +185,30 @@ class Loader:
             WorkerError: another rank failed, or did not call this.
         """
         state = self._current().state_dict()
+        if self._steps._inputs.has_own_data and _WORKERS not in state:
+            state = {_WORKERS: self._states_of_workers(state)}
         if self._ended:
             state[_ENDED] = True
         return {_KEY: json.dumps(state, separators=(",", ":"))}
+
+    def _states_of_workers(self, state: dict[str, Any]) -> list[Any]:
+        """The states of all ranks that read data of their own, in the order of their slices."""
+        number = self._ranks.data.index
+        if self._control is None:
+            raise InvalidArgumentError(
+                "each rank reads files of its own here, and ranks that were given by rank=... and num_ranks=... cannot "
+                "exchange their positions: initialise torch.distributed, or use AutoShardPolicy.DATA"
+            )
+        topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
+        said = self._control.gather(topic, (number, state), tuple[int, dict[str, Any]], timeout=SETUP_SECONDS)
+        found = dict(said)
+        steps = [one["step"] for one in found.values()]
+        if len(set(steps)) > 1:
+            raise WorkerError(
+                f"the ranks took this state after different steps, {steps}: all of them must call state_dict() after "
+                "the same one"
+            )
+        return [found[worker] for worker in range(self._ranks.data.count)]
 
     def load_state_dict(self, state: Any) -> None:
         """Continue after the step that a state was taken at; all ranks must do so with the same state.
@@ -209,18 +231,30 @@ class Loader:
             self._iterator.close()
         iterator = self._begin()
         try:
-            iterator.load_state_dict(position)
+            self._restore(iterator, position)
         except BaseException:
             iterator.close()
             self._iterator = None
             raise
         self._ended, self._fresh = ended, not ended
 
+    def _restore(self, iterator: DistributedIterator, position: dict[str, Any]) -> None:
+        states: list[Any] = position.get(_WORKERS, [])
+        if not states and not self._steps._inputs.has_own_data:
+            iterator.load_state_dict(position)
+        elif self._ranks.count == 1 or self._steps._inputs.has_own_data:
+            iterator.load_states_of_workers(states or [position])
+        else:
+            raise StateMismatchError(
+                f"the state is of {len(states)} ranks that read files of their own, but here all ranks share global "
+                "batches: restore it under the AutoShardPolicy that it was saved under"
+            )
+
     def _check_same(self, text: str) -> None:
         """Refuse states that differ between ranks, on all of them."""
         if self._control is None:
             return
-        topic = f"call {next(self._calls) + 1} of load_state_dict"
+        topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
         states = self._control.gather(topic, text, str, timeout=SETUP_SECONDS)
         for rank, other in enumerate(states):
             if other != states[0]:

@@ -25,7 +25,8 @@ from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.agreement import Agreement, ComputedAgreement, ExchangedAgreement, LocalAgreement
 from penstock.distribute.feed.explain import explain
 from penstock.distribute.feed.feed import PlaceLeaves, StepFeed
-from penstock.distribute.feed.inputs import Inputs, Lengths, longest
+from penstock.distribute.feed.inputs import DividedInput, Inputs, Lengths, longest
+from penstock.distribute.feed.joined_workers import JoinedWorkers
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.prefetch import Outcome, Prefetcher, Step, StepFailure
 from penstock.distribute.feed.step_sources import StepSource
@@ -300,7 +301,8 @@ class DistributedDataset:
         topic = f"{self._call}, iteration {next(self._iterations)}"
         return StepFeed(
             source,
-            self._agreement(topic),
+            # All workers join the same data of others, so that each knows what all have.
+            LocalAgreement() if isinstance(source, JoinedWorkers) else self._agreement(topic),
             self._partial,
             inputs.full_rows,
             inputs.template,
@@ -524,6 +526,31 @@ class DistributedIterator(Iterator[Any]):
             raise
         finally:
             self._begin()
+        self._ended = False
+
+    def load_states_of_workers(self, states: list[dict[str, Any]]) -> None:
+        """Continue where the workers of another job were in one step, each of which read data of its own.
+
+        With as many workers here each takes its own state. Otherwise the rest of the epoch has the steps of those
+        workers, of which these take slices; the next epoch is divided among the workers that are here.
+
+        Raises:
+            StateMismatchError: a state is of another dataset; the iterator must not be used then.
+            ClosedError: the iterator was closed.
+        """
+        workers = self._dataset._inputs.workers
+        if len(states) == workers.count:
+            self.load_state_dict(states[workers.index])
+            return
+        if self._closed:
+            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        self._stop()
+        self._unused.clear()
+        self._source.close(self._position)
+        assert isinstance(self._dataset._inputs, DividedInput)
+        self._source = self._dataset._inputs.open_joined(len(states))
+        self._position = self._source.restore({"workers": states})
+        self._begin()
         self._ended = False
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from penstock.data.shards import without_hints
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.agreement import Layout, Sizes
+from penstock.distribute.feed.joined_workers import JoinedWorkers
 from penstock.distribute.feed.options import InputReplicationMode
 from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard, shard_of_worker
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
@@ -320,6 +321,14 @@ class DividedInput(Inputs):
             * sum(any(map(any, self.sizes_at(lengths, start * self.workers.shares + turn))) for turn in turns)
             for start, stop in pairwise(edges)
         )
+
+    def open_joined(self, count: int) -> JoinedWorkers:
+        """The steps that so many workers would take, each with data of its own; in the epochs of this worker."""
+        others = [DividedInput(self._whole, replace(self.workers, count=count, index=index)) for index in range(count)]
+        for other in others:
+            other._part = Dataset(other.shard.node, self._options(), self._part._iterations)
+        steps = [other.open() for other in others]
+        return JoinedWorkers(steps, self.workers.replicas_in_sync, self.workers.local)
 
     def open(self) -> StepSource:
         workers = self.workers

@@ -1,0 +1,87 @@
+"""Steps that another number of workers would take, each with files of its own, as global batches for these workers."""
+
+from typing import Any
+
+import numpy as np
+
+from penstock.data.skipped import SkippedRows, together
+from penstock.distribute.feed.step_sources import StepSource
+from penstock.distribute.feed.steps import HostStep, StepLeaf
+from penstock.sharding import slice_bounds
+
+
+class JoinedWorkers(StepSource):
+    """The rest of an epoch that other workers have begun: their steps, of which this worker takes its slices.
+
+    In each step the rows are those that the other workers would have taken together, in their order. Every worker here
+    reads what all of them would have read, so an epoch that goes on in this way reads more than one that begins so.
+
+    Args:
+        others: the steps of each of the other workers.
+        replicas: the number of replicas in sync here.
+        local: the numbers of this worker's.
+    """
+
+    def __init__(self, others: list[StepSource], replicas: int, local: range) -> None:
+        self.replicas = len(local)
+        self._others = others
+        self._replicas_in_sync = replicas
+        self._local = local
+
+    def next(self) -> HostStep:
+        steps = [step for step in map(_next_or_none, self._others) if step is not None]
+        if not steps:
+            raise StopIteration
+        for other in self._others:
+            other.number += 1
+        columns = [_joined([part for step in steps for part in step.leaves[leaf].slices]) for leaf in _leaves(steps)]
+        bounds = slice_bounds(len(columns[0]), self._replicas_in_sync)
+        sizes = tuple(stop - start for start, stop in bounds)
+        own = slice(self._local.start, self._local.stop)
+        leaves = [StepLeaf([column[start:stop] for start, stop in bounds[own]]) for column in columns]
+        return HostStep(steps[0].structure, leaves, sizes[own], sizes)
+
+    def position(self) -> Any:
+        return [other.position() for other in self._others]
+
+    def state_at(self, position: Any) -> Any:
+        return {"workers": [other.state_at(own) for other, own in zip(self._others, position, strict=True)]}
+
+    def explain(self) -> str:
+        return "\n".join(other.explain() for other in self._others)
+
+    def errors_at(self, position: Any) -> SkippedRows:
+        return together(other.errors_at(own) for other, own in zip(self._others, position, strict=True))
+
+    def consumed(self, position: Any) -> None:
+        for other, own in zip(self._others, position, strict=True):
+            other.consumed(own)
+
+    def claim(self) -> None:
+        for other in self._others:
+            other.claim()
+
+    def restore(self, state: Any) -> Any:
+        pairs = zip(self._others, state["workers"], strict=True)
+        return [other.restore(own) for other, own in pairs]
+
+    def close(self, position: Any) -> None:
+        for other, own in zip(self._others, position, strict=True):
+            other.close(own)
+
+
+def _next_or_none(source: StepSource) -> HostStep | None:
+    try:
+        return source.next()
+    except StopIteration:
+        return None
+
+
+def _leaves(steps: list[HostStep]) -> range:
+    return range(len(steps[0].leaves))
+
+
+def _joined(parts: list[Any]) -> Any:
+    """The rows of several arrays as one; those without rows may have been made without knowing their shape."""
+    filled = [part for part in parts if len(part)] or parts[:1]
+    return filled[0] if len(filled) == 1 else np.concatenate(filled)
