@@ -18,6 +18,7 @@ from object_server import cut, dropped, object_server, short, status
 from two_workers import two_workers
 
 import penstock as ps
+from penstock.cli import main
 
 pytest.importorskip("obstore.store", reason="the extra cloud is not installed: pip install obstore")
 object_stores = importlib.import_module("penstock.formats.object_stores")
@@ -58,6 +59,21 @@ def test_stores_are_listed_and_read(server, protocol):
     assert list(ps.TextLineDataset([at + names[2], at + names[4]])) == ["2", "4"]
     with pytest.raises(ps.InvalidArgumentError, match="no file matches '.*data/none.*'$"):
         ps.Dataset.list_files(at + "data/none*")
+
+
+def test_the_command_line_takes_a_folder_of_a_store_as_one_of_a_disk(server, capsys):
+    server.objects |= {f"bucket/{name}": lines(1, 2) for name in ("data/a.txt", "data/deep/b.txt", "data/_index/c.txt")}
+    assert main(["inspect", "s3://bucket/data"]) == 0
+    assert "text: 2 files" in capsys.readouterr().out
+    assert main(["inspect", "s3://bucket/other/"]) == 2
+    assert "no file matches 's3://bucket/other/**'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_bucket_that_is_not_there_is_told(server, protocol):
+    server.fail("none", status(404))
+    with pytest.raises(ps.StorageError, match=f"'{protocol}://none/.*' cannot be listed: there is no such bucket$"):
+        ps.Dataset.list_files(f"{protocol}://none/*")
 
 
 def test_more_names_than_a_page_has(server):

@@ -134,7 +134,11 @@ class _Answer(BaseHTTPRequestHandler):
         name = urllib.parse.unquote(place).strip("/")
         asked = urllib.parse.parse_qs(query, keep_blank_values=True)
         if "list-type" in asked or "comp" in asked:
-            self._list(name, asked)
+            fault = self.server.fault_for(name)
+            if fault is None:
+                self._list(name, asked)
+            else:
+                fault(self, b"")
             return
         with self.server.lock:
             self.server.requests[name] += name in self.server.objects  # another may be one of the test before

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import penstock as ps
 from penstock.formats import indexed
-from penstock.formats.files import has_protocol, matching_files, open_bytes
+from penstock.formats.files import has_protocol, is_pattern, matching_files, open_bytes
 from penstock.formats.folders import ImageReader
 
 _BEGINNING_BYTES: Final = 1 << 12
@@ -123,9 +123,16 @@ def files_of(call: str, given: str) -> list[str]:
         if not names:
             raise ps.InvalidArgumentError(f"{call}: there is no file below {given!r}")
         return names
-    if not has_protocol(given) and os.path.exists(given):
-        return [given]
-    return matching_files(call, given)
+    if not has_protocol(given):
+        return [given] if os.path.exists(given) else matching_files(call, given)
+    try:
+        return matching_files(call, given)
+    except ps.InvalidArgumentError:
+        if is_pattern(given) or given.startswith(("http://", "https://")):
+            raise
+    folder = given.rstrip("/")
+    parts = {name: name.removeprefix(f"{folder}/").split("/") for name in matching_files(call, f"{folder}/**")}
+    return [name for name, several in parts.items() if not any(part[0] in "._" for part in several if part)]
 
 
 def _is_saved(name: str) -> bool:

@@ -43,6 +43,7 @@ _BUSY: Final = re.compile(r"status code: (408|429|50[0234])\b")
 """How the messages of obstore's errors say so."""
 _PATTERN_SIGNS: Final = re.compile(r"[*?\[]")
 """In patterns of names "/" separates parts, and nothing else is a folder."""
+_ABSENT: Final = "status code: 404"
 _TIMES: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
 """Many requests that share a slow line take long; one of which nothing comes is given up."""
 WHOLE_BYTES: Final = 1 << 25
@@ -218,6 +219,8 @@ def reading(name: str, done: str = "read") -> Iterator[None]:
     except exceptions.PreconditionError as error:
         raise changed(name) from error
     except exceptions.BaseError as error:
+        if _ABSENT in str(error):  # of a listing: a file that is not there is another error
+            raise StorageError(f"{name!r} cannot be {done}: there is no such bucket") from error
         raise StorageError(f"{name!r} cannot be {done}: {_first_line(error)}") from error
 
 
