@@ -54,6 +54,13 @@ def test_long_names_folders_and_links_are_in_no_ones_way(tmp_path, format):
     assert all(sample["bin"] == b"abc" and sample["txt"] == "abc" for sample in samples)
 
 
+def test_a_compressed_archive_of_less_than_a_header_is_told_as_one(tmp_path):
+    path = archive_of(tmp_path / "a.tar", [("a.bin", b"x")])
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(ps.StorageError, match="a.tar.gz' is compressed: give compression_type='GZIP'"):
+        ps.TarDataset(tmp_path / "a.tar.gz")
+
+
 @pytest.mark.slow
 def test_large_members_and_compressed_archives(tmp_path):
     contents = [(f"{number}.bin", bytes([number]) * (number * 400_000)) for number in range(6)]

@@ -146,6 +146,8 @@ class TarReader(RecordReader):
                 return ends, at  # the samples before it come first
             content, end = at + _BLOCK, at + _BLOCK + (size + _BLOCK - 1) // _BLOCK * _BLOCK
             if end > len(data):
+                if self._start + at == 0 and compression_of(data[:8]):
+                    raise self._no_header(at)
                 if whole and not ends:
                     raise StorageError(f"{self._where()}: the archive is cut: {end - len(data)} bytes are missing")
                 return ends, end
