@@ -102,11 +102,11 @@ class NpyFiles(FileFormat):
 
 def _values(of: _FixedRows, rows: Rows) -> npt.NDArray[Any]:
     size = of.dtype.itemsize * math.prod(of.shape)
-    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
+    numbers = np.array(rows[:: max(1, len(rows) - 1)]) if isinstance(rows, range) else rows  # of a range, its ends
     begins = of.offset + numbers * size
     ends = begins + size
     data = of.file.read(begins[:1], ends[-1:]) if isinstance(rows, range) else of.file.read(begins, ends)
-    return np.frombuffer(data, of.dtype, len(numbers) * math.prod(of.shape)).reshape(len(numbers), *of.shape)
+    return np.frombuffer(data, of.dtype, len(rows) * math.prod(of.shape)).reshape(len(rows), *of.shape)
 
 
 def _npy(name: str) -> _FixedRows:
