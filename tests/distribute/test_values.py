@@ -2,7 +2,10 @@
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -120,3 +123,21 @@ def test_mirrored_strategy_checks_its_devices(devices: object, error: type[Excep
 
 def test_values_of_several_lines_are_printed_in_line() -> None:
     assert repr(ps.PerReplica([np.array([[1.0], [2.0]])])) == "PerReplica:{\n  0: array([[1.],\n            [2.]])\n}"
+
+
+@pytest.mark.parametrize(
+    ("doing", "use"),
+    [
+        ("'mean' of", lambda value: jax.jit(lambda batch: batch.mean())(value)),
+        ("'shape' of", lambda value: value.shape),
+        ("converting", jnp.asarray),
+        ("converting", jax.jit(jnp.mean)),
+    ],
+    ids=["method", "attribute", "asarray", "function of JAX"],
+)
+def test_a_value_per_replica_is_no_array_of_jax(strategy_of, doing: str, use: Callable[[Any], Any]) -> None:
+    (batch,) = strategy_of(2).distribute_dataset(ps.Dataset.range(4).batch(4))
+    with pytest.raises(
+        (AttributeError, TypeError), match=rf"{doing} a PerReplica .* ps\.jax\.loader\(dataset, sharding\)"
+    ):
+        use(batch)

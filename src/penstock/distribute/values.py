@@ -4,7 +4,7 @@ NumPy only: `jax/program.py` registers the classes with JAX.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Never
+from typing import Any, Never, NoReturn
 
 from penstock.distribute.nested import flatten_nested
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -69,6 +69,11 @@ class PerReplica:
             self._values = tuple(shard.data.reshape(shape) for shard in shards)
         return self._values
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # what others look for, to see what this is
+            raise AttributeError(name, name=name, obj=self)
+        raise AttributeError(_no_meaning(f"{name!r} of", self), name=name, obj=self)
+
     def __repr__(self) -> str:
         lines = [f"  {replica}: {value!r}".replace("\n", "\n     ") for replica, value in enumerate(self.values)]
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
@@ -99,14 +104,17 @@ def _copied(kind: type[PerReplica], values: tuple[Any, ...] | None, stacked: Any
 
 def _refusal(doing: str) -> Callable[..., Never]:
     def refuse(self: PerReplica, *_: Any) -> Never:
-        raise InvalidTypeError(
-            f"{doing} a PerReplica has no meaning: it holds one value for each of {self.count} replicas. Use it inside "
-            "a function given "
-            "to strategy.run(...), or get plain values by strategy.reduce(...), strategy.local_results(...) or its "
-            ".values"
-        )
+        raise InvalidTypeError(_no_meaning(doing, self))
 
     return refuse
+
+
+def _no_meaning(doing: str, value: PerReplica) -> str:
+    return (
+        f"{doing} a PerReplica has no meaning: it holds one value for each of {value.count} replicas. Use it inside a "
+        "function given to strategy.run(...), or get plain values by strategy.reduce(...), strategy.local_results(...) "
+        "or its .values. For jax.jit without a strategy, ps.jax.loader(dataset, sharding) gives whole batches"
+    )
 
 
 # Without these Python would use its defaults: every object is true, and the error of `+` would not help.
@@ -115,7 +123,7 @@ for _doing, _names in {
     "divmod rdivmod neg pos "
     "abs invert and rand or ror xor rxor lshift rlshift rshift rrshift",
     "comparing": "lt le gt ge",
-    "converting": "float int complex index bool array",
+    "converting": "float int complex index bool array jax_array",
     "iterating over": "iter",
     "the length of": "len",
     "indexing": "getitem",
