@@ -1,12 +1,17 @@
 """`ps.jax.loader` gives the same global arrays in one process of eight devices and in two of four."""
 
 import re
+import signal
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.slow
+
+SECONDS = 80
+"""Until all have ended: far less than JAX waits for a process that is lost."""
 
 
 @pytest.fixture(scope="module", params=[(1, 8), (2, 4)], ids=["1x8", "2x4"])
@@ -85,3 +90,49 @@ def test_a_state_fits_another_mesh_and_another_number_of_processes(scenario, wor
 
 def _rows(steps: Any) -> list[list[int]]:
     return [[row for row, real in zip(batch, mask, strict=True) if real] for batch, mask in steps]
+
+
+def test_a_process_whose_input_fails_is_named_at_its_step(workers) -> None:
+    ended = workers("mesh_failures", "row_fails", workers=2, devices=4)
+    other, own = (seen["row_fails"] for seen in ended.seen)
+    assert own == {"done": 2, "error": "ValueError: a bad row"}
+    # Nothing in these steps waits for process 1, so process 0 has taken some more when it hears.
+    assert other["error"] == "WorkerError: worker 1 of 2 failed at step 2 of its input with ValueError: a bad row"
+
+
+def test_a_process_that_is_lost_is_named(workers) -> None:
+    ended = workers("mesh_failures", "killed", workers=2, devices=4)
+    assert ended.statuses[1] == -signal.SIGKILL
+    assert ended.seen[0]["killed"]["error"] == "WorkerError: worker 1 of 2 was lost: its process has ended"
+    assert ended.seconds < SECONDS
+
+
+@pytest.fixture(scope="module", params=[(1, 8), (2, 4)], ids=["1x8", "2x4"])
+def trained(request: pytest.FixtureRequest, scenario) -> Any:
+    count, devices = request.param
+    return scenario("mesh_training", count=count, devices=devices)
+
+
+def expected_losses() -> list[float]:
+    """Those of the same steps in NumPy."""
+    weights, losses = np.zeros(2), []
+    for start in range(0, 32, 8):
+        rows = np.arange(start, start + 8)
+        inputs = np.stack([rows, np.ones(8)], axis=1) / 32
+        errors = inputs @ weights - (rows / 16 + 1)
+        losses.append(np.mean(errors**2))
+        weights -= 0.5 * 2 * inputs.T @ errors / 8
+    return losses
+
+
+@pytest.mark.parametrize("style", ["jitted", "explicit", "in_shard_map", "flax_nnx", "equinox"])
+def test_training_on_a_mesh(trained, style: str) -> None:
+    losses = alike(trained, style)
+    if losses is None:
+        pytest.skip(f"{style} is not installed")
+    assert losses == pytest.approx(expected_losses(), rel=1e-5)
+
+
+@pytest.mark.parametrize("distribution", ["DataParallel", "ModelParallel"])
+def test_training_on_a_mesh_of_keras(trained, distribution: str) -> None:
+    assert alike(trained, "keras_distribution")[distribution] == pytest.approx(expected_losses(), rel=1e-5)
