@@ -24,6 +24,7 @@ NAMES = (
     "remote",
     "images",
     "distribute",
+    "meshes",
     "multi_worker",
     "preprocessing",
     "transform",
