@@ -28,8 +28,9 @@ class KeyedMoments(Accumulator):
         encoded = keys.dictionary_encode()
         names, places, doubles = encoded.dictionary, encoded.indices.to_numpy(), values.astype(np.float64, copy=False)
         found = _none(len(names))
-        np.minimum.at(found["least"], places, doubles)
-        np.maximum.at(found["most"], places, doubles)
+        with np.errstate(invalid="ignore"):  # NaN makes those of its key NaN
+            np.minimum.at(found["least"], places, doubles)
+            np.maximum.at(found["most"], places, doubles)
         finite = np.isfinite(doubles)
         if not finite.all():
             places, doubles = places[finite], doubles[finite]

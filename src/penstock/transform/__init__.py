@@ -24,6 +24,7 @@ from penstock.transform.bucketing import apply_buckets as apply_buckets
 from penstock.transform.bucketing import apply_buckets_with_interpolation as apply_buckets_with_interpolation
 from penstock.transform.bucketing import bucketize as bucketize
 from penstock.transform.bucketing import bucketize_per_key as bucketize_per_key
+from penstock.transform.comparing import compare as compare
 from penstock.transform.output import TransformOutput as TransformOutput
 from penstock.transform.passes import analyze as analyze
 from penstock.transform.scaling import estimated_probability_density as estimated_probability_density

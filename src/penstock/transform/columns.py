@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.data.block import column_of, object_column
 from penstock.errors import ElementError, InvalidTypeError
@@ -158,13 +159,24 @@ def _of_arrow(name: str, array: pa.Array) -> Any:
     if pa.types.is_dictionary(kind):
         return _of_arrow(name, array.dictionary_decode())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        lengths = pa.compute.fill_null(pa.compute.list_value_length(array), 0)
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
         return Ragged(_of_arrow(name, array.flatten()), lengths.to_numpy(zero_copy_only=False).astype(np.int64))
     if array.null_count and not pa.types.is_floating(kind):
         raise ElementError(f"column {name!r}: {array.null_count} values are missing (null): fill them before")
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return array.to_numpy(zero_copy_only=False)
     return text_array(f"column {name!r}", array)[0]
+
+
+def missing_rows(column: Any) -> int:
+    """How many rows have no value: NaN, an empty string, or no entries."""
+    if isinstance(column, Ragged):
+        return int(np.count_nonzero(column.lengths == 0))
+    if is_text(column):
+        return len(column) - int(np.count_nonzero(pc.binary_length(column)))
+    if column.dtype.kind != "f":
+        return 0
+    return int(np.isnan(column).reshape(len(column), -1).any(axis=1).sum()) if np.isnan(column.sum()) else 0
 
 
 def to_array(value: Any) -> Array:

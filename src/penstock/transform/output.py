@@ -112,6 +112,8 @@ class TransformOutput:
         self._specs = specs_of(found["element_spec"])
         self.rows: int | None = found["rows"]
         """How many rows were analyzed; None if nothing had to be learned."""
+        self.missing: dict[str, int] = found["missing"]
+        """In how many rows a column that was learned from is NaN, an empty string or an empty row."""
         self.transformed_element_spec: dict[str, TensorSpec] = specs_of(found["transformed_element_spec"])
         """The specification of each result of a row."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.accumulators.passes import ROWS, one_pass
+from penstock.accumulators.sums import Sum
 from penstock.data.arguments import check_function, user_site
 from penstock.data.dataset import Dataset
 from penstock.data.fingerprint import fingerprint_of
@@ -15,7 +16,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.service.security.resolving import Service
 from penstock.spec import TensorSpec
-from penstock.transform.columns import Ragged, is_text, to_array
+from penstock.transform.columns import Ragged, is_text, missing_rows, to_array
 from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.learners import Learner
@@ -23,6 +24,9 @@ from penstock.transform.output import TransformOutput
 from penstock.transform.registry import LEARNERS
 from penstock.transform.saved import Learned, WorkingDirectory, learned_of, plain_specs
 from penstock.transform.symbols import trace
+
+_MISSING = "missing of "
+"""Before the name of a column, where its missing values are counted."""
 
 _SAMPLE = 64
 """So many rows tell whether those of a column differ in shape, where the dataset does not say so."""
@@ -76,22 +80,27 @@ def analyze(
     directory = WorkingDirectory(working_dir)
     data = _identity(dataset)
     directory.prepare()
-    earlier = directory.earlier(graph, data)
-    learned = learned_of(earlier, directory.assets)
+    kept = directory.earlier(graph, data)
+    learned = learned_of(kept.get("learned", {}), directory.assets)
     levels = graph.passes()
-    rows = None
+    rows, missing = kept.get("rows"), kept.get("missing", {})
+    if kept.get("finished"):
+        return TransformOutput(working_dir)
     for number, analyzers in enumerate(levels):
         if all(analyzer in learned for analyzer in analyzers):
             continue
         what = f"ps.transform.analyze, pass {number + 1} of {len(levels)}"
         learners, rows = one_pass(dataset, LearnFromBatch(graph, learned, analyzers), service, what, ROWS)
-        learned |= {int(number): learner.result(directory.assets) for number, learner in learners.items()}
-        directory.write(graph, data, learned)
+        missing |= _missing(learners)
+        learned |= {int(key): found.result(directory.assets) for key, found in learners.items() if key.isdigit()}
+        directory.write(graph, data, learned, rows=rows, missing=missing)
     directory.write(
         graph,
         data,
         learned,
         rows=rows,
+        missing=missing,
+        finished=True,
         element_spec=plain_specs(specs),
         transformed_element_spec=plain_specs(_specs(graph, learned, sample)),
     )
@@ -159,18 +168,25 @@ class LearnFromBatch:
 
     def _prepare(self) -> None:
         nodes = self._graph.nodes
-        wanted = sorted({given for number in self._analyzers for given in nodes[number].inputs})
+        taken = sorted({given for number in self._analyzers for given in nodes[number].inputs})
+        columns = [number for number in self._graph.needed(taken) if nodes[number].operation == "input"]
+        self._columns = {_MISSING + nodes[number].arguments["name"]: number for number in columns}
+        wanted = sorted({*taken, *columns})
         self._places = {number: place for place, number in enumerate(wanted)}
         self._evaluate = Evaluator(self._graph, self._learned, wanted)
 
-    def empty(self) -> dict[str, Learner]:
-        """What analyzers learn from no rows."""
-        return {str(number): learner_of(self._graph.nodes[number]) for number in self._analyzers}
+    def empty(self) -> dict[str, Any]:
+        """What analyzers learn from no rows, and how many values of each column are missing."""
+        learners: dict[str, Any] = {str(number): learner_of(self._graph.nodes[number]) for number in self._analyzers}
+        return learners | {name: Sum(elementwise=False) for name in self._columns}
 
-    def batch(self, batch: Mapping[str, Any]) -> dict[str, Learner]:
+    def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """What each analyzer learns from these rows."""
         values = self._evaluate(batch)
-        learners = {}
+        learners: dict[str, Any] = {}
+        for name, number in self._columns.items():
+            learners[name] = Sum(elementwise=False)
+            learners[name].add(np.array([missing_rows(values[self._places[number]])]))
         for number in self._analyzers:
             node = self._graph.nodes[number]
             learner = learner_of(node)
@@ -190,6 +206,11 @@ class LearnFromBatch:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._graph, self._learned, self._analyzers = state
         self._prepare()
+
+
+def _missing(learners: Mapping[str, Any]) -> dict[str, int]:
+    """How many values of each column are missing."""
+    return {name[len(_MISSING) :]: int(found.result()) for name, found in learners.items() if name.startswith(_MISSING)}
 
 
 def learner_of(node: GraphNode) -> Learner:

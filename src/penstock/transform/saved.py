@@ -126,12 +126,14 @@ class WorkingDirectory:
         return found
 
     def earlier(self, graph: Graph, data: str) -> dict[str, Any]:
-        """What passes of the same analysis have learned before.
+        """What passes of the same analysis have written before; nothing, if none have.
 
         Raises:
             StateMismatchError: the directory belongs to another function, other data or another version.
         """
-        found = read_json(self.path / DONE) or read_json(self.path / PASSES)
+        found = read_json(self.path / DONE) or read_json(
+            self.path / PASSES
+        )  # in this order: the latter may be left over
         if found is None:
             return {}
         Graph.of(found["graph"], str(self.path))
@@ -141,7 +143,7 @@ class WorkingDirectory:
                     f"working_dir {str(self.path)!r} holds the analysis of another {what}: give an empty directory, or "
                     "delete this one"
                 )
-        return found["learned"]  # type: ignore[no-any-return]
+        return found
 
     def prepare(self) -> None:
         """Make the directory, if there is none."""
@@ -151,8 +153,9 @@ class WorkingDirectory:
             raise StorageError(f"working_dir {str(self.path)!r} cannot be made: {error.strerror or error}") from error
 
     def write(self, graph: Graph, data: str, learned: Learned, **more: Any) -> None:
-        """Write what was learned; with `more` the analysis is finished."""
+        """Write what was learned, and `more` entries, of which "finished" says that no passes are left."""
         entries = {"function": graph.fingerprint(), "data": data, **more, "learned": plain_learned(learned)}
-        write_json(self.path / (DONE if more else PASSES), {**entries, "graph": graph.plain()})
-        if more:
+        finished = more.get("finished", False)
+        write_json(self.path / (DONE if finished else PASSES), {**entries, "graph": graph.plain()})
+        if finished:
             (self.path / PASSES).unlink(missing_ok=True)

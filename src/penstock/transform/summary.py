@@ -29,11 +29,16 @@ def summary_of(
     for number in sorted(learned):
         node = graph.nodes[number]
         shown = "; ".join(_shown(value) for value in learned[number])
-        lines.append(f"  {_name(node)} of {', '.join(_source(graph.nodes, given) for given in node.inputs)}: {shown}")
+        lines.append(f"  {_name(node)} of {described(graph, node)}: {shown}")
     lines.append("results:")
     for name, spec in results.items():
         lines.append(f"  {name}: {spec.dtype} {spec.shape}, by {graph.nodes[graph.outputs[name]].operation}")
     return "\n".join(lines)
+
+
+def described(graph: Graph, node: GraphNode) -> str:
+    """What an analyzer learns from."""
+    return ", ".join(_source(graph.nodes, given) for given in node.inputs)
 
 
 def _name(node: GraphNode) -> str:
