@@ -150,7 +150,7 @@ KINDS = {
         lambda files: ps.CsvDataset(files).map(lambda row: row["x"]),
         lambda content: content.replace(b",140\r\n", b",one\r\n"),
         range(40, 41),
-        "line 55: In CSV column #1: CSV conversion error to int64: invalid value 'one'",
+        "line 55: column 'x': CSV conversion error to int64: invalid value 'one': types={'x'",
     ),
     "csv with quotes in words": Kind(
         lambda path, numbers: path.write_text("".join(f'"a\n",5" pipe,{number}\n' for number in numbers)),
