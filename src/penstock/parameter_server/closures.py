@@ -16,7 +16,7 @@ from penstock.errors import InvalidTypeError, PenstockError, WorkerError
 
 @dataclass(frozen=True)
 class FilledLater:
-    """How an object is written whose attributes lead to others like it: all of them first, then their attributes.
+    """Writes objects whose attributes refer to others like them: first all the objects, then their attributes.
 
     A model of a thousand layers would otherwise be a thousand levels deep, which pickle refuses.
     """
@@ -29,7 +29,7 @@ Reduce = Callable[[Any], Any]
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Writes some objects in a way of their own: those for which `reduce` gives something else than NotImplemented."""
+    """Writes objects as `reduce` says, where that returns something other than NotImplemented."""
 
     def __init__(self, file: io.BytesIO, reduce: Reduce) -> None:
         super().__init__(file, protocol=5)

@@ -49,7 +49,7 @@ MOST_QUEUED: Final = 262_144
 MOST_RUNS: Final = 10
 """A closure during which this many workers have died is not tried again."""
 _QUICK_ENDS: Final = 5
-"""So many processes of one worker may end before they are ready, in a row."""
+"""This many processes of one worker may end in a row before they are ready."""
 
 
 @dataclass(eq=False)
@@ -240,7 +240,7 @@ class Dispatch:
                     self.changed.notify_all()
 
     def _tell(self, worker: _Worker, message: Message) -> None:
-        with suppress(OSError):  # it has ended, and the end of its line says so
+        with suppress(OSError):  # it has ended, which the end of its line reports
             worker.line.send(message)
 
     def _from_worker(self, worker: _Worker) -> None:

@@ -1,4 +1,4 @@
-"""Variables of frameworks, such as Keras's, on parameter servers: what a framework must say of its objects."""
+"""Variables of frameworks, such as Keras's, on parameter servers: the interface that a framework implements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

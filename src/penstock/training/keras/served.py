@@ -1,4 +1,4 @@
-"""What Keras makes in the scope of a `ps.ParameterServerStrategy`: kept on its servers, and shown to workers."""
+"""Keras variables made in the scope of a `ps.ParameterServerStrategy`: kept on its servers, and used by workers."""
 
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,9 +33,9 @@ _weights: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 class ServedKeras(ServedFramework):
     """Keras's variables on servers.
 
-    Weights of an optimizer that is built are one group with it. All others that are not trainable are groups to which
-    workers add: those of metrics, which are in no checkpoint, and such as moving averages. Other weights are moved
-    there when a function uses them, and stay as they are.
+    Weights of an optimizer that is built are one group with it. Variables that are not trainable, such as those of
+    metrics and moving averages, are groups to which workers add; those of metrics are in no checkpoint. Other weights
+    are moved to the servers when a function uses them, and do not change.
     """
 
     def place(self, strategy: Any) -> None:

@@ -32,7 +32,7 @@ def fit(
     validation_steps: int | None = None,
     validation_freq: Any = 1,
 ) -> Any:
-    """Keras's `fit`, of which every step, or `steps_per_execution` of them, is one function on any worker.
+    """Keras's `fit`: every step, or every `steps_per_execution` steps, are one function, which any worker runs.
 
     Args:
         model: made and compiled in the strategy's scope.
@@ -127,7 +127,7 @@ class _Epochs:
         self._function = _function_of(model)
 
     def run(self) -> None:
-        """Run an epoch: so many functions are queued that no worker waits, and no more."""
+        """Run an epoch, with just enough functions queued that no worker waits."""
         at_once = max(1, self._model.steps_per_execution)
         most = 2 * self._coordinator.strategy.num_workers
         waiting: deque[tuple[int, RemoteValue]] = deque()
@@ -192,7 +192,7 @@ class TrainSteps:
         return TrainSteps, (self._model,)
 
     def __call__(self, iterator: Any, count: int) -> float:
-        """Take so many steps; the mean of their losses."""
+        """Take `count` steps; returns the mean of their losses."""
         if self._compiled is None:
             self._compiled = jax.jit(self._step)
         model = self._model
@@ -214,7 +214,7 @@ class TrainSteps:
             weights, others, metrics, x, y, sample_weight, training=True, optimizer_variables=[]
         )
         new_metrics = metrics_after(model, new_metrics, loss, x, y, predicted, sample_weight)
-        # Weights that are frozen come back as they went in: nothing of them has to be pushed.
+        # Frozen weights do not change, so they need not be pushed.
         pairs = enumerate(zip(others, new_others, strict=True))
         self._changed = [number for number, (old, new) in pairs if old is not new]
         return gradients, loss, [new_others[number] for number in self._changed], new_metrics

@@ -58,7 +58,7 @@ class KerasRule:
         return list(values), list(state)
 
     def state_names(self, shapes: Sequence[tuple[int, ...]], shards: Sequence[str]) -> list[tuple[str, str]]:
-        """Of each variable of the optimizer the shard that it belongs to, and its name there; "" where it is of all."""
+        """For each variable of the optimizer, its shard and its name there; "" for a variable of all shards."""
         marks = [f"<{shard}>" for shard in shards]
         optimizer = self._built([jnp.zeros(shape) for shape in shapes], marks)
         names = []

@@ -1,7 +1,7 @@
 """Keras variables whose values are on parameter servers, in the program that made them and on workers.
 
-Such a variable is an ordinary Keras variable of another class, whose array is asked for at every access: in the program
-it is the newest, on a worker that of the version which the function has read first.
+Such a variable is an ordinary Keras variable of another class, whose array is fetched at every access: in the program
+it is the newest, on a worker that of the version that the function read first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ def serve(variables: Sequence[Any], holder: Holder) -> None:
 
 
 class ProgramValues:
-    """Variables as the program sees them that made the strategy: always the newest.
+    """Variables as seen by the program that made the strategy: always the newest.
 
     Args:
         variables: on the servers.
