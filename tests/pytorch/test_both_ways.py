@@ -1,0 +1,84 @@
+"""Datasets inside PyTorch's DataLoader, and PyTorch's data sets as sources."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch_ranks import on_ranks
+
+import penstock as ps
+
+
+def loaded(dataset: Any, **options: Any) -> list[Any]:
+    loader = DataLoader(ps.torch.as_iterable_dataset(dataset), **options)
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_each_row_comes_once_whatever_the_number_of_workers() -> None:
+    rows = ps.Dataset.range(10).map(lambda n: n * 2)
+    assert loaded(rows, batch_size=None, num_workers=2) == loaded(rows, batch_size=None) == list(range(0, 20, 2))
+    shuffled = ps.torch.as_iterable_dataset(ps.Dataset.range(10).shuffle(10))
+    for persistent in (False, True):
+        loader = DataLoader(shuffled, batch_size=2, num_workers=2, persistent_workers=persistent)
+        epochs = [[batch.tolist() for batch in loader] for _ in range(2)]
+        assert [sorted(chain.from_iterable(epoch)) for epoch in epochs] == [list(range(10))] * 2
+        assert epochs[0] != epochs[1]
+    assert len(loader) == 5
+
+
+def test_elements_are_tensors_that_the_dataset_does_not_own() -> None:
+    rows = {"x": np.ones((4, 2), np.float32), "name": ["a", "b", "c", "d"]}
+    elements = ps.torch.as_iterable_dataset(ps.Dataset.from_tensor_slices(rows))
+    (first, _) = DataLoader(elements, batch_size=2)
+    assert first["x"].dtype is torch.float32
+    assert first["name"] == ["a", "b"]
+    first["x"].zero_()
+    assert rows["x"].sum() == 8
+    with pytest.raises(ps.InvalidTypeError, match="as_iterable_dataset.* takes a ps.Dataset, got list"):
+        ps.torch.as_iterable_dataset([1])
+
+
+def test_ranks_are_not_all_given_everything() -> None:
+    def scenario(rank: int) -> str:
+        elements = ps.torch.as_iterable_dataset(ps.Dataset.range(4))
+        try:
+            next(iter(elements))
+        except ps.InvalidArgumentError as error:
+            return str(error)
+        return "no error"
+
+    for message in on_ranks(scenario, 2):
+        assert "every one of 2 ranks would get all elements" in message
+
+
+def test_map_style_data_sets_are_sources() -> None:
+    data = TensorDataset(torch.arange(6).float()[:, None], torch.arange(6))
+    with ps.torch.loader(ps.Dataset.from_source(data).shuffle(6, seed=1).batch(4)) as loader:
+        rows = [(x.squeeze(1).tolist(), y.tolist()) for x, y in loader]
+    assert sorted(chain.from_iterable(y for _, y in rows)) == list(range(6))
+    assert all(x == y for x, y in rows)
+
+
+def test_a_collate_function_makes_the_batches() -> None:
+    data = [torch.arange(n) for n in (1, 3, 2)]
+    batches = (
+        ps.Dataset.range(len(data))
+        .batch(2)
+        .map(lambda rows: np.asarray(torch.nn.utils.rnn.pad_sequence([data[row] for row in rows], batch_first=True)))
+    )
+    with ps.torch.loader(batches) as loader:
+        assert [batch.tolist() for batch in loader] == [[[0, 0, 0], [0, 1, 2]], [[0, 1]]]
+
+
+def test_iterable_data_sets_are_generators() -> None:
+    class Lines(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from torch.arange(5)
+
+    with ps.torch.loader(ps.Dataset.from_generator(lambda: map(np.asarray, Lines())).batch(3)) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4]]
