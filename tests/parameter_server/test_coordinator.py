@@ -1,7 +1,9 @@
 """The coordinator's promises, with servers and workers that really run, and are really killed."""
 
 import os
+import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -142,6 +144,33 @@ def test_killed_workers_apply_every_update_once_and_read_on_where_they_were(coor
         assert own == list(range(remainder, remainder + 2 * len(own), 2))
 
 
+@pytest.mark.slow
+def test_one_epoch_of_a_data_service_is_visited_once_by_all_workers(coordinator) -> None:
+    rows = 200
+    variables = coordinator.strategy.create_variables(np.zeros(rows, np.float32), optax.sgd(-1.0))
+
+    def step(batches):
+        batch = next(batches, None)
+        if batch is None:
+            time.sleep(0.01)  # the other worker has the rest, or is lost with it
+        else:
+            variables.push(np.bincount(batch, minlength=rows))
+
+    with ps.service.DispatchServer(ps.service.DispatcherConfig()) as dispatcher:
+        target = dispatcher.target
+        config = ps.service.WorkerConfig(dispatcher_address=target.split("://")[1])
+        with ps.service.WorkerServer(config):
+            job = ps.service.distribute("distributed_epoch", target, job_name="epoch")
+            iterator = iter(coordinator.create_per_worker_dataset(lambda: ps.Dataset.range(rows).apply(job).batch(5)))
+            values = [coordinator.schedule(step, args=(iterator,)) for _ in range(20)]
+            values[5].fetch()
+            os.kill(coordinator.worker_processes[0], signal.SIGKILL)
+            while not variables.read().all():
+                coordinator.schedule(step, args=(iterator,)).fetch()
+            coordinator.join()
+            assert variables.read().tolist() == [1.0] * rows
+
+
 @pytest.mark.long
 def test_twenty_kills_lose_and_repeat_no_update(coordinator) -> None:
     variables = counter(coordinator)
@@ -186,11 +215,11 @@ def test_misuse_is_refused_where_it_happens(coordinator) -> None:
 
 
 @pytest.mark.slow  # starts four processes
-def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tmp_path) -> None:
+def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tmp_path, capfd) -> None:
     def start() -> tuple[ps.ClusterCoordinator, ps.ServerVariables]:
         strategy = ps.ParameterServerStrategy(num_workers=1, num_ps=1)
         variables = strategy.create_variables(np.zeros(2, np.float32), optax.sgd(-1.0, momentum=0.5))
-        return ps.ClusterCoordinator(strategy), variables
+        return ps.ClusterCoordinator(strategy, watchdog_seconds=0.1), variables
 
     coordinator, variables = start()
     iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(100)))
@@ -219,6 +248,11 @@ def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tm
     assert coordinator.schedule(step, args=(iterator,)).fetch() == 2
     coordinator.join()
     assert variables.read().tolist() == [4.25, 4.25]
+
+    if sys.platform == "linux":
+        _refused_for_want_of_memory(coordinator.strategy)
+        assert variables.read().tolist() == [4.25, 4.25]
+    _writes_stacks_of_what_takes_long(coordinator, tmp_path / "written", capfd)
     coordinator.strategy.stop()
     with pytest.raises(ps.ClosedError, match="was stopped"):
         coordinator.join()
@@ -260,3 +294,26 @@ def test_an_optimizer_that_fails_on_one_server_changes_nothing_on_the_other(coor
         assert before.read()["w"].tolist() == [[0.0, 0.0]] * 3
     coordinator.schedule(before.push, args=({"w": np.ones((3, 2)), "b": 1.0},)).fetch()
     assert before.read()["w"].tolist() == [[1.0, 1.0]] * 3
+
+
+def _refused_for_want_of_memory(strategy: ps.ParameterServerStrategy) -> None:
+    server = strategy.servers[0].pid
+    used = int(Path(f"/proc/{server}/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.prlimit(server, resource.RLIMIT_AS, (used + (64 << 20), -1))
+    with pytest.raises(ps.InvalidArgumentError, match=r"refused the request.*cannot be mapped into memory"):
+        strategy.create_variables(np.zeros(100 << 20, np.float32), optax.adam(0.1))
+    resource.prlimit(server, resource.RLIMIT_AS, before)
+
+
+def _writes_stacks_of_what_takes_long(coordinator: ps.ClusterCoordinator, written: Path, capfd) -> None:
+    def stall():
+        while not written.exists():
+            time.sleep(0.01)
+
+    coordinator.schedule(stall)
+    stacks = ""
+    while "in stall" not in stacks:
+        stacks += capfd.readouterr().err
+    assert "most recent call first" in stacks
+    written.touch()
+    coordinator.join()

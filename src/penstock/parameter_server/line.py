@@ -53,7 +53,7 @@ class ProcessLine:
         self._held: dict[int, Array] = {}
         self._known: dict[int, weakref.ref[Segment]] = {}
         self._new: list[Segment] = []
-        self._mappings: dict[int, Mapping] = {}
+        self._mappings: dict[int, Mapping | OSError] = {}
         # Arrays are freed by the garbage collector, which may only append here.
         self._returned: deque[int] = deque()
         self._poll = select.poll()
@@ -88,11 +88,17 @@ class ProcessLine:
         return ArrayPart(array.shape, dtype, b"", segment.number, offset, token)
 
     def array(self, part: ArrayPart) -> Array:
-        """The array of a part that was received, read-only."""
+        """The array of a part that was received, read-only.
+
+        Raises:
+            MemoryError: this process has no room for it.
+        """
         dtype = np.dtype(part.dtype)
         if part.segment < 0:
             return np.frombuffer(part.content, dtype).reshape(part.shape)
         mapping = self._mappings[part.segment]
+        if isinstance(mapping, OSError):
+            raise MemoryError(f"an array of {part.shape} cannot be mapped into memory: {mapping}") from mapping
         size = dtype.itemsize * int(np.prod(part.shape))
         returned = partial(self._returned.append, part.token)
         array = Memory(mapping.address + part.offset, size, mapping, returned).array().view(dtype).reshape(part.shape)
@@ -179,8 +185,12 @@ class ProcessLine:
             self._mappings.pop(number, None)
         for number, size in frame.segments:
             file = self._files.popleft()
-            self._mappings[number] = Mapping(file, size)
-            close(file)
+            try:
+                self._mappings[number] = Mapping(file, size)
+            except OSError as error:  # who asks for an array of it hears of it
+                self._mappings[number] = error
+            finally:
+                close(file)
         self.lines += [socket.socket(fileno=self._files.popleft()) for _ in range(frame.lines)]
         for token in frame.returned:
             self._held.pop(token, None)
