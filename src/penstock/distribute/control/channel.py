@@ -141,15 +141,15 @@ class Control:
                         "every worker must make the same calls in the same order"
                     )
                 self._changed.wait(remaining)
-            said = {worker: queues[worker].popleft() for worker in others}
+            payloads = {worker: queues[worker].popleft() for worker in others}
             if not any(queues.values()):
                 del self._received[topic]
-        heard = {worker: self._read(topic, said[worker], kind, worker) for worker in others}
-        return [heard.get(worker, own) for worker in range(self.workers)]
+        messages = {worker: self._read(topic, payloads[worker], kind, worker) for worker in others}
+        return [messages.get(worker, own) for worker in range(self.workers)]
 
-    def _read(self, topic: str, said: msgspec.Raw, kind: type[Payload], worker: int) -> Payload:
+    def _read(self, topic: str, payload: msgspec.Raw, kind: type[Payload], worker: int) -> Payload:
         try:
-            return decode_payload(said, kind)
+            return decode_payload(payload, kind)
         except msgspec.DecodeError as error:
             raise WorkerError(
                 f"{self._name(worker)} said something else than {self._name(self.worker)} at {topic} ({error}): every "

@@ -23,9 +23,9 @@ class GatherItem(msgspec.Struct, tag="item", array_like=True):
     payload: msgspec.Raw
 
     @classmethod
-    def of(cls, worker: int, topic: str, said: Any) -> "GatherItem":
+    def of(cls, worker: int, topic: str, message: Any) -> "GatherItem":
         """A worker's message, encoded."""
-        return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(said)))
+        return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(message)))
 
 
 class ArrayShape(msgspec.Struct, frozen=True, array_like=True):
@@ -132,9 +132,9 @@ def _decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
 
-def decode_payload(said: msgspec.Raw, kind: type[Payload]) -> Payload:
+def decode_payload(payload: msgspec.Raw, kind: type[Payload]) -> Payload:
     """The content of a `GatherItem`; raises `msgspec.DecodeError` if it is of another type."""
-    found: Payload = _decoder_of(cast(Hashable, kind)).decode(said)
+    found: Payload = _decoder_of(cast(Hashable, kind)).decode(payload)
     return found
 
 

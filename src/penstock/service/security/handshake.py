@@ -50,7 +50,7 @@ def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCr
         secured = _Secured(line, context, host)
         if not tls:
             return f"it is reached by TLS: say grpc+tls://{address}"
-        return "" if secured.goes_on() else _client_refused(credentials)
+        return "" if secured.peer_stays() else _client_refused(credentials)
     except ssl.SSLCertVerificationError as error:
         return _server_not_trusted(error, host, credentials)
     except ssl.SSLError as error:
@@ -77,13 +77,13 @@ class _Secured:
                 result = step()
             except ssl.SSLWantReadError:
                 self._line.sendall(self._outgoing.read())
-                said = self._line.recv(1 << 14)
-                self._incoming.write(said) if said else self._incoming.write_eof()
+                received = self._line.recv(1 << 14)
+                self._incoming.write(received) if received else self._incoming.write_eof()
                 continue
             self._line.sendall(self._outgoing.read())
             return result
 
-    def goes_on(self) -> bool:
+    def peer_stays(self) -> bool:
         """Whether the server sends anything: one that does not accept the client's certificate hangs up."""
         try:
             return bool(self._complete(lambda: self._tls.read(1)))

@@ -70,15 +70,15 @@ class UnauthenticatedConnections:
         self._over.set()
 
     def _run(self) -> None:
-        with _MEMORY.open("rb", buffering=0) if _MEMORY.exists() else nullcontext() as told:
-            memory, waited, before = _resident_bytes(told), 0.0, time.monotonic()
+        with _MEMORY.open("rb", buffering=0) if _MEMORY.exists() else nullcontext() as statm:
+            memory, waited, before = _resident_bytes(statm), 0.0, time.monotonic()
             while not self._over.wait(_PAUSE_SECONDS):
                 now = time.monotonic()
                 # Do not count a time in which this process was suspended, and could not answer calls.
                 waited, before = waited + min(now - before, _LOOK_SECONDS), now
-                if waited >= _LOOK_SECONDS or _resident_bytes(told) > memory + _GROWTH_BYTES:
+                if waited >= _LOOK_SECONDS or _resident_bytes(statm) > memory + _GROWTH_BYTES:
                     self._check_connections(waited)
-                    memory, waited = _resident_bytes(told), 0.0
+                    memory, waited = _resident_bytes(statm), 0.0
 
     def _check_connections(self, seconds: float) -> None:
         """Check all connections; known ones are older by `seconds`."""
@@ -126,13 +126,13 @@ def _received_bytes(line: socket.socket) -> int:
     """How many bytes have arrived over a connection; 0 if the system does not tell."""
     if not hasattr(socket, "TCP_INFO"):
         return 0
-    told = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
-    return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else 0
+    info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+    return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0
 
 
-def _resident_bytes(told: BinaryIO | None) -> int:
+def _resident_bytes(statm: BinaryIO | None) -> int:
     """The memory of this process; 0 if the system does not tell."""
-    return int(os.pread(told.fileno(), 100, 0).split()[1]) * _PAGE if told is not None else 0
+    return int(os.pread(statm.fileno(), 100, 0).split()[1]) * _PAGE if statm is not None else 0
 
 
 def peer_of(peer: str) -> _Peer:

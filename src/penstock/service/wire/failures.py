@@ -22,15 +22,15 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
         following: the rest of the span after the element that failed.
         left_out: what was left out before it.
     """
-    told = traceback.TracebackException.from_exception(error)
-    told.__notes__ = None  # they are sent separately
+    trace = traceback.TracebackException.from_exception(error)
+    trace.__notes__ = None  # they are sent separately
     where = f"penstock: raised on the data worker with process id {os.getpid()} on {socket.gethostname()}:"
     return Failed(
         next=following,
         module=type(error).__module__,
         name=type(error).__qualname__,
         arguments=[_plain(argument) for argument in error.args],
-        notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(told.format()).rstrip()}"],
+        notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(trace.format()).rstrip()}"],
         said=_text_of(error) or "",
         left_out=left_out,
     )

@@ -31,8 +31,8 @@ class Noted:
             return
         self._known.note(skip.key, skip.number)
         self._count += skip.count
-        told = zip(skip.rows, skip.logged, strict=True)
-        self._rows += [_row(row, log) for row, log in told][: KEPT_ROWS - len(self._rows)]
+        rows = zip(skip.rows, skip.logged, strict=True)
+        self._rows += [_row(row, log) for row, log in rows][: KEPT_ROWS - len(self._rows)]
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, [skipped_row(row) for row in self._rows])
 

@@ -18,7 +18,7 @@ from penstock.training.checkpoint.numbered import damaged, folder_and_name, is_r
 
 VERSION = 2
 
-_DIFFERENCES_SAID = 5
+_DIFFERENCES_SHOWN = 5
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -179,9 +179,13 @@ def difference(expected: list[Item], got: list[Item], *, partial: bool = False) 
     compared = [item for item in got if not partial or item.path in {item.path for item in expected}]
     differing = _differing_entries(expected, compared)
     if differing:
-        said = [f"expected {mine or 'nothing'}, got {other or 'nothing'}" for mine, other in differing]
-        more = len(said) - _DIFFERENCES_SAID
-        return "; ".join(said[:_DIFFERENCES_SAID]) + (f"; and {more} more" if more > 0 else "") + _advice(expected, got)
+        differences = [f"expected {mine or 'nothing'}, got {other or 'nothing'}" for mine, other in differing]
+        more = len(differences) - _DIFFERENCES_SHOWN
+        return (
+            "; ".join(differences[:_DIFFERENCES_SHOWN])
+            + (f"; and {more} more" if more > 0 else "")
+            + _advice(expected, got)
+        )
     for item in expected:
         if item.path in there and item.orders != there[item.path].orders:
             layers = sorted({*item.orders, *there[item.path].orders})[0]
