@@ -186,3 +186,19 @@ def test_a_transform_shows_what_it_has_learned(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "1 columns, 1 results, learned from 2 rows" in shown
     assert "size (mean_and_var) of x: 2; 1" in shown
+
+
+def test_the_features_of_examples_are_shown_as_a_program_has_them(tmp_path, capsys):
+    with ps.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for number in range(3):
+            row = {"x": np.zeros(2, np.float32), "n": number, "s": "a", "l": np.arange(number)}
+            writer.write(ps.serialize_example(row))
+    assert main(["inspect", str(tmp_path / "a.tfrecord")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  Examples      ")]
+    features = eval(line.removeprefix("  Examples      "), {"ps": ps, "np": np})
+    assert features == {
+        "l": ps.TensorSpec((None,), np.int64),
+        "n": ps.TensorSpec((), np.int64),
+        "s": ps.TensorSpec((), object),
+        "x": ps.TensorSpec((2,), np.float32),
+    }

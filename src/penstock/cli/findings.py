@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from penstock import formats
+from penstock.cli.example_features import features_of
 from penstock.cli.file_kinds import Kind, dataset_of
 from penstock.formats.files import has_protocol
 from penstock.printing import in_bytes, one_line
@@ -18,6 +19,8 @@ from penstock.structure import flatten
 _GOOD_GROUP: Final = 20_000
 """Rows of a Parquet row group above which a row at random costs much more than one in order."""
 _SHOWN: Final = 10
+_SAMPLE: Final = 100
+"""How many records are looked into for the features of Examples."""
 _WIDTH: Final = 100
 _RANDOM_READS: Final = {
     "ArrayRecord": "good, by ps.ArrayRecordDataset, if its groups are small: write group_size:1",
@@ -42,6 +45,7 @@ class Findings:
         names: of the files.
         rows: how many each has; only those that were read, where all were not.
         schema: what a row is, in words.
+        records: the first bytes that are elements, which may be Examples.
         first: the first elements.
         problems: what is wrong, in words.
         count: how many things are wrong, of which `problems` has the first.
@@ -52,6 +56,7 @@ class Findings:
     names: list[str]
     rows: list[int] = field(default_factory=list)
     schema: str = ""
+    records: list[bytes] = field(default_factory=list)
     first: list[Any] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     count: int = 0
@@ -68,6 +73,9 @@ class Findings:
         yield f"{self.kind.shown}: {len(self.names):,} {'file' if len(self.names) == 1 else 'files'}{self._size()}"
         yield f"  rows          {self._rows()}"
         yield f"  schema        {self.schema or 'unknown: no row could be read'}"
+        features = features_of(self.records) if self.records else None
+        if features is not None:
+            yield f"  Examples      {_features(features)}"
         yield f"  random reads  {self._random_reads()}"
         for number, element in enumerate(self.first):
             yield f"  element {number:<5} {_shown(element)}"
@@ -143,6 +151,8 @@ def _read(found: Findings, names: list[str], elements: int, images: int) -> None
         for element in rows:
             first = element if first is None else first
             count += 1
+            if isinstance(element, bytes) and len(found.records) < _SAMPLE:
+                found.records.append(element)
             if len(found.first) < elements:
                 found.first.append(element)
             if len(found.images) < images:
@@ -164,6 +174,13 @@ def schema_of(element: Any) -> str:
     """The structure of an element, with the kind of each leaf and how many axes it has."""
     leaves, structure = flatten(element)
     return one_line(structure.shown(map(_kind_of_leaf, leaves)), 4 * _WIDTH)
+
+
+def _features(features: dict[str, ps.TensorSpec]) -> str:
+    """What `ps.parse_example` takes, as a program has it."""
+    dtypes = {"O": "object", "f": "np.float32", "i": "np.int64"}
+    shown = [f"{name!r}: ps.TensorSpec({spec.shape}, {dtypes[spec.dtype.kind]})" for name, spec in features.items()]
+    return f"{{{', '.join(shown)}}}"
 
 
 def _kind_of_leaf(leaf: Any) -> str:
