@@ -180,7 +180,7 @@ def test_a_state_goes_on_with_the_next_image(directory):
         ({"validation_split": 0.01, "subset": "training", "seed": 1}, ps.InvalidArgumentError, "takes 0 of 40 files"),
         ({"validation_split": 2, "subset": "training", "seed": 1}, ps.InvalidArgumentError, "between 0 and 1, got 2"),
         ({"seed": 1}, ps.InvalidArgumentError, r"shuffle\(seed=...\) orders elements"),
-        ({"image_size": 9}, ps.InvalidTypeError, r"size=...\) takes \(height, width\), got 9"),
+        ({"image_size": 9}, ps.InvalidTypeError, r"folder\(image_size=...\) takes \(height, width\), got 9"),
         ({"directory": "/nowhere"}, ps.StorageError, "'/nowhere' cannot be listed: No such file or directory"),
         ({"directory": 3}, ps.InvalidTypeError, "takes a string or a path, got 3"),
     ],
