@@ -135,4 +135,4 @@ def _mapped(
         return None, Failure(0, error)
     output = OutputBlock(run.threads, found, rows, promise)
     output.put(0, value)
-    return output.finished(fill(output, results, 1, rows), rows)
+    return output.finished(fill(output, results, 1, rows) if rows > 1 else None, rows)
