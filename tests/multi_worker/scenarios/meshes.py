@@ -143,7 +143,9 @@ def states(_: None) -> Any:
 
 def _resumable() -> dict[str, ps.Dataset]:
     shuffled = ps.Dataset.range(40).shuffle(40)
+    options = ps.Options(auto_shard_policy=ps.AutoShardPolicy.FILE)
     return {
+        "files": ps.TextLineDataset(["long.txt", "short.txt", "6-11.txt"]).map(int).batch(4).with_options(options),
         "by index": shuffled.batch(8).with_options(ps.Options(seed=1)),
         "stream": shuffled.filter(lambda row: row % 3 != 0).batch(8).with_options(ps.Options(seed=1)),
     }

@@ -539,8 +539,8 @@ class DistributedIterator(Iterator[Any]):
             ClosedError: the iterator was closed.
         """
         workers = self._dataset._inputs.workers
-        if len(states) == workers.count:
-            self.load_state_dict(states[workers.index])
+        if len(states) == workers.shares and "worker" in states[0]:
+            self.load_state_dict(states[workers.share])
             return
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
@@ -548,7 +548,7 @@ class DistributedIterator(Iterator[Any]):
         self._unused.clear()
         self._source.close(self._position)
         assert isinstance(self._dataset._inputs, DividedInput)
-        self._source = self._dataset._inputs.open_joined(len(states))
+        self._source = self._dataset._inputs.open_joined(states)
         self._position = self._source.restore({"workers": states})
         self._begin()
         self._ended = False

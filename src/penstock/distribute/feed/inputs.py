@@ -322,13 +322,17 @@ class DividedInput(Inputs):
             for start, stop in pairwise(edges)
         )
 
-    def open_joined(self, count: int) -> JoinedWorkers:
-        """The steps that so many workers would take, each with data of its own; in the epochs of this worker."""
-        others = [DividedInput(self._whole, replace(self.workers, count=count, index=index)) for index in range(count)]
+    def open_joined(self, states: list[dict[str, Any]]) -> JoinedWorkers:
+        """The steps that the workers with these states would take, each with data of its own; in this worker's epochs.
+
+        They are at the beginning of an epoch: the states are yet to be restored.
+        """
+        each = [(index, state.get("replicas", self.workers.replicas)) for index, state in enumerate(states)]
+        others = [DividedInput(self._whole, StrategyWorkers(len(states), *one)) for one in each]
         for other in others:
             other._part = Dataset(other.shard.node, self._options(), self._part._iterations)
         steps = [other.open() for other in others]
-        return JoinedWorkers(steps, self.workers.replicas_in_sync, self.workers.local)
+        return JoinedWorkers(steps, self.workers.replicas_in_sync, self.workers.own_slices)
 
     def open(self) -> StepSource:
         workers = self.workers

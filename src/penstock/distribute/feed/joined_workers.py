@@ -1,5 +1,6 @@
 """Steps that another number of workers would take, each with files of its own, as global batches for these workers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ class JoinedWorkers(StepSource):
     Args:
         others: the steps of each of the other workers.
         replicas: the number of replicas in sync here.
-        local: the numbers of this worker's.
+        local: the numbers of the slices that this worker takes.
     """
 
-    def __init__(self, others: list[StepSource], replicas: int, local: range) -> None:
+    def __init__(self, others: list[StepSource], replicas: int, local: Sequence[int]) -> None:
         self.replicas = len(local)
         self._others = others
         self._replicas_in_sync = replicas
@@ -37,9 +38,9 @@ class JoinedWorkers(StepSource):
         columns = [_joined([part for step in steps for part in step.leaves[leaf].slices]) for leaf in _leaves(steps)]
         bounds = slice_bounds(len(columns[0]), self._replicas_in_sync)
         sizes = tuple(stop - start for start, stop in bounds)
-        own = slice(self._local.start, self._local.stop)
-        leaves = [StepLeaf([column[start:stop] for start, stop in bounds[own]]) for column in columns]
-        return HostStep(steps[0].structure, leaves, sizes[own], sizes)
+        own = [bounds[number] for number in self._local]
+        leaves = [StepLeaf([column[start:stop] for start, stop in own]) for column in columns]
+        return HostStep(steps[0].structure, leaves, tuple(sizes[number] for number in self._local), sizes)
 
     def position(self) -> Any:
         return [other.position() for other in self._others]

@@ -10,6 +10,9 @@ from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.errors import ClosedError, InvalidTypeError, WorkerError
 
+_WORKERS = "workers"
+"""In a state: the positions of all shares, where each reads files of its own."""
+
 
 class Loader:
     """Steps for a training loop, one epoch for each `iter`, and the position in them.
@@ -61,12 +64,34 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data; after the end of an epoch, the next one's begin.
 
-        It is the same on every process, whatever was read ahead.
+        It is the same on every process, whatever was read ahead. Processes that read files of their own
+        (AutoShardPolicy.FILE) exchange their positions, so that all of them must call this after the same step.
+
+        Raises:
+            WorkerError: another process failed, or took a state after another step.
+            ClosedError: the loader was closed.
         """
         current = self._current
-        return (current if current is not None and not current._ended else self._begun()).state_dict()
+        state = (current if current is not None and not current._ended else self._begun()).state_dict()
+        inputs, control = self._steps._inputs, self._control
+        if control is None or not inputs.has_own_data or _WORKERS in state:
+            return state
+        said = control.gather(
+            f"{self._name}(...).state_dict",
+            (inputs.workers.share, state),
+            tuple[int, dict[str, Any]],
+            timeout=control.failure_timeout_seconds,
+        )
+        steps = [one["step"] for _, one in said]
+        if len(set(steps)) > 1:
+            raise WorkerError(
+                f"the processes called state_dict() after different steps, {steps}: under AutoShardPolicy.FILE all of "
+                "them must call it after the same one"
+            )
+        found = dict(said)
+        return {_WORKERS: [found[share] for share in range(inputs.workers.shares)]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Let the next `iter` continue after the step at which `state` was taken; every process must load it.
 
         Raises:
@@ -77,13 +102,25 @@ class Loader:
         begun = self._begun()
         if self._control is not None:
             self._check_same(self._control, state)
-        begun.load_state_dict(state)
+        states = state.get(_WORKERS, []) if isinstance(state, dict) else []
+        if not states and not self._steps._inputs.has_own_data:
+            begun.load_state_dict(state)
+        else:
+            self._join(begun, states or [state])
         if self._current is not None:
             self._current.close()
             self._current = None
 
-    def _check_same(self, control: Control, state: dict[str, Any]) -> None:
-        """Refuse states that differ between processes, unless each has data of its own."""
+    def _join(self, begun: DistributedIterator, states: list[dict[str, Any]]) -> None:
+        try:
+            begun.load_states_of_workers(states)
+        except BaseException:
+            begun.close()
+            self._upcoming = None
+            raise
+
+    def _check_same(self, control: Control, state: Any) -> None:
+        """Refuse states that differ between processes."""
         digests = control.gather(
             f"{self._name}(...).load_state_dict", _digest(state), str, timeout=control.failure_timeout_seconds
         )
@@ -115,7 +152,5 @@ class Loader:
 
 
 def _digest(state: Any) -> str:
-    """A few letters that stand for a state; none for one of a process's own data."""
-    if not isinstance(state, dict) or "worker" in state:
-        return ""
+    """A few letters that stand for a state."""
     return hashlib.sha256(json.dumps(state, sort_keys=True, default=repr).encode()).hexdigest()[:16]
