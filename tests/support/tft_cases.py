@@ -20,7 +20,7 @@ def rows():
                 "w": ["b", "a", "dd", "a", "c", "", "é", "c"][n * 3 % 8],
                 "key": ["k1", "k2", "k3"][n * n % 3],
                 "weight": float(n % 4) + 0.5,
-                "label": n % 2,
+                "label": (n * n // 7) % 3,
                 "tokens": [["the", "cat", "sat", "the", "mat", "a"][(n * k + n) % 6] for k in range(1, count + 1)],
                 "numbers": [float(n * k % 9) - 2 for k in range(1, count + 1)],
             }
@@ -98,6 +98,18 @@ def preprocess(t, c, spread, project, float32):
             w, reserved_tokens=["<pad>", "a"], vocab_filename="reserved"
         ),
         "vocabulary_frequency": t.compute_and_apply_vocabulary(w, store_frequency=True, vocab_filename="frequency"),
+        "vocabulary_labels": t.compute_and_apply_vocabulary(
+            w, labels=c["label"], min_diff_from_avg=0, vocab_filename="labels"
+        ),
+        "vocabulary_labels_weighted": t.compute_and_apply_vocabulary(
+            w, labels=c["label"], weights=weight, vocab_filename="labels_weighted"
+        ),
+        "vocabulary_labels_adjusted": t.compute_and_apply_vocabulary(
+            w, labels=c["label"], use_adjusted_mutual_info=True, min_diff_from_avg=0, top_k=4, vocab_filename="adjusted"
+        ),
+        "vocabulary_labels_ragged": t.compute_and_apply_vocabulary(
+            t.deduplicate_tensor_per_row(tokens), labels=c["label"], min_diff_from_avg=0, vocab_filename="labels_ragged"
+        ),
         "vocabulary_ragged": indices,
         "hash_strings": t.hash_strings(w, 7),
         "hash_strings_strong": t.hash_strings(w, 7, key=[123, 456]),
@@ -116,4 +128,4 @@ def preprocess(t, c, spread, project, float32):
 
 
 VOCABULARIES = ["words", "top", "threshold", "oov", "default", "weighted", "integers", "shuffled", "reserved"]
-VOCABULARIES += ["frequency", "tokens"]
+VOCABULARIES += ["frequency", "tokens", "labels", "labels_weighted", "adjusted", "labels_ragged"]

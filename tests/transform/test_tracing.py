@@ -70,6 +70,12 @@ def test_numpys_functions_and_operators_are_noted_and_computed(tmp_path):
     np.testing.assert_allclose(found["interp"], [0.6, 0.0, 1.0])
 
 
+def two_vocabularies(columns):
+    one = ps.transform.vocabulary(columns["w"], vocab_filename="words")
+    other = ps.transform.vocabulary(columns["w"], vocab_filename="words", top_k=2)
+    return {"y": ps.transform.apply_vocabulary(columns["w"], one) + ps.transform.apply_vocabulary(columns["w"], other)}
+
+
 def branches(columns):
     if columns["x"] > 0:
         return {"x": columns["x"]}
@@ -80,6 +86,7 @@ def branches(columns):
     ("function", "error", "message"),
     [
         (branches, InvalidTypeError, r"test_tracing.py:\d+: a column has no single truth value.*np.where"),
+        (two_vocabularies, InvalidArgumentError, r"'words' names another vocabulary already, of .*test_tracing.py:\d+"),
         (lambda c: {"y": c["z"]}, InvalidArgumentError, r"test_tracing.py:\d+: there is no column 'z'.*'x', 'v'"),
         (lambda c: {"y": float(c["x"])}, InvalidTypeError, "values of a column are not known.*ps.transform.call"),
         (lambda c: {"y": c["x"].sum()}, InvalidTypeError, "a column has no .sum"),

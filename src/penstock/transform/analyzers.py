@@ -5,6 +5,8 @@ Each returns what was learned, as a number or an array without rows, to compute 
 summaries.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -180,6 +182,9 @@ def vocabulary(
     store_frequency: bool | None = False,
     reserved_tokens: Sequence[str] | None = None,
     weights: Any = None,
+    labels: Any = None,
+    use_adjusted_mutual_info: bool = False,
+    min_diff_from_avg: float | None = None,
     fingerprint_shuffle: bool | None = False,
     name: str | None = None,
 ) -> Column:
@@ -194,6 +199,11 @@ def vocabulary(
         store_frequency: whether the file says how often each token occurs: "frequency token" on each line.
         reserved_tokens: put these in front.
         weights: of the tokens: frequencies are their sums.
+        labels: an integer for each row: put the tokens first that say most about it, by their mutual information, to
+            which a frequency_threshold then refers.
+        use_adjusted_mutual_info: less the mutual information that chance would give.
+        min_diff_from_avg: a label counts as unrelated to a token if they meet about as often as by chance, up to this
+            difference; None for 2 of a few rows to 25 of a million.
         fingerprint_shuffle: order tokens by their hashes.
         name: shown in summaries.
 
@@ -214,16 +224,18 @@ def vocabulary(
         "weighted": weights is not None,
         "fingerprint_shuffle": bool(fingerprint_shuffle),
     }
-    inputs = present(x, weights)
+    inputs = present(x, labels, weights)
+    kind = "vocabulary"
+    if labels is not None:
+        kind = "informative_vocabulary"
+        arguments |= {"use_adjusted_mutual_info": use_adjusted_mutual_info, "min_diff_from_avg": min_diff_from_avg}
     file = vocab_filename
     if file is None:
-        number = inputs[0]._number if isinstance(inputs[0], Column) else 0
-        chosen = "_".join(str(value) for value in (top_k, frequency_threshold) if value is not None)
-        file = f"vocab_{'frequency_' * bool(store_frequency)}{number}{'_' * bool(chosen)}{chosen}"
+        numbers = [entry._number for entry in inputs if isinstance(entry, Column)]
+        digest = hashlib.blake2b(json.dumps([kind, numbers, arguments]).encode(), digest_size=4).hexdigest()
+        file = f"vocab_{'frequency_' * bool(store_frequency)}{digest}"
     file = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "_", file).strip())
-    return noted(
-        "item", noted("analyze.vocabulary", *inputs, **arguments, vocab_filename=file, **named(name)), number=0
-    )
+    return noted("item", noted(f"analyze.{kind}", *inputs, **arguments, vocab_filename=file, **named(name)), number=0)
 
 
 def named(name: str | None) -> dict[str, str]:

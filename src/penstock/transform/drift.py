@@ -117,6 +117,7 @@ def _coverage(what: str, measure: str, kind: str, old: Any, new: Any) -> Finding
 
 _COMPARED = {
     "analyze.count_per_key": _keys,
+    "analyze.informative_vocabulary": _vocabulary,
     "analyze.mean_and_var": _moments,
     "analyze.min_and_max": _extrema,
     "analyze.moments_per_key": _keys,

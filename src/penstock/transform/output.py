@@ -158,7 +158,7 @@ class TransformOutput:
     def _vocabulary(self, name: str) -> Vocabulary:
         known = {}
         for number, node in enumerate(self._graph.nodes):
-            if node.operation == "analyze.vocabulary":
+            if "vocab_filename" in node.arguments:
                 known[node.arguments["vocab_filename"]] = self._learned[number][0]
         if name not in known:
             raise InvalidArgumentError(

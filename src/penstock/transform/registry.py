@@ -8,6 +8,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "covariance": learners.LearnCovariance,
     "document_counts": learners.LearnDocumentCounts,
     "histogram": learners.LearnHistogram,
+    "informative_vocabulary": vocabulary_learners.LearnInformativeVocabulary,
     "mean_and_var": learners.LearnMoments,
     "min_and_max": learners.LearnExtrema,
     "moments_per_key": learners.LearnMomentsPerKey,

@@ -173,6 +173,7 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
                 "add it to a column, as in 0 * column + value"
             )
     graph = recorder.graph(outputs)
+    _check_files(graph)
     learned = _learned(graph)
     for name, number in graph.outputs.items():
         if number in learned:
@@ -181,6 +182,19 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
                 "learned from all of them: combine it with a column"
             )
     return graph
+
+
+def _check_files(graph: Graph) -> None:
+    """Refuse two vocabularies in one file."""
+    sites: dict[str, str] = {}
+    for node in graph.nodes:
+        if (file := node.arguments.get("vocab_filename")) is not None:
+            if file in sites:
+                raise InvalidArgumentError(
+                    f"{node.site}: vocab_filename={file!r} names another vocabulary already, of {sites[file]}: "
+                    "give each a name of its own"
+                )
+            sites[file] = node.site
 
 
 def _learned(graph: Graph) -> set[int]:

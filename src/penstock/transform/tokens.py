@@ -14,7 +14,7 @@ from penstock.transform.vocabularies import digest_of
 
 
 def compute_and_apply_vocabulary(
-    x: Any, *, default_value: int = -1, num_oov_buckets: int = 0, **arguments: Any
+    x: Any, *, default_value: int = -1, num_oov_buckets: int = 0, min_diff_from_avg: float = 0.0, **arguments: Any
 ) -> Column:
     """The index of each token in the vocabulary of all of them, as int64.
 
@@ -22,9 +22,11 @@ def compute_and_apply_vocabulary(
         x: strings or integers, in rows of any length.
         default_value: the index of tokens that are not in the vocabulary.
         num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
-        **arguments: those of `vocabulary`.
+        min_diff_from_avg: as in `vocabulary`, which chooses a difference of its own where none is given.
+        **arguments: the others of `vocabulary`.
     """
-    return apply_vocabulary(x, vocabulary(x, **arguments), default_value=default_value, num_oov_buckets=num_oov_buckets)
+    tokens = vocabulary(x, min_diff_from_avg=min_diff_from_avg, **arguments)
+    return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
 
 
 def apply_vocabulary(
