@@ -75,8 +75,11 @@ def main() -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (IMAGES, 28, 28), np.uint8), rng.integers(0, 10, IMAGES)
-    print(f"{IMAGES:,} images of 28 x 28, shuffled, batches of {BATCH}, against the DataLoader of torch {torch.__version__}")
-    for name, function, count in (("images in memory", same, IMAGES), ("a map that keeps the lock", bound, IMAGES // 10)):
+    print(f"{IMAGES:,} images of 28 x 28, shuffled, batches of {BATCH}, against torch {torch.__version__}")
+    for name, function, count in (
+        ("images in memory", same, IMAGES),
+        ("a map that keeps the lock", bound, IMAGES // 10),
+    ):
         rows = ps.Dataset.from_tensor_slices((images[:count], labels[:count])).shuffle(seed=1)
         if function is not same:
             rows = rows.map(lambda image, label: (bound(image), label))
