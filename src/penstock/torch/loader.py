@@ -243,7 +243,7 @@ class Loader:
         if not states and not self._steps._inputs.has_own_data:
             iterator.load_state_dict(position)
         elif self._ranks.count == 1 or self._steps._inputs.has_own_data:
-            iterator.load_states_of_workers(states or [position])
+            iterator._load_states_of_workers(states or [position])
         else:
             raise StateMismatchError(
                 f"the state is of {len(states)} ranks that read files of their own, but here all ranks share global "

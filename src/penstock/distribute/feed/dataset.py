@@ -528,7 +528,7 @@ class DistributedIterator(Iterator[Any]):
             self._begin()
         self._ended = False
 
-    def load_states_of_workers(self, states: list[dict[str, Any]]) -> None:
+    def _load_states_of_workers(self, states: list[dict[str, Any]]) -> None:
         """Continue where the workers of another job were in one step, each of which read data of its own.
 
         With as many workers here each takes its own state. Otherwise the rest of the epoch has the steps of those

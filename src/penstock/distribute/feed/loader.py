@@ -113,7 +113,7 @@ class Loader:
 
     def _join(self, begun: DistributedIterator, states: list[dict[str, Any]]) -> None:
         try:
-            begun.load_states_of_workers(states)
+            begun._load_states_of_workers(states)
         except BaseException:
             begun.close()
             self._upcoming = None
