@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from until import until
 
 import penstock as ps
 from penstock.cli import _parser
@@ -263,3 +264,31 @@ def test_the_commands_of_the_slurm_script_are_penstocks() -> None:
     subprocess.run(["sh", "-n", DEPLOY / "slurm" / "service.sh"], check=True)
     commands = re.findall(r"penstock ((?:dispatcher|worker) [^&']*--insecure)", script)
     assert [arguments(command.replace('"', "").split()).insecure for command in commands] == [True, True]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_slurm_script_ends_its_service_and_as_its_training_did(tmp_path: Path, status: int) -> None:
+    commands = {
+        "scontrol": "echo node1",
+        # The training ends when the service has started; of that, a step stays until it is killed.
+        "srun": 'case "$*" in *penstock*) echo $$ >> steps; exec sleep 60;; '
+        '*) while [ "$(wc -l < steps)" -lt 2 ]; do sleep 0.02; done; exit "$STATUS";; esac',
+    }
+    (tmp_path / "steps").touch()
+    for name, command in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "STATUS": str(status),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node[1-3]",
+    }
+    script = ["sh", str(DEPLOY / "slurm" / "service.sh"), "train.py"]
+    done = subprocess.run(script, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, timeout=30)
+    assert (done.returncode, done.stderr) == (status, b"")
+    assert not list(tmp_path.glob(".penstock-token*"))
+    for process in map(int, (tmp_path / "steps").read_text().split()):
+        until(lambda process=process: not Path(f"/proc/{process}").exists())  # type: ignore[misc]
