@@ -38,6 +38,7 @@ def merged(new, columns, order, cuts):
     return whole
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from("abcd")), min_size=1, max_size=60),
     order=st.integers(0, 1000),
@@ -154,6 +155,7 @@ def _l_moments_by_definition(ordered):
     return mean, second, third, fourth
 
 
+@pytest.mark.slow
 def test_more_tokens_than_memory_should_hold_are_counted_on_disk(monkeypatch):
     monkeypatch.setattr(counts, "_ROWS", 16)
     generator = np.random.default_rng(2)
