@@ -1895,6 +1895,11 @@ def save_dataset(dataset: Dataset[Any], request: SaveRequest, write_missing: Wri
     save.run(lambda: iter(dataset), write_missing)
 
 
+def iterations_of(dataset: Dataset[Any]) -> Iterations:
+    """The seed and the epochs of a dataset, for what is read in its place."""
+    return dataset._iterations
+
+
 def options_of(call: str, datasets: Iterable[Dataset[Any]]) -> Options:
     """The options of a dataset made of these datasets."""
     return merged_inputs(f"{call} at {user_site()}", (dataset._options for dataset in datasets))

@@ -8,8 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
-from penstock.distribute.feed.dataset import DistributedDataset
-from penstock.distribute.feed.loader import Loader
+from penstock.distribute.feed.dataset import DistributedDataset, ragged_row_counts
+from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.steps import check_spec
 from penstock.distribute.jax.processes import control_of_all_processes
@@ -25,7 +25,7 @@ _CALL = "ps.jax.loader"
 _numbers = itertools.count(1)
 
 
-class MeshLoader(Loader):
+class MeshLoader(StepLoader):
     """Batches as global arrays; from `ps.jax.loader`."""
 
     def __init__(self, steps: DistributedDataset, parts: int) -> None:
@@ -111,7 +111,7 @@ def loader(
     place = MeshPlacement([*shardings, mask], structure.paths(), workers.replicas_in_sync, workers.own_slices)
     control = control_of_all_processes(failure_timeout_seconds) if workers.count > 1 else None
     steps = DistributedDataset(inputs, place, options, control, f"{_CALL} (call {next(_numbers)})")
-    if steps._ragged_row_counts(inputs.full_rows) and workers.replicas_in_sync > 1:
+    if ragged_row_counts(steps, inputs.full_rows) and workers.replicas_in_sync > 1:
         raise InvalidArgumentError(
             f"{_CALL}: a batch may have a number of rows that {workers.replicas_in_sync} slices do not divide, because "
             f"the dataset's last batch is shorter or its lengths are not known: choose "

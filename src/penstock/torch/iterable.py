@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock.data.dataset import Dataset
+from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.structure import flatten
@@ -54,8 +54,9 @@ class IterableElements(IterableDataset[Any]):  # type: ignore[misc]  # torch is 
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
-        self._seed = dataset._iterations.seed  # drawn here, once for all worker processes
-        self._seeded = dataset._iterations.seeded
+        iterations = iterations_of(dataset)
+        self._seed = iterations.seed  # drawn here, once for all worker processes
+        self._seeded = iterations.seeded
         self._begun = 0
 
     def __len__(self) -> int:

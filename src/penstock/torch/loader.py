@@ -11,7 +11,14 @@ import torch
 from penstock.data.dataset import Dataset
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
-from penstock.distribute.feed.dataset import SETUP_SECONDS, DistributedDataset, DistributedIterator
+from penstock.distribute.feed.dataset import (
+    SETUP_SECONDS,
+    DistributedDataset,
+    DistributedIterator,
+    inputs_of,
+    load_states_of_workers,
+    may_be_empty,
+)
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
@@ -93,7 +100,7 @@ def loader(
     control = connected(ranks, failure_timeout_seconds)
     try:
         steps = DistributedDataset(inputs, placing, options, control, "ps.torch.loader", bare=True)
-        if steps._may_be_empty():
+        if may_be_empty(steps):
             raise InvalidArgumentError(
                 f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "
                 'no losses is NaN: give ps.torch.loader input_options=ps.InputOptions(partial_batch="drop"), which '
@@ -185,7 +192,7 @@ class Loader:
             WorkerError: another rank failed, or did not call this.
         """
         state = self._current().state_dict()
-        if self._steps._inputs.has_own_data and _WORKERS not in state:
+        if inputs_of(self._steps).has_own_data and _WORKERS not in state:
             state = {_WORKERS: self._states_of_workers(state)}
         if self._ended:
             state[_ENDED] = True
@@ -240,10 +247,10 @@ class Loader:
 
     def _restore(self, iterator: DistributedIterator, position: dict[str, Any]) -> None:
         states: list[Any] = position.get(_WORKERS, [])
-        if not states and not self._steps._inputs.has_own_data:
+        if not states and not inputs_of(self._steps).has_own_data:
             iterator.load_state_dict(position)
-        elif self._ranks.count == 1 or self._steps._inputs.has_own_data:
-            iterator._load_states_of_workers(states or [position])
+        elif self._ranks.count == 1 or inputs_of(self._steps).has_own_data:
+            load_states_of_workers(iterator, states or [position])
         else:
             raise StateMismatchError(
                 f"the state is of {len(states)} ranks that read files of their own, but here all ranks share global "
@@ -299,7 +306,7 @@ class Loader:
 
     def __repr__(self) -> str:
         ranks = self._ranks
-        return f"<penstock.torch.Loader of {self._steps._inputs.dataset!r}, rank {ranks.rank} of {ranks.count}>"
+        return f"<penstock.torch.Loader of {inputs_of(self._steps).dataset!r}, rank {ranks.rank} of {ranks.count}>"
 
 
 class _Epoch(Iterator[Any]):

@@ -326,6 +326,21 @@ class DistributedDataset:
         return ExchangedAgreement(self._control, topic, same=not inputs.has_own_data)
 
 
+def inputs_of(steps: DistributedDataset) -> Inputs:
+    """What a distributed dataset reads."""
+    return steps._inputs
+
+
+def may_be_empty(steps: DistributedDataset) -> bool:
+    """Whether a replica may get no row in some step."""
+    return steps._may_be_empty()
+
+
+def ragged_row_counts(steps: DistributedDataset, full: int) -> set[int]:
+    """The numbers of rows that replicas may have in one ragged step, given those of a full one."""
+    return steps._ragged_row_counts(full)
+
+
 def _has_empty(rows: int, slices: int) -> bool:
     """Whether a batch of so many rows leaves some of so many slices without any."""
     start, stop = slice_bounds(rows, slices)[-1]
@@ -579,3 +594,8 @@ class DistributedIterator(Iterator[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def load_states_of_workers(iterator: DistributedIterator, states: list[dict[str, Any]]) -> None:
+    """Let an iterator continue where the workers of another job were in one step; see its method of this name."""
+    iterator._load_states_of_workers(states)

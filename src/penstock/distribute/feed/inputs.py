@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from penstock.data.dataset import Dataset
+from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations
 from penstock.data.listings import listings_of, names_of_listings, with_listings
 from penstock.data.node import Node, scaled
@@ -330,7 +330,7 @@ class DividedInput(Inputs):
         each = [(index, state.get("replicas", self.workers.replicas)) for index, state in enumerate(states)]
         others = [DividedInput(self._whole, StrategyWorkers(len(states), *one)) for one in each]
         for other in others:
-            other._part = Dataset(other.shard.node, self._options(), self._part._iterations)
+            other._part = Dataset(other.shard.node, self._options(), iterations_of(self._part))
         steps = [other.open() for other in others]
         return JoinedWorkers(steps, self.workers.replicas_in_sync, self.workers.own_slices)
 

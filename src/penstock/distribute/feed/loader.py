@@ -1,4 +1,4 @@
-"""`Loader`: a distributed dataset together with the pass over it that is under way, as trainers outside want them."""
+"""`StepLoader`: a distributed dataset together with the present pass over it, for loaders that hold both."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ _WORKERS = "workers"
 """In a state: the positions of all shares, where each reads files of its own."""
 
 
-class Loader:
+class StepLoader:
     """Steps for a training loop, one epoch for each `iter`, and the position in them.
 
     Args:

@@ -8,7 +8,7 @@ from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.feed.feed import PlaceLeaves
 from penstock.distribute.feed.inputs import DividedInput
-from penstock.distribute.feed.loader import Loader
+from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
@@ -16,7 +16,7 @@ from penstock.distribute.jax.placement import Placement
 from penstock.distribute.strategy import Strategy
 
 
-def control_channel(owner: Strategy | DistributedIterator | Loader) -> Control | None:
+def control_channel(owner: Strategy | DistributedIterator | StepLoader) -> Control | None:
     """The channel over which the workers talk to each other; None where there is one worker, or they do not."""
     return owner._control
 

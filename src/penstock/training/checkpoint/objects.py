@@ -7,7 +7,7 @@ import jax
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedIterator
-from penstock.distribute.feed.loader import Loader
+from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.jax.for_trainers import control_channel
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError
@@ -134,7 +134,7 @@ class NamedObject:
     def controls(self) -> list[Control | None]:
         """The control channels of its distributed iterators and loaders."""
         targets = [saveable.target for saveable in self._saveables if isinstance(saveable, SaveableState)]
-        return [control_channel(target) for target in targets if isinstance(target, (DistributedIterator, Loader))]
+        return [control_channel(target) for target in targets if isinstance(target, (DistributedIterator, StepLoader))]
 
     def check_alike_everywhere(self) -> None:
         """Refuse values that differ from worker to worker."""
