@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow  # Keras in four processes
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
+TRAINED: list[keras.Model] = []
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,10 @@ def strategy() -> Iterator[ps.ParameterServerStrategy]:
     with ps.ParameterServerStrategy(num_workers=1, num_ps=2, variable_partitioner=partitioner) as strategy:
         ps.ClusterCoordinator(strategy)
         yield strategy
+        weights = [model.get_weights() for model in TRAINED]
+    for model, before in zip(TRAINED, weights, strict=True):  # they have outlived the servers
+        for own, newest in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(own, newest)
 
 
 def a_model() -> keras.Model:
@@ -82,6 +87,7 @@ def test_fit_evaluates_here_and_counts_every_row_once(strategy) -> None:
         model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
         model.layers[0].trainable = False
         model.compile(keras.optimizers.SGD(0.02), loss="mse", metrics=["mae"], steps_per_execution=2)
+    TRAINED.append(model)
     frozen = model.layers[0].get_weights()[0]
 
     def dataset_fn(context):

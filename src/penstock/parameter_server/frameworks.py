@@ -14,6 +14,10 @@ class ServedFramework(ABC):
         """Put on the servers what was made in the strategy's scope and is not there yet."""
 
     @abstractmethod
+    def take_back(self, strategy: Any) -> None:
+        """Let what was made in the strategy's scope have its newest values in this process, where it stays."""
+
+    @abstractmethod
     def reduced(self, strategy: Any, value: Any) -> Any:
         """What pickle writes of an object that goes to a worker; NotImplemented for all that is not the framework's.
 
@@ -34,6 +38,12 @@ def place_all(strategy: Any) -> None:
     """Put on the servers what all frameworks have made in the strategy's scope."""
     for load in _loaders:
         load().place(strategy)
+
+
+def take_all_back(strategy: Any) -> None:
+    """Let what all frameworks have made in the strategy's scope outlive its servers."""
+    for load in _loaders:
+        load().take_back(strategy)
 
 
 def reduced_by_any(strategy: Any, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -12,11 +12,11 @@ import numpy as np
 from penstock.data.dataset import Dataset
 from penstock.distribute.contexts import InputContext, strategy_scope
 from penstock.distribute.framework import frameworks_scope
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, UnavailableError
 from penstock.options import check_integer
 from penstock.parameter_server.closures import dumps
 from penstock.parameter_server.datasets import WorkersDatasets
-from penstock.parameter_server.frameworks import reduced_by_any
+from penstock.parameter_server.frameworks import reduced_by_any, take_all_back
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Create, Message
 from penstock.parameter_server.partitioners import Partitioner, row_bounds
@@ -236,13 +236,19 @@ class ParameterServerStrategy:
             raise ClosedError("this strategy was stopped, and its variables with it: make another one")
 
     def stop(self) -> None:
-        """End its coordinator, the workers and the servers. A second call does nothing."""
+        """End its coordinator, the workers and the servers. A second call does nothing.
+
+        Variables of Keras have their newest values in this process from then on, unless a server is lost.
+        """
         if self.stopped:
             return
         self.stopped = True
         forget(self)
         if self.coordinator is not None:
             self.coordinator.stop()
+        with suppress(UnavailableError):
+            if self.variables:
+                take_all_back(self)
         for line in (*self.controls, *self._server_lines.lines):
             line.close()
         for process in self.servers:

@@ -24,7 +24,7 @@ from penstock.training.keras.interface import (
 from penstock.training.keras.objects import owner_kinds
 from penstock.training.keras.scoped import compiled_in_scope, made_in_scope
 from penstock.training.keras.served_optimizer import KerasRule, OptimizerValues, ServedOptimizer
-from penstock.training.keras.served_variables import ProgramValues, ServedVariable, serve
+from penstock.training.keras.served_variables import ProgramValues, ServedVariable, give_back, serve
 
 _weights: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The variables on the servers of each optimizer that is there."""
@@ -67,6 +67,9 @@ class ServedKeras(ServedFramework):
             if not isinstance(one, ServedVariable):
                 _place_added(strategy, [one])
         _place_added(strategy, counts, saved=False)
+
+    def take_back(self, strategy: Any) -> None:
+        give_back([one for one in made_in_scope(strategy) if isinstance(one, ServedVariable)])
 
     def reduced(self, strategy: Any, value: Any) -> Any:
         if isinstance(value, keras.Variable):

@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.errors import InvalidArgumentError
 from penstock.parameter_server.variables import ServerVariables, lines_of_worker
+from penstock.training.keras.interface import set_values
 
 
 class Holder(Protocol):
@@ -62,6 +63,14 @@ def serve(variables: Sequence[Any], holder: Holder) -> None:
         del vars(variable)["_value"]
         variable.__class__ = ServedVariable
         variable.holder, variable.place = holder, place
+
+
+def give_back(variables: Sequence[Any]) -> None:
+    """Let variables hold their arrays themselves again."""
+    values = [variable.value for variable in variables]
+    for variable in variables:
+        variable.__class__ = keras.Variable
+    set_values(variables, values)
 
 
 class ProgramValues:
