@@ -8,12 +8,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock.errors import MissingExtraError
 
 HERE = Path(__file__).parent
 LISTED = json.loads((HERE / "tensorflow_names.json").read_text())
@@ -186,10 +188,14 @@ def in_full(prefix: str, names: list[str]) -> Iterator[str]:
 
 
 def resolved(name: str) -> Any:
-    """What a name of the documents, such as "ps.Dataset.map", stands for; an AttributeError where there is none."""
+    """What a name of the documents, such as "ps.Dataset.map", stands for; an AttributeError where there is none.
+
+    Of an extra that is not installed here, such as PyTorch, the names cannot be looked up.
+    """
     value: Any = ps
-    for part in name.removeprefix("ps.").split("."):
-        value = getattr(value, part)
+    with suppress(MissingExtraError):
+        for part in name.removeprefix("ps.").split("."):
+            value = getattr(value, part)
     return value
 
 
