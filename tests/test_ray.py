@@ -115,6 +115,7 @@ def test_a_name_that_no_service_has_is_said() -> None:
         ps.service.status("ray://nobody", patience_seconds=0)
 
 
+@pytest.mark.long  # the same parts are tested here and in test_demo.py
 def test_the_demo_trains_on_batches_of_actors(tmp_path: Path) -> None:
     done = forked.run(
         *("-m", "penstock", "demo", "--dataset", "digits", "--epochs", "1", "--engine", "ray"),
