@@ -75,6 +75,8 @@ class Quantiles(Accumulator):
     def summary(self) -> Summary:
         """One summary of everything."""
         found = _summary(self._pending)
+        if self._levels:
+            found = found.compressed(KEPT_VALUES)  # as it would be if more followed
         for level in sorted(self._levels):
             found = merged(found, self._levels[level])
         return found

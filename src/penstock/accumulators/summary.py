@@ -53,8 +53,11 @@ def summary_of(values: Array, weights: Doubles | None) -> Summary:
     """The exact summary of these values."""
     if weights is None:
         ordered = np.sort(values)
-        first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, bool)
-        starts = np.flatnonzero(first)
+        differs = ordered[1:] != ordered[:-1]
+        if differs.all():  # as most floats do: then ranks are places, and nothing has to be counted
+            ends = np.arange(len(ordered) + 1, dtype=np.float64)
+            return Summary(ordered, np.ones(len(ordered)), ends[:-1], ends[1:])
+        starts = np.flatnonzero(np.concatenate([[True], differs]))
         sums = np.diff(np.append(starts, len(ordered))).astype(np.float64)
         distinct = ordered[starts]
     else:

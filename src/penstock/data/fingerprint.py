@@ -27,16 +27,21 @@ _FEW_OBJECTS: Final = 1000
 """In larger arrays, strings are not pickled one by one."""
 
 
+def _digest(content: bytes = b"") -> Any:
+    """SHA-1, the fastest of hashlib on processors with instructions for it; nobody gains by two equal digests."""
+    return hashlib.sha1(content, usedforsecurity=False)
+
+
 def fingerprint(value: Any) -> str:
     """The digest of a value that `definition.to_bytes` can send, with everything that hangs on it.
 
     Equal where functions have the same code and use equal values; where they were written, in which file and on which
     line, does not matter.
     """
-    digest = hashlib.blake2b(digest_size=16)
+    digest = _digest()
     pickler = _Canonical(_NoFile(digest.update), protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
     pickler.dump(value)
-    return digest.hexdigest()
+    return str(digest.hexdigest()[:_HEXADECIMAL_DIGITS])
 
 
 def fingerprint_of(node: Node, options: Options) -> str:
@@ -109,7 +114,7 @@ def _of_strings(array: npt.NDArray[Any]) -> Any:
     if joined.count(gap) != len(entries) - 1:  # then other entries could give the same
         return None
     content = joined if isinstance(joined, bytes) else joined.encode("utf-8", "surrogatepass")
-    return "strings", type(joined).__name__, array.shape, hashlib.blake2b(content, digest_size=16).hexdigest()
+    return "strings", type(joined).__name__, array.shape, _digest(content).hexdigest()
 
 
 def _is_random_number(argument: object) -> bool:
