@@ -180,6 +180,45 @@ def test_a_directory_of_another_function_or_other_data_is_refused(tmp_path):
         analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path, other)
 
 
+def test_arrays_in_memory_are_known_again_by_what_is_learned_from_them(tmp_path):
+    def function(c):
+        return {"y": ps.transform.compute_and_apply_vocabulary(c["w"]), "z": ps.transform.scale_to_0_1(c["x"])}
+
+    def learned(x):
+        rows = {"x": np.array(x), "w": ROWS["w"]}
+        return ps.transform.analyze(ps.Dataset.from_tensor_slices(rows), function, tmp_path)
+
+    first = learned([1.0, -2.0, 3.0])
+    assert learned([1.0, -2.0, 3.0]).summary() == first.summary()
+    with pytest.raises(StateMismatchError, match="another dataset: give an empty directory"):
+        learned([1.0, -2.0, 9.0])
+    assert ps.transform.TransformOutput(tmp_path).summary() == first.summary()
+
+
+def test_an_interrupted_analysis_of_arrays_in_memory_learns_nothing_from_others(tmp_path, monkeypatch):
+    def function(c):
+        return {"y": ps.transform.bucketize(ps.transform.scale_to_0_1(c["x"]), 2)}
+
+    def analyzed(x, directory):
+        return ps.transform.analyze(ps.Dataset.from_tensor_slices({"x": np.array(x)}), function, directory)
+
+    learn = analysis.one_pass
+
+    def interrupted(*arguments):
+        if arguments[3].endswith("pass 2 of 2"):
+            raise KeyboardInterrupt
+        return learn(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(analysis, "one_pass", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            analyzed([1.0, 2.0, 3.0], tmp_path / "one")
+    found, expected = analyzed([4.0, 5.0, 9.0], tmp_path / "one"), analyzed([4.0, 5.0, 9.0], tmp_path / "two")
+    assert found.learned.keys() == expected.learned.keys()
+    for number, values in found.learned.items():
+        np.testing.assert_array_equal(values, expected.learned[number])
+
+
 def test_a_directory_of_another_version_is_refused(tmp_path):
     analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path)
     path = tmp_path / "transform.json"

@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from penstock.accumulators.sums import Sum
 from penstock.data.arguments import check_function, user_site
 from penstock.data.dataset import Dataset
 from penstock.data.fingerprint import fingerprint_of
+from penstock.data.operators.sources import Slices
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.service.security.resolving import Service
@@ -28,6 +30,13 @@ from penstock.transform.symbols import trace
 _MISSING = "missing of "
 """Before the name of a column, where its missing values are counted."""
 
+_IN_MEMORY = "rows in memory"
+"""Instead of a fingerprint of arrays, which takes about as long as learning from them. Whether a finished analysis is
+one of the same rows is told by learning again."""
+
+_LEARNED = ("rows", "missing", "learned", "element_spec", "transformed_element_spec")
+"""What is the same in two analyses of the same rows."""
+
 _SAMPLE = 64
 """So many rows tell whether those of a column differ in shape, where the dataset does not say so."""
 
@@ -42,7 +51,8 @@ def analyze(
 
     The function is traced once, with symbolic columns. Analyzers that need what others have learned take another pass
     over the data. Each pass reads every row exactly once; a pass that is done is not repeated by a later call with the
-    same directory, function and dataset.
+    same directory, function and dataset, unless its rows are arrays in memory (`from_tensor_slices` and nothing more),
+    from which learning again is as quick as recognising them.
 
     Args:
         dataset: of rows: dictionaries of numbers, strings, or arrays of them. Not batched, and finite.
@@ -81,11 +91,16 @@ def analyze(
     data = _identity(dataset)
     directory.prepare()
     kept = directory.earlier(graph, data)
+    if data == _IN_MEMORY and kept:
+        if kept.get("finished"):
+            _check_learned_again(directory, dataset, preprocessing_fn, service)
+        else:
+            kept = {}
+    if kept.get("finished"):
+        return TransformOutput(working_dir)
     learned = learned_of(kept.get("learned", {}), directory.assets)
     levels = graph.passes()
     rows, missing = kept.get("rows"), kept.get("missing", {})
-    if kept.get("finished"):
-        return TransformOutput(working_dir)
     for number, analyzers in enumerate(levels):
         if all(analyzer in learned for analyzer in analyzers):
             continue
@@ -139,10 +154,23 @@ def _row_spec(spec: TensorSpec, rows: Any) -> TensorSpec:
 
 def _identity(dataset: Dataset) -> str:
     """By which the same data is known again; data that exists in this process only is never the same."""
+    if type(dataset.node) is Slices:
+        return _IN_MEMORY
     try:
         return fingerprint_of(dataset.node, dataset.options())
     except InvalidTypeError:
         return uuid.uuid4().hex
+
+
+def _check_learned_again(
+    directory: WorkingDirectory, dataset: Dataset, preprocessing_fn: Callable[[Any], Any], service: Service | None
+) -> None:
+    """Refuse data from which something else is learned than the directory holds."""
+    with TemporaryDirectory(prefix="penstock-transform-") as elsewhere:
+        analyze(dataset, preprocessing_fn, elsewhere, service)
+        found, kept = WorkingDirectory(elsewhere).read(), directory.read()
+    if any(found[name] != kept[name] for name in _LEARNED):
+        raise directory.another("dataset")
 
 
 def _specs(graph: Graph, learned: Learned, sample: Mapping[str, Any]) -> dict[str, TensorSpec]:

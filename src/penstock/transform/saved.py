@@ -139,11 +139,15 @@ class WorkingDirectory:
         Graph.of(found["graph"], str(self.path))
         for name, mine, what in (("function", graph.fingerprint(), "function"), ("data", data, "dataset")):
             if found[name] != mine:
-                raise StateMismatchError(
-                    f"working_dir {str(self.path)!r} holds the analysis of another {what}: give an empty directory, or "
-                    "delete this one"
-                )
+                raise self.another(what)
         return found
+
+    def another(self, what: str) -> StateMismatchError:
+        """The error that says that the directory belongs to another `what`."""
+        return StateMismatchError(
+            f"working_dir {str(self.path)!r} holds the analysis of another {what}: give an empty directory, or "
+            "delete this one"
+        )
 
     def prepare(self) -> None:
         """Make the directory, if there is none."""
