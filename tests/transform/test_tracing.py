@@ -219,6 +219,11 @@ def test_an_interrupted_analysis_of_arrays_in_memory_learns_nothing_from_others(
         np.testing.assert_array_equal(values, expected.learned[number])
 
 
+def test_a_transform_says_what_it_holds(tmp_path):
+    output = analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path)
+    assert repr(output) == f"TransformOutput({str(tmp_path)!r}: 'r', 'v', 'w', 'x' -> 'y'; learned from 3 rows)"
+
+
 def test_a_directory_of_another_version_is_refused(tmp_path):
     analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path)
     path = tmp_path / "transform.json"

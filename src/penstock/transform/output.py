@@ -117,6 +117,11 @@ class TransformOutput:
         self.transformed_element_spec: dict[str, TensorSpec] = specs_of(found["transformed_element_spec"])
         """The specification of each result of a row."""
 
+    def __repr__(self) -> str:
+        learned = "nothing had to be learned" if self.rows is None else f"learned from {self.rows:,} rows"
+        columns, results = (", ".join(map(repr, specs)) for specs in (self._specs, self.transformed_element_spec))
+        return f"TransformOutput({str(self._directory.path)!r}: {columns} -> {results}; {learned})"
+
     @property
     def graph(self) -> Graph:
         """What the transform does."""
