@@ -244,6 +244,21 @@ def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
         ps.transform.TransformOutput(tmp_path)
 
 
+def test_a_vocabulary_of_the_users_is_kept_in_the_working_directory(tmp_path):
+    given = tmp_path / "words.txt"
+    given.write_text("b\na\n")
+    output = analyze(lambda c: {"y": ps.transform.apply_vocabulary(c["w"], str(given))}, tmp_path / "made")
+    given.unlink()
+    (tmp_path / "made").rename(tmp_path / "moved")
+    moved = ps.transform.TransformOutput(tmp_path / "moved")
+    assert moved.transform_features_layer()(ROWS)["y"].tolist() == [1, 0, -1]
+    assert moved.num_buckets("y") == 2
+    assert moved.graph.fingerprint() == output.graph.fingerprint()
+    next((tmp_path / "moved" / "assets").glob("given-*-words.txt")).write_text("a\nb\n")
+    with pytest.raises(StorageError, match="words.txt has changed since it was learned"):
+        moved.transform_features_layer()
+
+
 def test_data_from_which_nothing_can_be_learned_is_refused(tmp_path):
     def function(c):
         return {"y": ps.transform.scale_to_0_1(c["x"])}

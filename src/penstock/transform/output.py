@@ -107,7 +107,9 @@ class TransformOutput:
     def __init__(self, working_dir: str | os.PathLike[str]) -> None:
         self._directory = WorkingDirectory(working_dir)
         found = self._directory.read()
-        self._graph = Graph.of(found["graph"], str(self._directory.path))
+        self.graph = Graph.of(found["graph"], str(self._directory.path))
+        """What the transform does, as it was traced."""
+        self._graph = self._directory.with_copies(self.graph)
         self._learned = learned_of(found["learned"], self._directory.assets)
         self._specs = specs_of(found["element_spec"])
         self.rows: int | None = found["rows"]
@@ -121,11 +123,6 @@ class TransformOutput:
         learned = "nothing had to be learned" if self.rows is None else f"learned from {self.rows:,} rows"
         columns, results = (", ".join(map(repr, specs)) for specs in (self._specs, self.transformed_element_spec))
         return f"TransformOutput({str(self._directory.path)!r}: {columns} -> {results}; {learned})"
-
-    @property
-    def graph(self) -> Graph:
-        """What the transform does."""
-        return self._graph
 
     @property
     def learned(self) -> Learned:

@@ -99,6 +99,7 @@ def analyze(
     if kept.get("finished"):
         return TransformOutput(working_dir)
     learned = learned_of(kept.get("learned", {}), directory.assets)
+    directory.copy_vocabularies(graph)
     levels = graph.passes()
     rows, missing = kept.get("rows"), kept.get("missing", {})
     for number, analyzers in enumerate(levels):

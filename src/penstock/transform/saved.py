@@ -2,13 +2,15 @@
 
 transform.json      the graph, what was learned, and the specification of the results; it appears when all is done
 passes.json         what the finished passes of an analysis have learned, until then
-assets/             vocabularies, one token per line
+assets/             vocabularies, one token per line; copies of those that were given
 """
 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from penstock.errors import InvalidArgumentError, StateMismatchError, StorageErr
 from penstock.preprocessing.tokens import TEXT
 from penstock.spec import TensorSpec
 from penstock.transform.graph import Graph
-from penstock.transform.vocabularies import Vocabulary, digest_of, read_vocabulary
+from penstock.transform.vocabularies import Vocabulary, digest_of, name_of_copy, read_vocabulary
 
 Learned = dict[int, tuple[Any, ...]]
 
@@ -155,6 +157,28 @@ class WorkingDirectory:
             self.assets.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"working_dir {str(self.path)!r} cannot be made: {error.strerror or error}") from error
+
+    def copy_vocabularies(self, graph: Graph) -> None:
+        """Keep the vocabularies in files of the user's with what is learned, so that the directory can be moved."""
+        for node in graph.nodes:
+            if node.operation == "given_vocabulary":
+                path = self.assets / name_of_copy(**node.arguments)
+                part = path.with_name(f"{path.name}.{os.getpid()}.part")
+                try:
+                    copyfile(node.arguments["path"], part)
+                    os.replace(part, path)
+                except OSError as error:
+                    raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    def with_copies(self, graph: Graph) -> Graph:
+        """The graph that takes vocabularies from this directory only."""
+        nodes = [
+            replace(node, arguments={**node.arguments, "path": str(self.assets / name_of_copy(**node.arguments))})
+            if node.operation == "given_vocabulary"
+            else node
+            for node in graph.nodes
+        ]
+        return Graph(tuple(nodes), graph.outputs)
 
     def write(self, graph: Graph, data: str, learned: Learned, **more: Any) -> None:
         """Write what was learned, and `more` entries, of which "finished" says that no passes are left."""

@@ -37,7 +37,7 @@ def apply_vocabulary(
     Args:
         x: strings or integers, in rows of any length.
         deferred_vocab_filename_tensor: what `vocabulary` returned, or the path of a file with a token on each line,
-            which may have many millions.
+            which may have many millions; `analyze` copies it into the working directory.
         default_value: the index of tokens that are not in the vocabulary.
         num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
 

@@ -82,6 +82,12 @@ def read_vocabulary(path: Path, size: int, with_frequency: bool, digest: str) ->
     return Vocabulary(str(path), size, with_frequency)
 
 
+def name_of_copy(*, path: str, digest: str, size: int) -> str:
+    """The name of the copy of a user's vocabulary among those that were learned."""
+    del size
+    return f"given-{digest[:8]}-{Path(path).name}"
+
+
 def given_vocabulary(*, path: str, digest: str, size: int) -> Vocabulary:
     """A vocabulary in a file of the user's."""
     return read_vocabulary(Path(path), size, False, digest)
