@@ -1,6 +1,7 @@
 """Exact values: what every operator gives, by hand and from the documents."""
 
 import dataclasses
+import json
 from collections import namedtuple
 from itertools import islice
 
@@ -56,6 +57,29 @@ def test_buckets_padded_to_their_boundary():
 def test_group_by_window_leftovers_come_in_the_order_of_the_keys():
     grouped = ps.Dataset.range(10).group_by_window(lambda x: 2 - x % 3, lambda key, w: w.batch(9), window_size=9)
     assert values(grouped) == [[2, 5, 8], [1, 4, 7], [0, 3, 6, 9]]
+
+
+def test_a_state_of_group_by_window_stays_as_it_is_while_its_groups_grow():
+    grouped = ps.Dataset.range(40).group_by_window(
+        lambda x: x % 2 if x % 8 else 2 + x % 3, lambda key, window: window.batch(9), window_size=4
+    )
+    iterator = iter(grouped)
+    states, texts, left = [], [], []
+    for _ in range(5):
+        states.append(iterator.state_dict())
+        texts.append(json.dumps(states[-1]))
+        left = [*left, next(iterator).tolist()]
+    left += [batch.tolist() for batch in iterator]
+    assert [json.dumps(state) for state in states] == texts
+    for given, state in enumerate(states):
+        resumed = iter(grouped)
+        resumed.load_state_dict(state)
+        assert [batch.tolist() for batch in resumed] == left[given:]
+
+
+def test_group_by_window_keeps_elements_without_leaves():
+    grouped = ps.Dataset.range(3).map(lambda x: ()).group_by_window(lambda: 0, lambda key, window: window, 2)
+    assert list(grouped) == [(), (), ()]
 
 
 def test_window_size_zero_is_an_error():

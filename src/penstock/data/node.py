@@ -82,7 +82,6 @@ class Run:
         self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
-        self._places = root.places
         # As they are now: a state that another iteration is restored from must not change this one.
         self._drawn = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
         self._layouts: dict[int, Any] = {}
@@ -93,7 +92,7 @@ class Run:
     def key(self, node: "Node", seed: int | None) -> int:
         """The random key of a node: from its own seed, else from the run's seed and its place in the plan."""
         own = self._drawn.get(id(node.drawn)) if seed is None else seed
-        return mix(own) if own is not None else mix(self.seed, *self._places[id(node)])
+        return mix(own) if own is not None else mix(self.seed, *self._root.places[id(node)])
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
@@ -157,7 +156,7 @@ class Run:
 
     def name_of(self, node: "Node", epoch: int) -> str:
         """What one pass over a node is called, in this iteration and in one that is restored from its state."""
-        return f"{node.name} {self._places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
+        return f"{node.name} {self._root.places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
 
     def reads_twice(self, node: "Node") -> bool:
         """Whether a node is read in several places of the dataset, as one that is zipped with itself."""

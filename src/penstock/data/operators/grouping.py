@@ -1,9 +1,10 @@
 """group_by_window and bucket_by_sequence_length: elements are collected until a window of them is full."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -84,19 +85,11 @@ class _Group:
 
     Attributes:
         size: how many make a window.
-        told: their numbers as a state tells them; None if there are more by now.
     """
 
     size: int
     numbers: list[int] = field(default_factory=list)
-    leaves: list[list[Any]] = field(default_factory=list)
-    told: list[int] | None = None
-
-    def in_state(self) -> list[int]:
-        """The numbers, as a list that stays as it is: most groups are the same in one state as in the next."""
-        if self.told is None:
-            self.told = self.numbers.copy()
-        return self.told
+    leaves: list[Sequence[Any]] = field(default_factory=list)
 
 
 class GroupByWindowStream(Stream):
@@ -111,6 +104,10 @@ class GroupByWindowStream(Stream):
         # States of the input, with the number of the next row; the oldest one that a collected row needs is kept.
         self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, _Group] = {}
+        # The groups as the last state had them, in the same order, and the keys of those that have more rows by now.
+        # Most groups are the same in one state as in the next, so a state costs what has changed.
+        self._in_state: dict[int, list[Any]] = {}
+        self._changed: set[int] = set()
         self._structure: Any = None
         self._window: tuple[int, _Group] | None = None
         self._output: Cursor | None = None
@@ -155,29 +152,36 @@ class GroupByWindowStream(Stream):
     def _collect(self, block: Block, first: int) -> bool:
         """Sort rows into groups until one is full, and give back the rest; `first` is the number of the first row."""
         keys = checked_rows(self._node.key_function, block)
-        for number in range(len(block)):
-            try:
-                key = self._key(next(keys), block, number)
-                group = self._groups.get(key) or self._begin_group(key)
-            except failures() as error:
-                note(error, self._node, first + number)
-                self._input.give_back(len(block) - number - 1)
-                raise
-            # Copies, so that a row does not keep its whole block alive.
-            leaves = [own(column[number]) for column in block.columns]
-            group.numbers.append(first + number)
-            group.leaves.append(leaves)
-            group.told = None
-            if len(group.numbers) >= group.size:
-                self._input.give_back(len(block) - number - 1)
-                self._emit(key)
-                return True
-        return False
+        groups, key_of, changed = self._groups, self._key, self._changed
+        full: int | None = None
+        number = 0
+        try:
+            # In this order: the key function is not called after the last row.
+            for leaves, value in zip(_leaves_of_rows(block), keys, strict=False):
+                key = key_of(value, block, number)
+                group = groups.get(key) or self._begin_group(key)
+                group.numbers.append(first + number)
+                group.leaves.append(leaves)
+                changed.add(key)
+                number += 1
+                if len(group.numbers) >= group.size:
+                    full = key
+                    break
+        except failures() as error:
+            note(error, self._node, first + number)
+            self._input.give_back(len(block) - number - 1)
+            raise
+        if full is None:
+            return False
+        self._input.give_back(len(block) - number)
+        self._emit(full)
+        return True
 
     def _begin_group(self, key: int) -> _Group:
         size = int(self._node.window_size_function(key))
         if size < 1:
             raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
+        self._in_state[key] = [key, []]
         return self._groups.setdefault(key, _Group(size))
 
     def _key(self, value: Any, block: Block, number: int) -> int:
@@ -186,6 +190,8 @@ class GroupByWindowStream(Stream):
 
     def _emit(self, key: int) -> None:
         self._window = (key, self._groups.pop(key))
+        del self._in_state[key]
+        self._changed.discard(key)
         self._output = self._open(*self._window)
 
     def _open(self, key: int, rows: _Group) -> Cursor:
@@ -213,7 +219,10 @@ class GroupByWindowStream(Stream):
             _, input_state = self._input_states[0]
         else:
             input_state = self._input.state()
-        groups = [[key, rows.in_state()] for key, rows in self._groups.items()]
+        for key in self._changed:
+            self._in_state[key] = [key, self._groups[key].numbers.copy()]
+        self._changed.clear()
+        groups = list(self._in_state.values())
         window = None
         if self._window is not None and self._output is not None:
             window = [self._window[0], list(self._window[1].numbers), self._output.state()]
@@ -235,6 +244,7 @@ class GroupByWindowStream(Stream):
                 found[number] = [own(column[number - met]) for column in block.columns]
         for key, numbers in groups:
             self._restore_group(self._begin_group(key), numbers, found)
+            self._changed.add(key)
         if window is not None:
             self._window = (window[0], self._restore_group(_Group(len(window[1])), window[1], found))
             self._output = self._open(*self._window)
@@ -250,6 +260,16 @@ class GroupByWindowStream(Stream):
         if self._output is not None:
             self._output.close()
         self._input.close()
+
+
+def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
+    """The leaves of each row: copies, so that a row does not keep its whole block alive."""
+    if not block.columns:
+        return repeat((), len(block))
+    rows = zip(*block.columns, strict=True)
+    if all(column.ndim == 1 and column.dtype.kind != "O" for column in block.columns):
+        return rows  # NumPy's scalars are copies
+    return (tuple(map(own, leaves)) for leaves in rows)
 
 
 @node_class
