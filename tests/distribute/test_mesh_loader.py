@@ -49,6 +49,17 @@ def test_shardings_are_given_in_four_ways(mesh: Mesh) -> None:
             assert [batch["y"].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
 
 
+def test_a_process_that_has_others_does_not_load_alone(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"not initialised, but torchrun names 2: call jax\.distributed\."
+    ):
+        ps.jax.loader(pairs(), mesh, P("data"))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    ps.jax.loader(pairs(), mesh, P("data")).close()
+
+
 def test_one_spec_stands_for_all_leaves_below_it(mesh: Mesh) -> None:
     dataset = rows(8).map(lambda row: ({"a": row, "b": row}, row)).batch(4)
     with ps.jax.loader(dataset, mesh, (P("data"), P())) as loader:

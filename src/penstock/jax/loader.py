@@ -4,15 +4,17 @@ import itertools
 from functools import cached_property
 from typing import Any
 
+import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from penstock.data.dataset import Dataset
+from penstock.distribute.cluster.finding import find_cluster
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
 from penstock.distribute.feed.dataset import DistributedDataset, ragged_row_counts
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.steps import check_spec
-from penstock.distribute.jax.processes import control_of_all_processes
+from penstock.distribute.jax.processes import check_connected, control_of_all_processes
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.jax.placement import MeshPlacement
@@ -80,7 +82,8 @@ def loader(
     Raises:
         InvalidTypeError: something that is no dataset, sharding or options.
         InvalidArgumentError: an axis that the mesh does not have; batches that the sharding does not divide, or may not
-            divide at the end of the data, without `partial_batch="pad"` or `"drop"`; a dtype that JAX lacks.
+            divide at the end of the data, without `partial_batch="pad"` or `"drop"`; a dtype that JAX lacks; a launcher
+            that names other processes, to which `jax.distributed` is not connected.
         ElementError: elements that are not batches, or an axis after the rows that is not divided evenly.
         WorkerError: the processes gave different datasets or shardings, or one of them failed.
 
@@ -109,6 +112,8 @@ def loader(
     _check_divided(inputs, partial)
     mask = NamedSharding(shardings[0].mesh, PartitionSpec(*shardings[0].spec[:1]))  # type: ignore[no-untyped-call]
     place = MeshPlacement([*shardings, mask], structure.paths(), workers.replicas_in_sync, workers.own_slices)
+    if jax.process_count() == 1:
+        check_connected(find_cluster(), f"call jax.distributed.initialize() in all of them before {_CALL}")
     control = control_of_all_processes(failure_timeout_seconds) if workers.count > 1 else None
     steps = DistributedDataset(inputs, place, options, control, f"{_CALL} (call {next(_numbers)})")
     if ragged_row_counts(steps, inputs.full_rows) and workers.replicas_in_sync > 1:

@@ -13,7 +13,7 @@ from penstock.distribute.cluster.tpu import cloud_tpu
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
-from penstock.distribute.jax.processes import open_channel
+from penstock.distribute.jax.processes import check_connected, open_channel
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.errors import InvalidArgumentError, WorkerError
 
@@ -123,11 +123,8 @@ def _cluster_to_join(
     if connected and jax.process_count() > 1 and not given:
         return None  # JAX is connected already, and knows the cluster
     cluster = find_cluster(coordinator_address, num_workers, worker_index)
-    if connected and cluster is not None and (cluster.num_workers or 1) > jax.process_count():
-        raise InvalidArgumentError(
-            f"jax.distributed was initialised for {jax.process_count()} process(es), but {cluster.source} names "
-            f"{cluster.num_workers}: leave it to the strategy, or initialise it for all of them"
-        )
+    if connected:
+        check_connected(cluster, "leave it to the strategy, or initialise it for all of them")
     return cloud_tpu(os.environ) if cluster is None and not connected else cluster
 
 

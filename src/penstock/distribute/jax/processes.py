@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.hub import Hub
+from penstock.errors import InvalidArgumentError
 from penstock.runtime.at_exit import end_before_libraries
 
 _MESSAGE_BYTES = 512
@@ -24,6 +25,21 @@ def control_of_all_processes(failure_timeout_seconds: float) -> Control:
         if not _shared or _shared[0].closed:
             _shared[:] = [open_channel(None, jax.process_index(), jax.process_count(), failure_timeout_seconds)]
         return _shared[0]
+
+
+def check_connected(cluster: Cluster | None, advice: str) -> None:
+    """Check that JAX is connected to all processes of the cluster that a launcher names.
+
+    Raises:
+        InvalidArgumentError: there are others that JAX does not know of, and this process would be alone.
+    """
+    known = jax.process_count()
+    if cluster is None or (cluster.num_workers or 1) <= known:
+        return
+    state = f"initialised for {known} process(es)" if jax.distributed.is_initialized() else "not initialised"
+    raise InvalidArgumentError(
+        f"jax.distributed was {state}, but {cluster.source} names {cluster.num_workers}: {advice}"
+    )
 
 
 def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_timeout_seconds: float) -> Control:
