@@ -106,8 +106,8 @@ def test_one_certificate_with_one_name_serves_machines_that_it_does_not_know(tmp
 
 
 def test_actors_that_cannot_be_placed_are_said() -> None:
-    with pytest.raises(ps.ServiceError, match=r"Ray has not started the data workers .* needs {'num_cpus': 64}"):
-        ps.ray.service(1, worker_options={"num_cpus": 64}, start_timeout_seconds=3)
+    with pytest.raises(ps.ServiceError, match=r"Ray has not started the data workers .* each needs {'num_cpus': 64}"):
+        ps.ray.service(1, worker_options={"num_cpus": 64}, start_timeout_seconds=8)
 
 
 def test_a_name_that_no_service_has_is_said() -> None:

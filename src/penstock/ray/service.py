@@ -108,9 +108,10 @@ class RayService:
             ray.get([actor.process.remote() for actor in actors], timeout=seconds)
         except GetTimeoutError as error:
             left = ray.available_resources()  # type: ignore[no-untyped-call]
+            needs = "it needs no CPU" if actors == [self._dispatcher] else f"each needs {self._options}"
             raise ServiceError(
-                f"Ray has not started the {what} of {self.target} within {seconds:.0f} s: each data worker needs "
-                f"{self._options}, and the cluster has {left} left"
+                f"Ray has not started the {what} of {self.target} within {seconds:.0f} s: {needs}, and the cluster has "
+                f"{left} left"
             ) from error
         except RayError as error:
             raise ServiceError(f"the {what} of {self.target} could not start: {error}") from error
