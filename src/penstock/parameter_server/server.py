@@ -55,14 +55,10 @@ class Server:
         while True:
             try:
                 for key, _ in self._selector.select():
-                    # A commit that was answered before, in this round, may have discarded the line or read all of it.
-                    line, process = key.data
-                    if (process < 0 or process in self._workers) and line.has_arrived():
-                        self._hear(line, process)
+                    self._hear(*key.data)
                 while more := [(line, process) for line, process in self._lines() if line.has_more()]:
                     for line, process in more:
-                        if process < 0 or process in self._workers:
-                            self._hear(line, process)
+                        self._hear(line, process)
             except _CoordinatorEnded:
                 return
 
@@ -71,6 +67,9 @@ class Server:
 
     def _hear(self, line: ProcessLine, process: int) -> None:
         """Answer one frame of a line, or note its end."""
+        # A commit that was answered before, in this round, may have discarded the line or read all of it.
+        if not (process < 0 or process in self._workers) or not line.has_arrived():
+            return
         try:
             message = line.receive_one()
             if message is not None:
