@@ -85,7 +85,7 @@ def scenario(workers: Callable[..., Ended]) -> Callable[..., Ended]:
         key = name, count, devices
         if key not in ended:
             ended[key] = workers(name, workers=count, devices=devices, given=given)
-        assert (ended[key].errors, ended[key].statuses) == ("", [0] * count)
+        assert (ended[key].errors, ended[key].statuses) == ("", [0] * count), ended[key].errors
         return ended[key]
 
     return run

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.distribute.feed.dataset import agreed_part
+
 pytestmark = pytest.mark.slow
 
 SECONDS = 80
@@ -77,9 +79,17 @@ def test_processes_that_disagree_are_told(scenario) -> None:
         assert "load_state_dict got another state on process 1 than on process 0" in told["state"]
 
 
+def test_states_of_one_step_that_differ_in_form_are_the_same_state(scenario) -> None:
+    """How far a filter had read its input, and how much of that was left, differs between processes."""
+    epoch, after = alike(scenario("meshes", count=2, devices=4), "forms")
+    assert after == [epoch[2:], epoch[2:]]
+    assert len(epoch) == 4
+
+
 @pytest.mark.parametrize(("taken", "given"), [((1, 8), (2, 4)), ((2, 4), (1, 8))], ids=["1x8-2x4", "2x4-1x8"])
 def test_a_state_fits_another_mesh_and_another_number_of_processes(scenario, workers, taken, given) -> None:
-    before = alike(scenario("meshes", count=taken[0], devices=taken[1]), "states")
+    before, *others = scenario("meshes", count=taken[0], devices=taken[1]).of("states")
+    assert all(_agreed(other) == _agreed(before) for other in others)
     after = workers("meshes", "restored", workers=given[0], devices=given[1], given=before)
     assert (after.errors, after.statuses) == ("", [0] * given[0])
     for name, found in alike(after, "restored").items():
@@ -87,6 +97,10 @@ def test_a_state_fits_another_mesh_and_another_number_of_processes(scenario, wor
         assert sorted(chain(*whole)) == sorted(chain(*following))
         assert (whole == following) == (name == "files")
         assert [_rows(steps) for steps in found] == [whole, whole[2:], following, whole[2:]]
+
+
+def _agreed(seen: dict[str, Any]) -> dict[str, Any]:
+    return {name: {**told, "states": [agreed_part(state) for state in told["states"]]} for name, told in seen.items()}
 
 
 def _rows(steps: Any) -> list[list[int]]:

@@ -15,9 +15,12 @@ from penstock.distribute.feed.dataset import (
     SETUP_SECONDS,
     DistributedDataset,
     DistributedIterator,
+    agreed_part,
     inputs_of,
+    load_state_of_loader,
     load_states_of_workers,
     may_be_empty,
+    state_of_loader,
 )
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
@@ -191,8 +194,9 @@ class Loader:
             ClosedError: the loader was closed.
             WorkerError: another rank failed, or did not call this.
         """
-        state = self._current().state_dict()
-        if inputs_of(self._steps).has_own_data and _WORKERS not in state:
+        if not inputs_of(self._steps).has_own_data:
+            state = state_of_loader(self._current())
+        elif _WORKERS not in (state := self._current().state_dict()):
             state = {_WORKERS: self._states_of_workers(state)}
         if self._ended:
             state[_ENDED] = True
@@ -248,7 +252,7 @@ class Loader:
     def _restore(self, iterator: DistributedIterator, position: dict[str, Any]) -> None:
         states: list[Any] = position.get(_WORKERS, [])
         if not states and not inputs_of(self._steps).has_own_data:
-            iterator.load_state_dict(position)
+            load_state_of_loader(iterator, position)
         elif self._ranks.count == 1 or inputs_of(self._steps).has_own_data:
             load_states_of_workers(iterator, states or [position])
         else:
@@ -262,7 +266,7 @@ class Loader:
         if self._control is None:
             return
         topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
-        states = self._control.gather(topic, text, str, timeout=SETUP_SECONDS)
+        states = self._control.gather(topic, json.dumps(agreed_part(json.loads(text))), str, timeout=SETUP_SECONDS)
         for rank, other in enumerate(states):
             if other != states[0]:
                 raise WorkerError(

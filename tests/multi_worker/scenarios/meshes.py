@@ -151,6 +151,21 @@ def _resumable() -> dict[str, ps.Dataset]:
     }
 
 
+def forms(_: None) -> Any:
+    """An epoch, and what follows two forms of a position in it, of which each process loads one and then the other."""
+    if jax.process_count() == 1:
+        return None
+    with ps.jax.loader(_resumable()["stream"], _mesh(), P(("data", "fsdp")), input_options=PAD) as loader:
+        epoch = _epoch(loader)
+        state = loader.state_dict()
+        positions = [[[[15, 0, 15], 8, 16], 0, 2], [[[28, 0, 28], 0, 16], 0, 2]]
+        after = []
+        for turned in (positions, positions[::-1]):
+            loader.load_state_dict({**state, "epoch": 0, "steps_taken": 2, "position": turned[jax.process_index()]})
+            after.append(_epoch(loader))
+    return epoch, after
+
+
 def restored(_: None) -> Any:
     """What follows those states on another mesh."""
     given = Path("given.json")

@@ -377,6 +377,7 @@ class DistributedIterator(Iterator[Any]):
         self._position = self._source.position()
         self._handed_out: list[Outcome] | None = None  # since `_returning_unused` began
         self._unused: deque[Outcome] = deque()  # steps to hand out again, because the caller did not use them
+        self._taken: int | None = 0  # steps handed out in this epoch; None after a state that does not say it
         self._ended = False
         self._closed = False
         self._process = os.getpid()
@@ -450,6 +451,8 @@ class DistributedIterator(Iterator[Any]):
         if isinstance(outcome, Step):
             if self._control is not None:
                 self._control.check_step(self._feed.topic, outcome.number)
+            if self._taken is not None:
+                self._taken += 1
             return outcome.value
         if isinstance(outcome, StepFailure):
             self._end_together(outcome)
@@ -464,12 +467,13 @@ class DistributedIterator(Iterator[Any]):
     @contextmanager
     def _returning_unused(self) -> Iterator[None]:
         """A context after which steps that were handed out and not used come again, if it ends in a `RowsVaryError`."""
-        before, self._handed_out = self._position, []
+        before, taken, self._handed_out = self._position, self._taken, []
         try:
             yield
         except RowsVaryError as error:
             used, unused = self._handed_out[: error.begun], self._handed_out[error.begun :]
             self._position = used[-1].position if used else before
+            self._taken = None if taken is None else taken + len(used)
             self._unused.extendleft(reversed(unused))
             self._ended = False
             raise
@@ -532,6 +536,7 @@ class DistributedIterator(Iterator[Any]):
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         self._stop()
         self._unused.clear()
+        self._taken = None
         before = self._source.state_at(self._position)
         try:
             self._position = self._source.restore(state)
@@ -594,6 +599,34 @@ class DistributedIterator(Iterator[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def state_of_loader(iterator: DistributedIterator) -> dict[str, Any]:
+    """The state of an iterator with, where it is known, the number of steps that it has handed out in its epoch."""
+    return iterator.state_dict() | ({} if iterator._taken is None else {"steps_taken": iterator._taken})
+
+
+def load_state_of_loader(iterator: DistributedIterator, state: Any) -> None:
+    """Let an iterator continue after a state of `state_of_loader`, or a plain one."""
+    own = {key: value for key, value in state.items() if key != "steps_taken"} if isinstance(state, dict) else state
+    iterator.load_state_dict(own)
+    iterator._taken = state.get("steps_taken")
+
+
+def agreed_part(state: Any) -> Any:
+    """What the states of all processes after one step have in common.
+
+    Positions may differ in form: how far a filter's input was read when a step was full depends on what was asked for
+    ahead. The number of steps says the same where it is known, as in all states that have data of single workers.
+    """
+    known = isinstance(state, dict) and not {"steps_taken", "step", "workers"}.isdisjoint(state)
+    return _without_positions(state) if known else state
+
+
+def _without_positions(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _without_positions(value) for key, value in state.items() if key != "position"}
+    return [_without_positions(one) for one in state] if isinstance(state, list) else state
 
 
 def load_states_of_workers(iterator: DistributedIterator, states: list[dict[str, Any]]) -> None:

@@ -7,7 +7,13 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from penstock.distribute.control.channel import Control
-from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
+from penstock.distribute.feed.dataset import (
+    DistributedDataset,
+    DistributedIterator,
+    agreed_part,
+    load_state_of_loader,
+    state_of_loader,
+)
 from penstock.errors import ClosedError, InvalidTypeError, WorkerError
 
 _WORKERS = "workers"
@@ -64,17 +70,20 @@ class StepLoader:
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data; after the end of an epoch, the next one's begin.
 
-        It is the same on every process, whatever was read ahead. Processes that read files of their own
-        (AutoShardPolicy.FILE) exchange their positions, so that all of them must call this after the same step.
+        It stands for the same position on every process, whatever was read ahead. Processes that read files of their
+        own (AutoShardPolicy.FILE) exchange their positions, so that all of them must call this after the same step.
 
         Raises:
             WorkerError: another process failed, or took a state after another step.
             ClosedError: the loader was closed.
         """
         current = self._current
-        state = (current if current is not None and not current._ended else self._begun()).state_dict()
+        iterator = current if current is not None and not current._ended else self._begun()
         inputs, control = self._steps._inputs, self._control
-        if control is None or not inputs.has_own_data or _WORKERS in state:
+        if not inputs.has_own_data:
+            return state_of_loader(iterator)
+        state = iterator.state_dict()
+        if control is None or _WORKERS in state:
             return state
         said = control.gather(
             f"{self._name}(...).state_dict",
@@ -104,7 +113,7 @@ class StepLoader:
             self._check_same(self._control, state)
         states = state.get(_WORKERS, []) if isinstance(state, dict) else []
         if not states and not self._steps._inputs.has_own_data:
-            begun.load_state_dict(state)
+            load_state_of_loader(begun, state)
         else:
             self._join(begun, states or [state])
         if self._current is not None:
@@ -122,7 +131,10 @@ class StepLoader:
     def _check_same(self, control: Control, state: Any) -> None:
         """Refuse states that differ between processes."""
         digests = control.gather(
-            f"{self._name}(...).load_state_dict", _digest(state), str, timeout=control.failure_timeout_seconds
+            f"{self._name}(...).load_state_dict",
+            _digest(agreed_part(state)),
+            str,
+            timeout=control.failure_timeout_seconds,
         )
         if len(set(digests)) > 1:
             other = next(number for number, digest in enumerate(digests) if digest != digests[0])
