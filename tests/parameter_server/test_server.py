@@ -35,4 +35,5 @@ def test_a_server_answers_after_commits_that_arrive_at_once() -> None:
     for end in (control, reader, worker):
         end.close()
     thread.join()
+    assert its_control.fileno() == its_reader.fileno() == -1
     arena.close()

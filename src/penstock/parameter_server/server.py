@@ -50,17 +50,21 @@ class Server:
         self._selector.register(reader, selectors.EVENT_READ, (reader, -1))
 
     def run(self) -> None:
-        """Answer until the coordinator's line ends."""
-        self._control.send(Ready())
-        while True:
-            try:
+        """Answer until the coordinator's line ends; then close all lines."""
+        try:
+            self._control.send(Ready())
+            while True:
                 for key, _ in self._selector.select():
                     self._hear(*key.data)
                 while more := [(line, process) for line, process in self._lines() if line.has_more()]:
                     for line, process in more:
                         self._hear(line, process)
-            except _CoordinatorEnded:
-                return
+        except _CoordinatorEnded:
+            return
+        finally:
+            self._selector.close()
+            for line, _ in self._lines():
+                line.close()
 
     def _lines(self) -> list[tuple[ProcessLine, int]]:
         return [(self._control, -1), (self._reader, -1), *((line, process) for process, line in self._workers.items())]
