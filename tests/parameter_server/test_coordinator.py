@@ -14,6 +14,7 @@ import optax
 import pytest
 
 import penstock as ps
+from penstock.parameter_server import worker as program
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,17 @@ def coordinator() -> Iterator[ps.ClusterCoordinator]:
 def counter(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
     """Variables on both servers, of which each push of ones adds one to all."""
     return coordinator.strategy.create_variables({"w": np.zeros((3, 2), np.float32), "b": 0.0}, optax.sgd(-1.0))
+
+
+def both_work(coordinator: ps.ClusterCoordinator, directory: Path) -> None:
+    """Return when both workers have started."""
+
+    def meet(number):
+        (directory / f"worker {number}").touch()
+        while len(list(directory.glob("worker *"))) < 2:
+            time.sleep(0.001)
+
+    coordinator.fetch([coordinator.schedule(meet, args=(number,)) for number in range(2)])
 
 
 def test_pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator) -> None:
@@ -165,10 +177,41 @@ def test_one_epoch_of_a_data_service_is_visited_once_by_all_workers(coordinator)
             values = [coordinator.schedule(step, args=(iterator,)) for _ in range(20)]
             values[5].fetch()
             os.kill(coordinator.worker_processes[0], signal.SIGKILL)
-            while not variables.read().all():
-                coordinator.schedule(step, args=(iterator,)).fetch()
+            while not variables.read().all():  # each worker may wait for what the other one has
+                coordinator.fetch([coordinator.schedule(step, args=(iterator,)) for _ in range(2)])
             coordinator.join()
             assert variables.read().tolist() == [1.0] * rows
+
+
+@pytest.mark.slow
+def test_a_worker_lost_in_its_first_function_leaves_its_rows_to_the_next_one(coordinator, tmp_path: Path) -> None:
+    died = tmp_path / "died"
+
+    def step(rows):
+        read = next(rows, None)
+        if not died.exists():
+            died.touch()
+            # The data service knows by then that this reader has had its row, and the coordinator does not.
+            program.Finished = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        return read
+
+    with ps.service.DispatchServer(ps.service.DispatcherConfig()) as dispatcher:
+        config = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        with ps.service.WorkerServer(config):
+            job = ps.service.distribute("distributed_epoch", dispatcher.target, job_name="rows")
+            iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(8).apply(job)))
+            read = [coordinator.schedule(step, args=(iterator,)).fetch()]
+            both_work(coordinator, tmp_path)
+            for _ in range(9):
+                read += coordinator.fetch([coordinator.schedule(step, args=(iterator,)) for _ in range(2)])
+            coordinator.join()
+    assert sorted(row for row in read if row is not None) == list(range(8))
+
+
+def test_functions_that_are_scheduled_one_by_one_go_to_all_workers_in_turn(coordinator, tmp_path: Path) -> None:
+    both_work(coordinator, tmp_path)
+    first, second, third, fourth = [coordinator.schedule(os.getpid).fetch() for _ in range(4)]
+    assert first == third != second == fourth
 
 
 @pytest.mark.long
@@ -242,6 +285,7 @@ def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tm
     coordinator.strategy.stop()
 
     coordinator, variables = start()
+    coordinator.schedule(os.getpid).fetch()  # its worker has started, and opens the iterator when it is made
     ps.Checkpoint(coordinator=coordinator).restore(path)
     assert variables.read().tolist() == [2.5, 2.5]
     iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(100)))

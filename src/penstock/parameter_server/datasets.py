@@ -114,8 +114,8 @@ class PerWorkerIterator:
         return next(_opened[self._number])
 
 
-def open_iterator(number: int, dataset: bytes, position: bytes, context: InputContext) -> None:
-    """Open an iterator on this worker.
+def open_iterator(number: int, dataset: bytes, position: bytes, context: InputContext) -> Any:
+    """Open an iterator on this worker, and return its state.
 
     Raises:
         InvalidTypeError: the function has returned something else than a dataset.
@@ -123,7 +123,9 @@ def open_iterator(number: int, dataset: bytes, position: bytes, context: InputCo
     iterator = iter(dataset_of_worker(loads(dataset), context))
     if position:
         iterator.load_state_dict(loads(position))
+    state = iterator.state_dict()
     _opened[number] = iterator
+    return state
 
 
 def positions() -> dict[int, Any]:

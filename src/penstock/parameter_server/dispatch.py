@@ -30,6 +30,7 @@ from penstock.parameter_server.messages import (
     Discard,
     Finished,
     Message,
+    Opened,
     OpenIterator,
     Ready,
     RunClosure,
@@ -126,6 +127,8 @@ class Dispatch:
         self.iterators: dict[int, bytes] = {}
         self.positions: dict[tuple[int, int], bytes] = {}
         self._unannounced: list[int] = []
+        # Workers take turns, so that a program that schedules one function at a time reads all of their datasets.
+        self._idle: deque[_Worker] = deque()
         self._snapshots: list[Future[Any]] = []
         self._pending_snapshots: deque[tuple[Future[Any], dict[tuple[int, int], bytes], list[Any]]] = deque()
         self._finished: deque[_Commitment] = deque()
@@ -222,22 +225,28 @@ class Dispatch:
         for number in self._unannounced:
             for worker in self._workers:
                 if worker.ready:
-                    self._tell(worker, OpenIterator(number, self.iterators[number]))
+                    self._open_iterator(worker, number)
         self._unannounced.clear()
 
+    def _open_iterator(self, worker: _Worker, number: int) -> None:
+        position = self.positions.get((worker.index, number), b"")
+        self._tell(worker, OpenIterator(number, self.iterators[number], position))
+
     def _give_out(self) -> None:
-        for worker in self._workers:
-            if worker.ready and worker.closure is None and self.queue:
-                closure = worker.closure = self.queue.popleft()
-                closure.runs += 1
-                self.running += 1
-                worker.since = time.monotonic()
-                if closure.function not in worker.functions:
-                    worker.functions.add(closure.function)
-                    self._tell(worker, Define(closure.function, closure.content))
-                self._tell(worker, RunClosure(closure.number, closure.function, closure.arguments))
-                if len(self.queue) == MOST_QUEUED - 1:
-                    self.changed.notify_all()
+        while self.queue and self._idle:
+            worker = self._idle.popleft()
+            if worker.lost:
+                continue
+            closure = worker.closure = self.queue.popleft()
+            closure.runs += 1
+            self.running += 1
+            worker.since = time.monotonic()
+            if closure.function not in worker.functions:
+                worker.functions.add(closure.function)
+                self._tell(worker, Define(closure.function, closure.content))
+            self._tell(worker, RunClosure(closure.number, closure.function, closure.arguments))
+            if len(self.queue) == MOST_QUEUED - 1:
+                self.changed.notify_all()
 
     def _tell(self, worker: _Worker, message: Message) -> None:
         with suppress(OSError):  # it has ended, which the end of its line reports
@@ -254,6 +263,9 @@ class Dispatch:
                 self._start_again(worker)
         elif isinstance(message, Ready):
             self._open_iterators(worker)
+        elif isinstance(message, Opened):
+            with self.changed:
+                self.positions[worker.index, message.iterator] = message.position
         else:
             assert isinstance(message, Finished)
             self._finish(worker, message)
@@ -262,10 +274,10 @@ class Dispatch:
         """Have a new process open every iterator, where the one before it was."""
         with self.changed:
             worker.ready = True
-            for number, dataset in self.iterators.items():
+            self._idle.append(worker)
+            for number in self.iterators:
                 if number not in self._unannounced:
-                    position = self.positions.get((worker.index, number), b"")
-                    self._tell(worker, OpenIterator(number, dataset, position))
+                    self._open_iterator(worker, number)
 
     def _finish(self, worker: _Worker, message: Finished) -> None:
         with self.changed:
@@ -299,6 +311,8 @@ class Dispatch:
         worker.closure, worker.finished = None, False
         if worker.lost:
             self._start_again(worker)
+        else:
+            self._idle.append(worker)
 
     def _send(self, server: int, message: Message, lines: tuple[socket.socket, ...] = ()) -> None:
         try:

@@ -148,6 +148,13 @@ class OpenIterator(msgspec.Struct, frozen=True, tag="open"):
     position: bytes = b""
 
 
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """From a worker: it has opened an iterator that had no position; this is its first one."""
+
+    iterator: int
+    position: bytes
+
+
 class RunClosure(msgspec.Struct, frozen=True, tag="run"):
     """To a worker: run a closure. `arguments` is the pickle of its args and kwargs."""
 
@@ -194,6 +201,7 @@ Message = (
     | Define
     | OpenIterator
     | RunClosure
+    | Opened
     | Finished
     | Ready
 )

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
 from penstock.parameter_server.datasets import enter_pipeline, open_iterator, positions
 from penstock.parameter_server.line import Array, ProcessLine
-from penstock.parameter_server.messages import Define, Finished, OpenIterator, Push, Ready, RunClosure, Stage
+from penstock.parameter_server.messages import Define, Finished, Opened, OpenIterator, Push, Ready, RunClosure, Stage
 from penstock.parameter_server.variables import ServerLines, enter
 from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
@@ -47,9 +47,19 @@ class WorkerProgram:
                 self._functions[message.function] = message.content
             elif isinstance(message, OpenIterator):
                 try:
-                    open_iterator(message.iterator, message.dataset, message.position, self._context)
+                    self._open_iterator(message)
                 except Exception as error:  # the next closure raises it
                     self._unopened = error
+
+    def _open_iterator(self, message: OpenIterator) -> None:
+        """Open an iterator, and let the coordinator know where it begins.
+
+        If this worker is lost in its first closure, the next one is then the same reader of a data service, which gives
+        it back what this one has read.
+        """
+        state = open_iterator(message.iterator, message.dataset, message.position, self._context)
+        if not message.position:
+            self._coordinator.send(Opened(message.iterator, dumps("the position of an iterator", state)))
 
     def _finished(self, run: RunClosure) -> Finished:
         self._pushed.clear()
