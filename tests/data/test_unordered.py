@@ -102,6 +102,20 @@ def test_random_numbers_belong_to_the_element_in_any_order():
     assert sorted((int(x), int(r)) for x, r in relaxed) == [(int(x), int(r)) for x, r in ordered]
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_random_numbers_after_a_row_that_failed_are_those_of_a_serial_map(deterministic):
+    rows = ps.Dataset.range(6).filter(lambda x: True).map(lambda x: x if x != 2 else int("two"))
+
+    def drawn(calls):
+        noise = rows.map(
+            lambda x, rng: rng.integers(1 << 40), seed=1, num_parallel_calls=calls, deterministic=deterministic
+        )
+        return sorted(read_past_errors(noise, ValueError)[0])
+
+    assert len(drawn(None)) == 5
+    assert drawn(2) == drawn(ps.AUTOTUNE) == drawn(None)
+
+
 def test_a_map_that_asks_for_order_keeps_it_under_relaxed_options():
     dataset = ps.Dataset.range(30).map(lambda x: x, num_parallel_calls=4, deterministic=True)
     assert [int(x) for x in dataset.with_options(ps.Options(deterministic=False))] == list(range(30))

@@ -44,17 +44,13 @@ class _CalledPiece:
     Attributes:
         input_state: the state of the input before them.
         number: how many rows and failures the input had given before them.
-        position: of the first row.
         rows: the rows; None for a failure or the end.
         skips: what was left out before them, and where they were read.
     """
 
-    def __init__(
-        self, input_state: State, number: int, position: int, rows: Block | None, skips: list[Noticed]
-    ) -> None:
+    def __init__(self, input_state: State, number: int, rows: Block | None, skips: list[Noticed]) -> None:
         self.input_state = input_state
         self.number = number
-        self.position = position
         self.rows = rows
         self.skips = skips
         self.pending: Pending | None = None
@@ -82,7 +78,6 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         self._work = work
         self._skips = skips
         self._pieces: deque[_CalledPiece] = deque()
-        self._position = work.first
         self._room = Room()
         self._room.meet(work.callers)
         self._most_rows = 1 << 40
@@ -136,7 +131,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         assert piece.rows is not None
         state, passed, met = piece.input_state
         left = piece.rows.slice(rows, len(piece.rows))
-        return _CalledPiece([state, passed + rows, met + rows], piece.number + rows, piece.position + rows, left, [])
+        return _CalledPiece([state, passed + rows, met + rows], piece.number + rows, left, [])
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
@@ -173,14 +168,13 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
             rows = next(self._pulled(need, allow))
         except failures() as raised:
             error = to_keep(raised)
-        piece = _CalledPiece(input_state, number, self._position, rows, self._skips.taken())
+        piece = _CalledPiece(input_state, number, rows, self._skips.taken())
         piece.error = error
         self._add(piece)
 
     def _add(self, piece: _CalledPiece) -> None:
         """Have the calls made for rows that were read, or note what came in place of rows."""
         if piece.rows is not None:
-            self._position += len(piece.rows)
             self._begin(piece)
         elif piece.error is None:
             self._ended = True
@@ -194,7 +188,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _begin(self, piece: _CalledPiece) -> None:
         assert piece.rows is not None
-        piece.pending = self._work.start(piece.rows, piece.position)
+        piece.pending = self._work.start(piece.rows, self._work.first + piece.number)
 
     @abstractmethod
     def _next_done(self) -> _CalledPiece | None:
@@ -242,15 +236,14 @@ class CallsInOrder(_CallsStream):
             self._add(self._piece_of_last(rows, count, skips))
             return super()._make(need, allow)
         output: Block | None
-        output, failure = self._work.start(rows, self._position).outcome()
+        output, failure = self._work.start(rows, self._work.first + self._input.met - count).outcome()
         if failure is not None:
             self._failure, self._failed = failure.error, self._rest(self._piece_of_last(rows, count, []), failure.row)
-        self._position += count
         return output
 
     def _piece_of_last(self, rows: Block | None, count: int, skips: list[Noticed]) -> _CalledPiece:
         """The `count` rows that were pulled last."""
-        return _CalledPiece(self._input.state_before(count), self._input.met - count, self._position, rows, skips)
+        return _CalledPiece(self._input.state_before(count), self._input.met - count, rows, skips)
 
     def _next_done(self) -> _CalledPiece | None:
         return self._pieces[0] if self._pieces and self._pieces[0].done else None
@@ -259,10 +252,6 @@ class CallsInOrder(_CallsStream):
         if self._failed is not None:
             return self._failed.input_state
         return self._pieces[0].input_state if self._pieces else self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)
-        self._position = self._work.first + self._input.met
 
 
 class CallsInAnyOrder(_CallsStream):
@@ -323,14 +312,11 @@ class CallsInAnyOrder(_CallsStream):
         open_pieces = kept + [(piece, 0, 1 if piece.rows is None else len(piece.rows)) for piece in self._pieces]
         first = min((piece for piece, _, _ in open_pieces), key=lambda piece: piece.number, default=None)
         input_state = self._input.state() if first is None else first.input_state
-        elements = sorted(
-            [piece.number + passed, piece.position + passed, rows] for piece, passed, rows in open_pieces if rows
-        )
-        return [input_state, self._input.known, self._position, elements]
+        elements = sorted([piece.number + passed, rows] for piece, passed, rows in open_pieces if rows)
+        return [input_state, self._input.known, elements]
 
     def restore(self, state: State) -> None:
-        input_state, known, self._position, elements = state
-        wanted = [[number, position, *(count or [1])] for number, position, *count in elements]
+        input_state, known, elements = state
         self._input.restore_at(input_state, known)
         found: list[_CalledPiece] = []
         while self._input.repeating:
@@ -338,14 +324,14 @@ class CallsInAnyOrder(_CallsStream):
             rows = self._input.repeat()
             if rows is None:
                 continue
-            for first, position, count in wanted:
+            for first, count in elements:
                 start, stop = max(first, number), min(first + count, number + len(rows))
                 if start < stop:
-                    whole = _CalledPiece(input_state, number, position - first + number, rows, [])
+                    whole = _CalledPiece(input_state, number, rows, [])
                     piece = self._rest(whole, start - number)
                     assert piece.rows is not None
                     piece.rows = piece.rows.slice(0, stop - start)
                     found.append(piece)
-        for piece in sorted(found, key=lambda piece: piece.position):
+        for piece in sorted(found, key=lambda piece: piece.number):
             self._begin(piece)
             self._pieces.append(piece)
