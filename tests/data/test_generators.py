@@ -64,6 +64,72 @@ def test_elements_are_the_same_alone_and_in_blocks(values: list[Any]) -> None:
     assert [type(value) for value in alone] == [type(value) for value in blocks]
 
 
+CALLS = pytest.mark.parametrize("calls", [None, ps.AUTOTUNE])
+
+
+@CALLS
+@pytest.mark.parametrize("values", SEQUENCES.values(), ids=SEQUENCES)
+def test_results_are_the_same_alone_and_in_blocks(values: list[Any], calls: int | None) -> None:
+    def mapped(function: Any) -> list[str]:
+        results = generated(values).map(function, num_parallel_calls=calls)
+        in_blocks = [row for block in blocks_of(iter(results)) for row in block.rows()]
+        assert list(map(described, results)) == list(map(described, in_blocks))
+        return list(map(described, results))
+
+    assert mapped(lambda *row: row if len(row) > 1 else row[0]) == list(map(described, generated(values)))
+    assert len(mapped(lambda *row: {"row": row, "drawn": 1})) == len(values)
+
+
+@CALLS
+@pytest.mark.parametrize("taken", [0, 1, 2, 5, 8])
+def test_maps_of_a_generator_resume_and_fail_at_the_element_where_they_would_in_blocks(
+    taken: int, calls: int | None
+) -> None:
+    def fails(x: Any) -> Any:
+        return next(iter(())) if x == 3 else 12 // int(x - 5)
+
+    def noise(x: Any, generator: np.random.Generator) -> int:
+        return int(x) + generator.integers(1 << 40)
+
+    def tried(iterator: Iterator[Any]) -> Any:
+        try:
+            return next(iterator)
+        except (ps.InvalidTypeError, ZeroDivisionError) as error:
+            return [type(error), *error.__notes__]
+
+    def noisy(rows: ps.Dataset) -> ps.Dataset:
+        return rows.map(fails, num_parallel_calls=calls).map(noise, seed=1, num_parallel_calls=calls)
+
+    iterator, by_index = iter(noisy(generated(list(range(9))))), iter(noisy(ps.Dataset.range(9).skip(0)))
+    expected = [tried(by_index) for _ in range(9)]
+    given = [tried(iterator) for _ in range(taken)]
+    state = iterator.state_dict()
+    resumed = iter(noisy(generated(list(range(9)))))
+    resumed.load_state_dict(state)
+    assert (
+        expected
+        == given + [tried(iterator) for _ in range(taken, 9)]
+        == given + [tried(resumed) for _ in range(taken, 9)]
+    )
+    assert next(iterator, None) is next(resumed, None) is None
+
+
+@CALLS
+def test_a_map_of_a_generator_runs_it_no_further_than_the_element_that_is_asked_for(calls: int | None) -> None:
+    done: list[str] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(3):
+            done.append(f"read {number}")
+            yield number
+
+    rows = iter(
+        ps.Dataset.from_generator(numbers).map(lambda x: done.append(f"called {x}") or x, num_parallel_calls=calls)
+    )
+    assert [int(next(rows)) for _ in range(2)] == [0, 1]
+    assert done == ["read 0", "called 0", "read 1", "called 1"]
+
+
 @pytest.mark.parametrize("signature", [None, ps.TensorSpec((2,), "int64")])
 def test_a_buffer_that_is_yielded_again_and_again_is_copied(signature: Any) -> None:
     def count() -> Iterator[Any]:

@@ -1,13 +1,15 @@
-"""Large results of a function, given one by one as it returns them.
+"""Results of a function given one by one as it returns them: large ones, and those of rows that come one by one.
 
 Where the consumer takes elements, a block of large arrays costs two copies of each byte: into the block, and out of a
-cache that it does not fit into. So the function is called for each element when that is asked for.
+cache that it does not fit into. A block of one number costs twenty times what the number does. So the function is
+called for each element when that is asked for.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, Final
 
 from penstock.data.block import Block
@@ -15,7 +17,7 @@ from penstock.data.collecting import Collector, Unlike
 from penstock.data.functions.apply import note
 from penstock.data.functions.at_once import takes_blocks
 from penstock.data.functions.layout import Layout
-from penstock.data.functions.output import Results, first_result
+from penstock.data.functions.output import Results, first_result, no_result
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run
@@ -29,6 +31,89 @@ _LARGE_BYTES: Final = 1024
 """From this size on, copying an array costs more than giving an element alone."""
 
 
+class AloneResults:
+    """Makes an element of each result of a function, without a block.
+
+    Attributes:
+        alone: the element of a result; raises `Unlike` if `looked_at` must make it.
+    """
+
+    def __init__(self, node: OneInput, run: Run) -> None:
+        self._node: Any = node
+        self._run = run
+        self._collector: Collector | None = None
+        self.alone: Callable[[Any], Any] = _unlike
+
+    @property
+    def large(self) -> bool | None:
+        """Whether results are so large that they should come alone; None if they cannot, or nobody knows them yet."""
+        function, layout = self._node.function, self._run.known(self._node)
+        if takes_blocks(function) or hasattr(function, "_call_in_place") or self._run.live:
+            return None
+        if layout is None:  # the first result shows what all are like
+            return None
+        sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True))
+        return max(sizes, default=0) >= _LARGE_BYTES
+
+    def looked_at(self, value: Any) -> Any:
+        """A result that is not like the one before, as an element."""
+        if self._collector is None:
+            promise: Promise | None = self._node.promise
+            specs = None if promise is None else promise.leaves
+            leaves, structure = self._checked(value), self._run.known(self._node).structure
+            self._collector = Collector(value, leaves, structure, specs, self._checked)
+            self.alone = self._collector.alone
+            with suppress(Unlike):
+                return self.alone(value)
+        return self._collector.checked_alone(value)
+
+    def _checked(self, value: Any) -> list[Any]:
+        """The leaves of a result, which must be of the kind of all others and as promised."""
+        promise: Promise | None = self._node.promise
+        kept = value if promise is None else promise.kept(value)
+        self._run.known(self._node).check(Layout.of(kept))
+        return [as_leaf(leaf) for leaf in flatten(kept)[0]]
+
+    def of_rows(
+        self, calls: Iterator[Callable[[Any], Any]], rows: Iterator[Any], input: Cursor, first: int, cursor: Cursor
+    ) -> Iterator[Any]:
+        """The elements made of rows that come one by one: see `Stream.elements`.
+
+        Args:
+            calls: what to call for each row. They may end before the rows do, but not before the first.
+            input: counts the rows.
+            first: the position of its first row.
+        """
+        calling = given = False
+        alone = self.alone
+        try:
+            for call, row in zip(calls, rows, strict=False):  # in this order: no row is read without a call for it
+                calling = True
+                value = call(row)
+                try:
+                    element = alone(value)
+                except Unlike:
+                    element = self.looked_at(value)
+                    alone = self.alone
+                calling = False
+                cursor.met += 1
+                given = True
+                yield element
+                given = False
+                row = value = element = None  # the function may use their memory again
+        except failures() as error:
+            if given:  # the consumer wants no more
+                raise
+            cursor.met += 1
+            if not calling:
+                raise
+            stopped = no_result() if isinstance(error, StopIteration) else None
+            note(stopped or error, self._node, first + input.met - 1)
+            if stopped is not None:
+                raise stopped from None
+            raise
+
+
 class ResultsAlone(FunctionStream):
     """One pass of an operator that gives a function's results, each for one row of its input.
 
@@ -40,7 +125,7 @@ class ResultsAlone(FunctionStream):
         super().__init__(node, run, epoch)
         self._node: Any = node
         self._epoch = epoch
-        self._collector: Collector | None = None
+        self._alone = AloneResults(node, run)
         # The input's rows that were pulled for results that are given one by one, and what counts these.
         self._rows: Block | None = None
         self._cursor: Cursor | None = None
@@ -51,30 +136,35 @@ class ResultsAlone(FunctionStream):
     def results(self, block: Block, positions: range) -> Results:
         """What calls the function for rows of a block."""
 
+    @abstractmethod
+    def call_of_rows(self) -> Callable[[Any], Any] | None:
+        """What calls the function for a row alone, from the next one on; None if it is not known what rows are like."""
+
     @property
     def _left(self) -> int:
         """How many rows were pulled whose results were not given."""
         return 0 if self._cursor is None else self._end - self._cursor.met
 
     def elements(self, cursor: Cursor) -> Iterator[Any] | None:
-        function, layout = self._node.function, self._run.known(self._node)
-        if takes_blocks(function) or hasattr(function, "_call_in_place") or self._run.live:
+        large = self._alone.large
+        if large is None or self._failure is not None:
             return None
-        if layout is None or self._failure is not None:  # the first result shows what all are like
-            return None
-        sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True))
-        return self._one_by_one(cursor) if max(sizes, default=0) >= _LARGE_BYTES else None
+        rows = None if self._left else self._input.remaining_elements()
+        call = None if rows is None else self.call_of_rows()
+        if rows is not None and call is not None:
+            return self._alone.of_rows(repeat(call), rows, self._input, self._first, cursor)
+        return self._one_by_one(cursor) if large else None
 
     def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
         given = False
         try:
             while (results := self._next_results(cursor)) is not None:
-                alone = _unlike if self._collector is None else self._collector.alone
+                alone = self._alone.alone
                 for value in results:
                     try:
                         element = alone(value)
                     except Unlike:
-                        element = self._looked_at(value)
+                        element = self._alone.looked_at(value)
                     cursor.met += 1
                     given = True
                     yield element
@@ -105,24 +195,6 @@ class ResultsAlone(FunctionStream):
         assert self._rows is not None
         rows, end = len(self._rows), self._first + self._input.met
         return self.results(self._rows, range(end - rows, end))(rows - self._left, rows)
-
-    def _looked_at(self, value: Any) -> Any:
-        """A result that is not like the one before, as an element."""
-        if self._collector is None:
-            promise: Promise | None = self._node.promise
-            specs = None if promise is None else promise.leaves
-            leaves, structure = self._checked(value), self._run.known(self._node).structure
-            self._collector = Collector(value, leaves, structure, specs, self._checked)
-            with suppress(Unlike):
-                return self._collector.alone(value)
-        return self._collector.checked_alone(value)
-
-    def _checked(self, value: Any) -> list[Any]:
-        """The leaves of a result, which must be of the kind of all others and as promised."""
-        promise: Promise | None = self._node.promise
-        kept = value if promise is None else promise.kept(value)
-        self._run.known(self._node).check(Layout.of(kept))
-        return [as_leaf(leaf) for leaf in flatten(kept)[0]]
 
     def give_back_rows(self) -> None:
         """Give the input the rows back whose results were not given."""

@@ -113,6 +113,11 @@ class Callers:
         """Return what `call` returns, which makes the calls for `rows` rows in this thread."""
         return call()
 
+    @property
+    def unnoted(self) -> int:
+        """How many of the next calls this thread may make without `call_serially`."""
+        return 0
+
     def results_hold(self, nbytes: int) -> None:
         """Note how many bytes the result of a row holds."""
         self._most_rows = max(1, _MOST_BYTES // max(1, nbytes))

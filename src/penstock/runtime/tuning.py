@@ -23,6 +23,9 @@ _WORTH_SECONDS = 2e-5
 """A call that takes less gains nothing, whatever it does."""
 _UNSEEN = 31
 """Measuring a call costs as much as a short call, so only one in this many, plus one, is measured."""
+_UNNOTED = 63
+"""Even looking at the clock costs as much as a very short call: of calls for single rows one in this many, plus one,
+is looked at."""
 _UNSEEN_SECONDS = 1e-3
 """A call that takes longer than this is not short."""
 _THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
@@ -168,6 +171,11 @@ class TunedCallers(Callers):
         result = call()
         self._unseen = self._unseen - 1 if time.perf_counter() - begun < _UNSEEN_SECONDS else 0
         return result
+
+    @property
+    def unnoted(self) -> int:
+        """How many of the next calls this thread may make without `call_serially`, because those before were short."""
+        return _UNNOTED if self._unseen else 0
 
     def _halve(self) -> None:
         """Halve the weight of earlier measurements."""

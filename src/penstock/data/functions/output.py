@@ -39,7 +39,12 @@ def first_result(results: Iterator[Any]) -> Any:
     """
     for value in results:
         return value
-    raise InvalidTypeError("the function raised StopIteration: return a value for each element")
+    raise no_result()
+
+
+def no_result() -> InvalidTypeError:
+    """The error of a function that raised StopIteration in place of a result."""
+    return InvalidTypeError("the function raised StopIteration: return a value for each element")
 
 
 def bounds(kind: type, dtype: np.dtype[Any]) -> tuple[float, float] | None:

@@ -1,8 +1,9 @@
 """Operators that call the user's function once per element: map and filter."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
+from itertools import chain, count, repeat
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -23,18 +24,22 @@ from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
-from penstock.data.results_alone import ResultsAlone
+from penstock.data.results_alone import AloneResults, ResultsAlone
+from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallSettings, CallsInAnyOrder, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
-from penstock.data.streams.stream import Stream
+from penstock.data.streams.stream import Cursor, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
+from penstock.structure import Structure
 
 _TRUTH_VALUES: Final = {bool, np.bool_}
+_DRAWN_TOGETHER: Final = 1024
+"""How many generators of rows that come one by one are made together."""
 
 
 @node_class
@@ -141,6 +146,17 @@ class Map(PromisedResults, OneInput):
 
         return results
 
+    def call_of_rows(self, run: Run, epoch: int, structure: Structure, first: int) -> Callable[[Any], Any]:
+        """What calls the function for rows of a structure that come one by one, the first of them at this position."""
+        function, unpack = self.function, structure.kind == "tuple"
+        if self.seed is None:
+            return (lambda row: function(*row)) if unpack else function
+        spans = (range(start, start + _DRAWN_TOGETHER) for start in count(first, _DRAWN_TOGETHER))
+        generators = chain.from_iterable(self._generators(run, epoch, span) for span in spans)
+        if unpack:
+            return lambda row: function(*row, next(generators))
+        return lambda row: function(row, next(generators))
+
     def _generators(self, run: Run, epoch: int, positions: Any) -> RowGenerators:
         return RowGenerators(mix(run.key(self, self.seed), epoch), positions)
 
@@ -188,7 +204,7 @@ class Map(PromisedResults, OneInput):
         first = 0 if self.unordered else run.first(self.input)
         work = CallSettings(start, self._callers(run), first, paced=self.input.paced)
         if not self.unordered:
-            return CallsInOrder(self.input.cursor(own, epoch), work, skips)
+            return MapCallsInOrder(self, run, epoch, self.input.cursor(own, epoch), work, skips)
         input = self.input.counting_cursor(own, epoch)
         return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
 
@@ -201,9 +217,15 @@ class MapStream(ResultsAlone):
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
         self._map = node
+        self._structure: Structure | None = None
 
     def results(self, block: Block, positions: range) -> Results:
         return self._map.results(self._run, self._epoch, block, positions)
+
+    def call_of_rows(self) -> Callable[[Any], Any] | None:
+        if self._structure is None:
+            return None
+        return self._map.call_of_rows(self._run, self._epoch, self._structure, self._first + self._input.met)
 
     def pull(self, need: int, allow: int) -> Block | None:
         self.give_back_rows()
@@ -213,12 +235,45 @@ class MapStream(ResultsAlone):
         block = self._input.pull(need, allow)
         if block is None:
             return None
+        self._structure = block.structure
         end = self._first + self._input.met
         output, failed = self._map.apply(self._run, self._epoch, block, range(end - len(block), end))
         if failed is not None:
             self._failure = failed.error
             self._input.give_back(len(block) - failed.row)
         return output
+
+
+class MapCallsInOrder(CallsInOrder):
+    """map with calls in other threads where these gain. The reading thread makes them one by one if rows come so."""
+
+    def __init__(self, node: Map, run: Run, epoch: int, input: Cursor, work: CallSettings, skips: SkipsAhead) -> None:
+        super().__init__(input, work, skips)
+        self._map = node
+        self._run = run
+        self._epoch = epoch
+        self._alone = AloneResults(node, run)
+
+    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
+        structure = self._structure
+        if structure is None or not self._calls_here or self._failure is not None or self._alone.large is None:
+            return None
+        rows = self._input.remaining_elements()
+        if rows is None:
+            return None
+        position = self._work.first + self._input.met
+        call = self._map.call_of_rows(self._run, self._epoch, structure, position)
+        calls = chain.from_iterable(self._calls(call))
+        return self._alone.of_rows(calls, rows, self._input, self._work.first, cursor)
+
+    def _calls(self, call: Callable[[Any], Any]) -> Iterator[Iterable[Callable[[Any], Any]]]:
+        """What to call for each row as long as this thread makes the calls: one is noted, some are not, and so on."""
+        callers, unnoted = self._work.callers, 1
+        noted = (lambda row: callers.call_serially(partial(call, row), 1),)
+        while self._calls_here:
+            yield noted
+            unnoted = min(2 * max(1, unnoted), callers.unnoted)
+            yield repeat(call, unnoted)
 
 
 @node_class

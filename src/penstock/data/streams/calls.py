@@ -16,6 +16,7 @@ from penstock.data.streams.room import OVERTAKING, Room, results_of
 from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
+from penstock.structure import Structure
 
 _BLOCK_BYTES = 1 << 19
 
@@ -219,10 +220,16 @@ class CallsInOrder(_CallsStream):
 
     same_rows = True
 
+    # Of the rows for which this thread has made the calls, as soon as there were any.
+    _structure: Structure | None = None
+
+    @property
+    def _calls_here(self) -> bool:
+        """Whether this thread makes the next calls, and nothing else is under way."""
+        return self._work.callers.serial and not self._pieces and not self._ended
+
     def _make(self, need: int, allow: int) -> Block | None:
-        if self._work.callers.serial and not self._pieces and not self._ended:
-            return self._made_here(need, allow)
-        return super()._make(need, allow)
+        return self._made_here(need, allow) if self._calls_here else super()._make(need, allow)
 
     def _made_here(self, need: int, allow: int) -> Block | None:
         """The next rows with the calls made by this thread, where nothing else is under way: without a piece."""
@@ -235,6 +242,7 @@ class CallsInOrder(_CallsStream):
         if skips or rows is None:
             self._add(self._piece_of_last(rows, count, skips))
             return super()._make(need, allow)
+        self._structure = rows.structure
         output: Block | None
         output, failure = self._work.start(rows, self._work.first + self._input.met - count).outcome()
         if failure is not None:
