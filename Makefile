@@ -51,16 +51,20 @@ test: $(VENV)/.with-dev
 # $(VENV). Wheels without CUDA are tried first: 200 MB in place of 5 GB. The package index has none for Linux;
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu in the environment names one that does.
 TORCH_VERSION ?= 2.13.0
+TRAINERS := accelerate==1.15.0 pytorch-lightning==2.6.6
 TORCH := $(VENV)-torch
 TORCH_INSTALL = $(TORCH)/bin/python -m pip install -qq --disable-pip-version-check --constraint $(LOCK)
 PACKAGES_OF = "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 test-torch: $(TORCH)/.ready
-	@$(TORCH)/bin/python -m pytest -m 'not long' $(ARGS) tests/pytorch 'tests/test_docs.py::test_examples_run_as_the_document_says[docs/pytorch.md]'
+	@$(TORCH)/bin/python -m pytest -m 'not long' $(ARGS) tests/pytorch \
+		'tests/test_docs.py::test_examples_run_as_the_document_says[docs/pytorch.md]' \
+		'tests/test_docs.py::test_examples_run_as_the_document_says[docs/training/small-gpt.md]'
 
 $(TORCH)/.ready: $(VENV)/.with-dev
 	@$(BIN)/python -m venv --clear $(TORCH)
 	@echo "import site; site.addsitedir('"$(call PACKAGES_OF,$(VENV))"')" > $(call PACKAGES_OF,$(TORCH))/packages.pth
 	@$(TORCH_INSTALL) torch==$(TORCH_VERSION)+cpu 2> /dev/null || $(TORCH_INSTALL) torch==$(TORCH_VERSION)
+	@$(TORCH_INSTALL) $(TRAINERS)
 	@touch $@
 
 # The oldest Python and the oldest packages, in an environment of their own. What jaxlib

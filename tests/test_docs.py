@@ -16,6 +16,7 @@ import io
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ SLOW = {
     "docs/parameter-servers.md",
     "docs/training/README.md",
     "docs/training/jax-and-flax.md",
+    "docs/training/small-gpt.md",
     "docs/transform.md",
 }
 """Documents whose examples train, or start several workers: `make check` leaves them out."""
@@ -51,6 +53,7 @@ NEEDS = {
     "docs/files/array-record.md": ("array_record",),
     "docs/files/arrays.md": ("h5py",),
     "docs/pytorch.md": ("torch",),
+    "docs/training/small-gpt.md": ("torch",),
 }
 """Packages of extras, without which the examples of a document are left out."""
 OPTIMISED = {"docs/training/README.md"}
@@ -109,6 +112,8 @@ def run_commands(example: Example) -> None:
 def run_command(command: str) -> tuple[str, str]:
     """What a command writes to stdout and to stderr; those of penstock run in processes that have it loaded."""
     program, *arguments = shlex.split(command)
+    if program == "python":
+        command = shlex.join([sys.executable, *arguments])
     if program != "penstock":
         ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
         return ran.stdout, ran.stderr

@@ -99,6 +99,17 @@ def test_a_new_epoch_ends_the_one_before_and_close_ends_all() -> None:
         iter(loader)
 
 
+def test_an_epoch_of_which_no_step_was_taken_begins_again() -> None:
+    """Lightning calls `iter` once to see whether that works."""
+    dataset = ps.Dataset.range(6).shuffle(seed=1).batch(3)
+    with ps.torch.loader(dataset) as loader:
+        tried, epoch = iter(loader), iter(loader)
+        assert [batch.tolist() for batch in epoch] == [batch.tolist() for batch in dataset]
+        with pytest.raises(ps.ClosedError, match="another loop over this loader has begun"):
+            next(tried)
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in dataset]
+
+
 def test_padding_gives_a_mask() -> None:
     with ps.torch.loader(ps.Dataset.range(3).batch(2), input_options=ps.InputOptions(partial_batch="pad")) as loader:
         _, (rows, mask) = loader

@@ -21,6 +21,8 @@ _PRELOADED = [
     "torch.distributed.checkpoint.state_dict",
     "penstock.torch.loader",
     "penstock.data.files",
+    "pytorch_lightning",
+    "accelerate",
     "torch_ranks",
 ]
 

@@ -119,7 +119,8 @@ def loader(
 class Loader:
     """This rank's slices of the global batches, as tensors; from `ps.torch.loader`.
 
-    Each `iter` begins a new epoch, and ends the one before it. The state is the position after the last step handed
+    Each `iter` begins a new epoch, and ends the one before it, unless no step of that was taken: trainers try whether a
+    loader can be iterated. The state is the position after the last step handed
     out, whatever was read ahead. It is equal on all ranks and may be restored on any number of them.
     """
 
@@ -129,8 +130,10 @@ class Loader:
         self._placing = placing
         self._control = control
         self._calls = itertools.count()
-        self._iterator: DistributedIterator | None = None
-        self._fresh = False  # whether the iterator was made for a state, and no `iter` has begun it
+        # Not called `_iterator`: Lightning sets that of every loader to None when it ends.
+        self._opened: DistributedIterator | None = None
+        self._epoch: _Epoch | None = None  # what the last `iter` gave
+        self._fresh = False  # whether the iterator has handed out no step since it was made, or given a state
         self._ended = False
         self._closed = False
 
@@ -145,23 +148,27 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         self._check_open()
         self._check_group()
-        iterator = self._iterator
+        iterator = self._opened
         if iterator is None or not self._fresh:
             if iterator is not None:
                 iterator.close()
             iterator = self._begin()
-        self._fresh = False
-        return _Epoch(self, iterator)
+        self._epoch = _Epoch(self, iterator)
+        return self._epoch
 
     def _begin(self) -> DistributedIterator:
-        self._iterator, self._ended = iter(self._steps), False
-        return self._iterator
+        self._opened, self._ended, self._fresh = iter(self._steps), False, True
+        return self._opened
 
-    def _next(self, iterator: DistributedIterator) -> Any:
+    def _next(self, epoch: "_Epoch", iterator: DistributedIterator) -> Any:
+        if iterator is self._opened:
+            if epoch is not self._epoch:
+                raise ClosedError("another loop over this loader has begun: it has the steps of this one")
+            self._fresh = False
         try:
             step = next(iterator)
         except StopIteration:
-            self._ended = self._ended or iterator is self._iterator
+            self._ended = self._ended or iterator is self._opened
             raise
         self._placing.handed_out(step)
         return step
@@ -169,11 +176,10 @@ class Loader:
     def _current(self) -> DistributedIterator:
         """The iterator of the epoch that has begun last, or of the one that the next `iter` begins."""
         self._check_open()
-        if self._iterator is None:
+        if self._opened is None:
             self._begin()
-            self._fresh = True
-        assert self._iterator is not None
-        return self._iterator
+        assert self._opened is not None
+        return self._opened
 
     @property
     def errors(self) -> SkippedRows:
@@ -238,14 +244,14 @@ class Loader:
         self._check_same(text)
         position = json.loads(text)
         ended = position.pop(_ENDED, False)
-        if self._iterator is not None:
-            self._iterator.close()
+        if self._opened is not None:
+            self._opened.close()
         iterator = self._begin()
         try:
             self._restore(iterator, position)
         except BaseException:
             iterator.close()
-            self._iterator = None
+            self._opened = None
             raise
         self._ended, self._fresh = ended, not ended
 
@@ -292,8 +298,8 @@ class Loader:
         if self._closed:
             return
         self._closed = True
-        if self._iterator is not None:
-            self._iterator.close()
+        if self._opened is not None:
+            self._opened.close()
         if self._control is not None:
             self._control.close()
 
@@ -321,7 +327,7 @@ class _Epoch(Iterator[Any]):
         self._iterator = iterator
 
     def __next__(self) -> Any:
-        return self._owner._next(self._iterator)
+        return self._owner._next(self, self._iterator)
 
 
 def _check(dataset: Any, input_options: Any) -> None:
