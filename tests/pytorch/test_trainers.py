@@ -14,7 +14,7 @@ import penstock as ps
 ROWS = [int(row) for row in ps.Dataset.range(48).shuffle(48, seed=5)]
 
 
-def batches() -> ps.Dataset:
+def batches() -> ps.Dataset[Any]:
     return ps.Dataset.range(48).shuffle(48, seed=5).batch(8)
 
 
