@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -13,9 +14,12 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import compiled
+import forked
 import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
+
+import penstock.runtime.child_process
 
 # How long an example takes says how busy the machine is, not whether the example holds. A run of the tests draws the
 # same examples every time, so that it fails only for what has changed; `make properties` looks for new ones.
@@ -47,10 +51,12 @@ if "PENSTOCK_CACHE" not in os.environ:
     os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
     atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 
-# Where the processes of a test run meet the one that forks for them all (tests/support/forked.py).
+# Where the processes of a test run meet the one that forks for them all (tests/support/forked.py), for penstock too.
 if "FORKING_DIRECTORY" not in os.environ:
     os.environ["FORKING_DIRECTORY"] = tempfile.mkdtemp(prefix="penstock-forking-")
     atexit.register(shutil.rmtree, os.environ["FORKING_DIRECTORY"], ignore_errors=True)
+
+penstock.runtime.child_process.Popen = forked.popen  # type: ignore[misc, assignment]
 
 # No test leaves this machine: without keys, clients of object stores ask the network for some, and real ones are not to
 # be used here. Tests that read from a store put its address in place of these, where nothing listens.
@@ -87,6 +93,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def own_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let penstock start processes by itself, as children of this one."""
+    monkeypatch.setattr("penstock.runtime.child_process.Popen", subprocess.Popen)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,8 @@ from until import until
 
 import penstock as ps
 
+pytestmark = pytest.mark.usefixtures("own_children")
+
 # It looks up again and again: Python does not wake a read for an interrupt that came just before it.
 PROGRAM = """
 import os, select, sys

@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_children")]
 
 MEGABYTE = 1 << 20
 

@@ -476,6 +476,7 @@ def test_tokens_are_in_no_process_list_no_log_and_no_status(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_children")
 def test_a_local_services_token_is_in_no_process_list() -> None:
     with ps.service.local(num_workers=1) as service:
         token = ways.credentials_for(service.target.split("://")[1]).token

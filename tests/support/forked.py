@@ -5,7 +5,9 @@ not started JAX's backend, whose threads do not survive a fork, and JAX will see
 
 `Forked(...)` runs what `python -m NAME ...`, `python -c CODE ...` or `python FILE ...` would, in this directory and
 with this environment, and is used as a `subprocess.Popen` in text mode is. Tests that are about how an interpreter
-starts or ends, such as which packages it imports, start their own.
+starts or ends, such as which packages it imports, start their own. `popen` starts the processes that penstock itself
+starts in a process of the tests: workers of `ps.service.local`, workers and servers of `ps.ParameterServerStrategy`.
+Programs that tests start are without it: there these processes are penstock's own.
 
 As a program this is the process that forks, one for all processes of a test run: the first that needs it starts it.
 What it has forked for a process ends when that process does, and it ends with the last of them.
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -46,7 +49,18 @@ PRELOADED = (
     "pytest",
 )
 # Imported alone: a thread that JAX runs once it is used does not survive a fork.
-PRELOADED_FOR_TRAINING = ("penstock.cli", "jax", "keras", "optax", "orbax.checkpoint", "penstock.demo.train")
+PRELOADED_FOR_TRAINING = (
+    "penstock.cli",
+    "jax",
+    "keras",
+    "optax",
+    "orbax.checkpoint",
+    "penstock.demo.train",
+    "penstock.parameter_server.server",
+    "penstock.parameter_server.worker",
+)
+
+_MOST_DESCRIPTORS = 32  # of one process, its standard ones among them
 
 
 class Forked:
@@ -59,6 +73,9 @@ class Forked:
         env: its environment; None is this process's own.
         directory: where it runs; None is where this process is.
         training: whether it trains, with JAX or Keras.
+        descriptors: open files of this process that it gets, under the same numbers.
+        text: whether the pipes are open in text mode here.
+        session: whether it leads a session, so that Ctrl-C at a terminal does not reach it.
     """
 
     def __init__(
@@ -68,14 +85,17 @@ class Forked:
         env: dict[str, str] | None = None,
         directory: Path | None = None,
         training: bool = False,
+        descriptors: Sequence[int] = (),
+        text: bool = True,
+        session: bool = False,
     ) -> None:
         self.returncode: int | None = None
         self._reports, reports = os.pipe()
-        theirs, ends = [], dict[str, IO[str] | None](stdin=None, stdout=None, stderr=None)
+        theirs, ends = [], dict[str, IO[Any] | None](stdin=None, stdout=None, stderr=None)
         for number, name in enumerate(ends):
             if name in pipes:
                 mine, other = os.pipe() if number else reversed(os.pipe())
-                ends[name] = os.fdopen(mine, "r" if number else "w")
+                ends[name] = os.fdopen(mine, ("r" if number else "w") + ("" if text else "b"), -1 if text else 0)
                 theirs.append(other)
             else:
                 theirs.append(os.dup(number))
@@ -83,8 +103,11 @@ class Forked:
             "arguments": arguments,
             "directory": str(directory or Path.cwd()),
             "environment": dict(env or os.environ),
+            "descriptors": descriptors,
+            "session": session,
         }
-        socket.send_fds(_forking(training), [json.dumps(request).encode() + b"\n"], [*theirs, reports])
+        given = [*theirs, reports, *descriptors]
+        socket.send_fds(_forking(training), [json.dumps(request).encode() + b"\n"], given)
         for descriptor in (*theirs, reports):
             os.close(descriptor)
         self.stdin, self.stdout, self.stderr = ends.values()
@@ -143,6 +166,29 @@ class Forked:
             written = list(pool.map(_rest, (self.stdout, self.stderr)))
         self.wait(timeout)
         return written[0], written[1]
+
+
+def popen(
+    command: list[str],
+    env: dict[str, str],
+    stdin: int,
+    stdout: int | None,
+    pass_fds: Sequence[int],
+    start_new_session: bool,
+) -> Forked:
+    """What stands for `subprocess.Popen` in `penstock.runtime.child_process`."""
+    python, *arguments = command
+    assert python == sys.executable
+    pipes = [name for name, end in (("stdin", stdin), ("stdout", stdout)) if end == subprocess.PIPE]
+    return Forked(
+        *arguments,
+        pipes=tuple(pipes),
+        env=env,
+        training="penstock.parameter_server.process" in command,  # with JAX
+        descriptors=pass_fds,
+        text=False,
+        session=start_new_session,
+    )
 
 
 def _rest(pipe: IO[str] | None) -> str:
@@ -252,8 +298,8 @@ class Forking:
             self._close()
             _become(request, descriptors)
         self._children[connection].add(child)
-        *standard, self._reports[child] = descriptors
-        for descriptor in standard:
+        self._reports[child] = descriptors.pop(3)
+        for descriptor in descriptors:
             os.close(descriptor)
         self._report(child, f"started {child}")
 
@@ -268,7 +314,7 @@ class Forking:
 
 
 def _request(connection: socket.socket) -> tuple[bytes, list[int]]:
-    request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 4)
+    request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _MOST_DESCRIPTORS)
     while request and not request.endswith(b"\n"):
         request += connection.recv(1 << 16)
     return request, descriptors
@@ -276,17 +322,24 @@ def _request(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     """Run what was asked for, as the interpreter does."""
-    *standard, report = descriptors
-    os.close(report)
-    for number, descriptor in enumerate(standard):
+    os.close(descriptors.pop(3))
+    # Out of the way of the numbers that they are to have.
+    least = max([2, *request["descriptors"]]) + 1
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for number, descriptor in zip((0, 1, 2, *request["descriptors"]), moved, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if request["session"]:
+        os.setsid()
     # As a process in the foreground of a shell has them, however the tests were started.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.path += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in sys.path]
     program, *arguments = request["arguments"]
     if program == "-m":
         module, *arguments = arguments

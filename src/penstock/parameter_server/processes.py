@@ -1,9 +1,9 @@
 """Starts servers and workers as processes of this machine, each with its lines."""
 
-import os
 import socket
 import subprocess
-import sys
+
+from penstock.runtime.child_process import start_child
 
 Process = subprocess.Popen[bytes]
 
@@ -26,15 +26,13 @@ def start_worker(index: int, workers: int, servers: int) -> tuple[Process, socke
 
 
 def _start(arguments: list[str], lines: list[socket.socket], variables: dict[str, str]) -> Process:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     descriptors = [line.fileno() for line in lines]
-    command = [sys.executable, "-m", "penstock.parameter_server.process", *arguments, *map(str, descriptors)]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **variables, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        pass_fds=descriptors,
-        start_new_session=True,  # Ctrl-C is for the program, which ends them
+    process = start_child(
+        "penstock.parameter_server.process",
+        *arguments,
+        *map(str, descriptors),
+        descriptors=descriptors,
+        variables=variables,
     )
     for line in lines:
         line.close()

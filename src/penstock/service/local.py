@@ -3,8 +3,6 @@
 import logging
 import os
 import secrets
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -13,11 +11,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.options import check_integer
 from penstock.runtime.at_exit import end_at_exit
+from penstock.runtime.child_process import start_child
 from penstock.service.asking import status
 from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
@@ -103,8 +103,8 @@ class _RunningService:
         self.dispatcher = DispatchServer(DispatcherConfig(token=self._token))
         self._address = self.dispatcher.target.split("://")[1]
         remember(self._address, ClientCredentials(self._token))
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Popen[bytes]] = []
+        self._leaving: list[Popen[bytes]] = []
         self._restarts = 0
         # Anything that is put here ends it. The garbage collector may write to a queue of this kind.
         self.endings: SimpleQueue[Ending] = SimpleQueue()
@@ -240,22 +240,15 @@ def _token_pipe(token: str) -> Iterator[str]:
         os.close(reading)
 
 
-def _start(dispatcher: str, token: str) -> "subprocess.Popen[bytes]":
+def _start(dispatcher: str, token: str) -> "Popen[bytes]":
     """Start a worker. It ends when its standard input is closed, as the system does if this process is killed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-m", "penstock", "worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends"]
+    arguments = ("worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends", "--token-file")
     with _token_pipe(token) as file:
-        return subprocess.Popen(
-            [*command, "--token-file", file],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[int(Path(file).name)],
-            start_new_session=True,  # Ctrl-C is for this process, which ends the worker
-        )
+        descriptors = [int(Path(file).name)]
+        return start_child("penstock", *arguments, file, descriptors=descriptors, stdin=PIPE, stdout=PIPE)
 
 
-def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:
+def _wait_until_registered(process: "Popen[bytes]") -> None:
     """Wait for the line that a worker writes when the dispatcher knows it.
 
     Raises:
@@ -274,7 +267,7 @@ def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:
         )
 
 
-def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+def _has_ended(process: "Popen[bytes]") -> bool:
     """Whether a worker has ended; if so, nothing is left of it."""
     if process.poll() is None:
         return False
@@ -282,16 +275,16 @@ def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
     return True
 
 
-def _close_input(process: "subprocess.Popen[bytes]") -> None:
+def _close_input(process: "Popen[bytes]") -> None:
     """Close a worker's standard input, which ends it."""
     assert process.stdin is not None
     process.stdin.close()
 
 
-def _wait_until_ended(process: "subprocess.Popen[bytes]") -> None:
+def _wait_until_ended(process: "Popen[bytes]") -> None:
     try:
         process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:  # it hangs in a user's function
+    except TimeoutExpired:  # it hangs in a user's function
         process.kill()
         process.wait()
     assert process.stdout is not None

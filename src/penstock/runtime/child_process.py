@@ -1,0 +1,36 @@
+"""Starts processes of penstock's own on this machine."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from subprocess import DEVNULL, Popen
+
+
+def start_child(
+    module: str,
+    *arguments: str,
+    descriptors: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
+    stdin: int = DEVNULL,
+    stdout: int | None = None,
+) -> "Popen[bytes]":
+    """Start `python -m module arguments`, which finds the modules that this process finds.
+
+    Ctrl-C at a terminal does not reach it: that is for this process, which ends its children.
+
+    Args:
+        module: the module's name.
+        arguments: its arguments.
+        descriptors: open files of this process that it gets, under the same numbers.
+        variables: added to its environment, which is this process's otherwise.
+        stdin, stdout: as for `subprocess.Popen`.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return Popen(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, **(variables or {}), "PYTHONPATH": path},
+        stdin=stdin,
+        stdout=stdout,
+        pass_fds=descriptors,
+        start_new_session=True,
+    )
