@@ -223,3 +223,46 @@ def test_an_iterator_that_was_closed_gives_no_further_element_of_a_generator() -
     iterator.close()
     with pytest.raises(ps.ClosedError):
         next(iterator)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3, 5, 6])
+def test_windows_of_a_generator_are_those_of_an_index_and_resume_and_fail_alike(taken: int) -> None:
+    def key(x: Any) -> Any:
+        return next(iter(())) if x == 5 else 12 // int(x - 7) % 2
+
+    def tried(iterator: Iterator[Any]) -> Any:
+        try:
+            return next(iterator).tolist()
+        except (ps.InvalidTypeError, ZeroDivisionError) as error:
+            return [type(error), *error.__notes__]
+
+    def windows(rows: ps.Dataset) -> ps.Dataset:
+        return rows.group_by_window(key, lambda key, window: window.batch(2), 4)
+
+    iterator, resumed = iter(windows(generated(list(range(15))))), iter(windows(generated(list(range(15)))))
+    by_index = iter(windows(ps.Dataset.range(15)))
+    expected = [tried(by_index) for _ in range(9)]
+    given = [tried(iterator) for _ in range(taken)]
+    resumed.load_state_dict(iterator.state_dict())
+    assert expected == given + [tried(iterator) for _ in range(taken, 9)]
+    assert expected == given + [tried(resumed) for _ in range(taken, 9)]
+    assert next(iterator, None) is next(resumed, None) is next(by_index, None) is None
+
+
+def test_a_window_of_a_generator_reads_it_no_further_than_the_element_that_fills_it() -> None:
+    done: list[str] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(9):
+            done.append(f"read {number}")
+            yield number
+
+    def key(x: Any) -> Any:
+        done.append(f"key of {x}")
+        return x % 2
+
+    windows = iter(ps.Dataset.from_generator(numbers).group_by_window(key, lambda key, window: window.batch(2), 2))
+    assert next(windows).tolist() == [0, 2]
+    assert done == [f"{what} {number}" for number in range(3) for what in ("read", "key of")]
+    assert next(windows).tolist() == [1, 3]
+    assert done[6:] == ["read 3", "key of 3"]

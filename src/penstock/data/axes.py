@@ -1,8 +1,8 @@
 """Which axes of the leaves are unknown: those whose length differs from element to element."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from penstock.data.block import Block
 from penstock.structure import flatten
 
 _VARIES = -1
@@ -24,11 +24,11 @@ class UnknownAxes:
         # By leaf and axis: the length that all elements had, or _VARIES; and whether it was always the sequence's.
         self._seen: list[list[tuple[int, bool]]] = []
 
-    def meet(self, block: Block, number: int, length: int) -> None:
-        """Take note of row `number` of a block, an element whose sequence has this length."""
+    def meet(self, leaves: Sequence[Any], length: int) -> None:
+        """Take note of the leaves of an element whose sequence has this length."""
         if self._declared:
             return
-        shapes = [getattr(column[number], "shape", ()) for column in block.columns]
+        shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
         if not self._seen:
             self._seen = [[(size, size == length) for size in shape] for shape in shapes]
             return

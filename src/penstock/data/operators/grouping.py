@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
 from penstock.data.functions.apply import checked_rows, dataset_node, integer_key, note
+from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -23,6 +24,8 @@ from penstock.structure import Structure, flatten, map_structure
 
 _FEW_GROUPS: Final = 32
 """Of more groups it would cost too much to look at all before each block."""
+_TOGETHER: Final = 256
+"""After so many elements that come one by one, the state of the input is taken again."""
 
 
 @node_class
@@ -128,6 +131,14 @@ class GroupByWindowStream(Stream):
         """Read until a window is full, or the input has ended and one is left; False when there is none."""
         while True:
             input_state, met = self._input.state(), self._input.met
+            elements = self._elements()
+            if elements is not None:
+                self._input_states.append((met, input_state))
+                if self._collect_alone(elements):
+                    return True
+                if self._input.met > met:
+                    continue
+                del self._input_states[-1]
             sure = self._sure()
             block = self._input.pull(sure, max(sure, self._pace.start()))
             if block is None:
@@ -158,7 +169,7 @@ class GroupByWindowStream(Stream):
         try:
             # In this order: the key function is not called after the last row.
             for leaves, value in zip(_leaves_of_rows(block), keys, strict=False):
-                key = key_of(value, block, number)
+                key = key_of(value, leaves)
                 group = groups.get(key) or self._begin_group(key)
                 group.numbers.append(first + number)
                 group.leaves.append(leaves)
@@ -177,6 +188,44 @@ class GroupByWindowStream(Stream):
         self._emit(full)
         return True
 
+    def _elements(self) -> Iterator[Any] | None:
+        """The next elements of the input one by one, where that costs less than blocks of a few rows."""
+        if self._structure is None or self._input.repeating:
+            return None
+        return self._input.remaining_elements()
+
+    def _collect_alone(self, elements: Iterator[Any]) -> bool:
+        """As `_collect`, of elements that come one by one; none is read after that which fills a window."""
+        function, groups, structure = self._node.key_function, self._groups, self._structure
+        leaf, unpack = structure.kind == "leaf", structure.kind == "tuple"
+        full: int | None = None
+        reading = True
+        try:
+            for element in islice(elements, _TOGETHER):
+                reading = False
+                leaves = (element,) if leaf else structure.flatten_like(element)
+                key = self._key(function(*element) if unpack else function(element), leaves)
+                group = groups.get(key) or self._begin_group(key)
+                group.numbers.append(self._input.met - 1)
+                group.leaves.append(leaves)
+                self._changed.add(key)
+                if len(group.numbers) >= group.size:
+                    full = key
+                    break
+                reading = True
+        except failures() as error:
+            if reading:
+                raise
+            stopped = no_result() if isinstance(error, StopIteration) else None
+            note(stopped or error, self._node, self._input.met - 1)
+            if stopped is not None:
+                raise stopped from None
+            raise
+        if full is None:
+            return False
+        self._emit(full)
+        return True
+
     def _begin_group(self, key: int) -> _Group:
         size = int(self._node.window_size_function(key))
         if size < 1:
@@ -184,8 +233,8 @@ class GroupByWindowStream(Stream):
         self._in_state[key] = [key, []]
         return self._groups.setdefault(key, _Group(size))
 
-    def _key(self, value: Any, block: Block, number: int) -> int:
-        """The key of row `number` of a block, from the key function's result."""
+    def _key(self, value: Any, leaves: Sequence[Any]) -> int:
+        """The key of an element with these leaves, from the key function's result."""
         return integer_key("group_by_window(key_func)", value)
 
     def _emit(self, key: int) -> None:
@@ -315,7 +364,7 @@ class BucketStream(GroupByWindowStream):
         super().__init__(node, run, epoch)
         self._axes = UnknownAxes(node.input.spec if node.bounded else None)
 
-    def _key(self, value: Any, block: Block, number: int) -> int:
+    def _key(self, value: Any, leaves: Sequence[Any]) -> int:
         length = integer_key("bucket_by_sequence_length(element_length_func)", value)
         bucket = bisect_right(self._node.boundaries, length)
         if self._node.bounded:
@@ -325,7 +374,7 @@ class BucketStream(GroupByWindowStream):
                     f"{self._node.where()}: an element of length {length} is longer than {longest}, which "
                     "pad_to_bucket_boundary=True allows: add a boundary"
                 )
-            self._axes.meet(block, number, length)
+            self._axes.meet(leaves, length)
         return bucket
 
     def _made(self, key: int, window: Any) -> Node:
