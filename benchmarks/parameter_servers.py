@@ -1,15 +1,17 @@
-"""Parameter servers on this machine: closures in a second beside TensorFlow's, and how long large arrays travel."""
+"""Parameter servers, local and on Ray: closures in a second beside TensorFlow's, and how long large arrays travel."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optax
+import ray
 
 import penstock as ps
 from benchmarks.timing import Figure, seconds
@@ -20,9 +22,7 @@ LARGE_ROUNDS = 8
 
 def measure() -> list[Figure]:
     """The figures; those against TensorFlow where an interpreter for it is named."""
-    with ps.ParameterServerStrategy(num_workers=2, num_ps=1) as strategy:
-        coordinator = ps.ClusterCoordinator(strategy)
-        figures = closures(strategy, coordinator)
+    figures = closures()
     with ps.ParameterServerStrategy(num_workers=1, num_ps=1) as strategy:
         coordinator = ps.ClusterCoordinator(strategy)
         for megabytes, goals in ((10, (2.3, 18)), (100, (2.3, 11.4))):
@@ -30,30 +30,52 @@ def measure() -> list[Figure]:
     return figures
 
 
-def closures(strategy: ps.ParameterServerStrategy, coordinator: ps.ClusterCoordinator) -> list[Figure]:
-    """Functions of a linear model of three weights: read, compute the gradients of four rows, push them."""
-    weights = strategy.create_variables({"w": np.zeros(3, np.float32), "b": 0.0}, optax.sgd(0.1))
-    x = np.ones((4, 3), np.float32)
-
-    def step() -> None:
-        now = weights.read()
-        error = x @ now["w"] + now["b"] - 1
-        weights.push({"w": error @ x / 2, "b": 2 * error.mean()})
-
-    def run() -> None:
-        for _ in range(CLOSURES):
-            coordinator.schedule(step)
-        coordinator.join()
-
-    run()
-    with tensorflow() as theirs:
-        pairs = [(seconds(run), theirs(CLOSURES)) for _ in range(ROUNDS)]
-    ours = min(mine for mine, _ in pairs)
-    figures = [Figure("closures of a tiny model", CLOSURES / ours, 885, unit=" a second")]
-    if all(other is not None for _, other in pairs):
-        other = min(other for _, other in pairs if other is not None)
-        figures.append(Figure("closures of a tiny model / TensorFlow's", other / ours, 5))
+def closures() -> list[Figure]:
+    """Functions of a linear model of three weights on two workers, of this machine's processes and of Ray's actors."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    half = {"num_cpus": 0.25}
+    engines = {
+        "": "local",
+        " on Ray": ps.ray.ParameterServers(half, half),
+        " on Ray, over TCP": ps.ray.ParameterServers(half, half, shared_memory=False),
+    }
+    figures = []
+    with ExitStack() as stack:
+        theirs = stack.enter_context(tensorflow())
+        runs = {name: stack.enter_context(tiny_model(engine)) for name, engine in engines.items()}
+        rounds = [({name: seconds(run) for name, run in runs.items()}, theirs(CLOSURES)) for _ in range(ROUNDS)]
+    ray.shutdown()
+    for name in engines:
+        ours = min(mine[name] for mine, _ in rounds)
+        figures.append(
+            Figure(f"closures of a tiny model{name}", CLOSURES / ours, 124 if name else 885, unit=" a second")
+        )
+        if all(other is not None for _, other in rounds):
+            other = min(other for _, other in rounds if other is not None)
+            figures.append(Figure(f"closures of a tiny model{name} / TensorFlow's", other / ours, 0.7 if name else 5))
     return figures
+
+
+@contextmanager
+def tiny_model(engine: Any) -> Iterator[Callable[[], None]]:
+    """Gives what runs many functions: each reads, computes the gradients of four rows, and pushes them."""
+    with ps.ParameterServerStrategy(num_workers=2, num_ps=1, engine=engine) as strategy:
+        coordinator = ps.ClusterCoordinator(strategy)
+        weights = strategy.create_variables({"w": np.zeros(3, np.float32), "b": 0.0}, optax.sgd(0.1))
+        x = np.ones((4, 3), np.float32)
+
+        def step() -> None:
+            now = weights.read()
+            error = x @ now["w"] + now["b"] - 1
+            weights.push({"w": error @ x / 2, "b": 2 * error.mean()})
+
+        def run() -> None:
+            for _ in range(CLOSURES):
+                coordinator.schedule(step)
+            coordinator.join()
+
+        run()
+        yield run
 
 
 def large(
@@ -92,7 +114,7 @@ def large(
 
 
 @contextmanager
-def tensorflow() -> Iterator[object]:
+def tensorflow() -> Iterator[Callable[[int], float | None]]:
     """Gives what TensorFlow takes for a number of closures; None where no interpreter for it is named."""
     python = os.environ.get("PENSTOCK_BENCH_TENSORFLOW")
     if not python:

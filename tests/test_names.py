@@ -55,6 +55,7 @@ USES = {
     "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
     "ps.jax.loader(dataset, None)": ("ps.jax needs the package jax", "jax"),
     "ps.ray.PenstockConfig()": ("ps.ray needs the package ray", "ray"),
+    "ps.ray.ParameterServers()": ("ps.ray needs the package ray", "ray"),
     "ps.torch.loader(None)": ("ps.torch needs the package torch", "torch"),
     "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),

@@ -1,4 +1,4 @@
-"""A data service of Ray actors, on a Ray cluster that is really started, once."""
+"""A data service, and parameter servers, of Ray actors, on a Ray cluster that is really started, once."""
 
 import os
 import shutil
@@ -7,10 +7,15 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import forked
+import keras
+import numpy as np
+import optax
+import promises
 import pytest
 import ray
 from until import until
@@ -113,6 +118,86 @@ def test_actors_that_cannot_be_placed_are_said() -> None:
 def test_a_name_that_no_service_has_is_said() -> None:
     with pytest.raises(ps.ServiceError, match="where the dispatcher is cannot be found out by ray://nobody: ValueErro"):
         ps.service.status("ray://nobody", patience_seconds=0)
+
+
+QUARTER = {"num_cpus": 0.25}
+
+
+@contextmanager
+def coordinated(num_ps: int, *, shared_memory: bool) -> Iterator[ps.ClusterCoordinator]:
+    engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=shared_memory)
+    partitioner = ps.FixedShardsPartitioner(num_ps)
+    with ps.ParameterServerStrategy(2, num_ps, engine, variable_partitioner=partitioner) as strategy:
+        yield ps.ClusterCoordinator(strategy)
+
+
+def test_workers_and_servers_that_are_actors_keep_the_coordinators_promises(tmp_path: Path) -> None:
+    with coordinated(2, shared_memory=True) as coordinator:
+        promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)
+        promises.the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path)
+        promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
+
+
+def test_actors_without_shared_memory_keep_them_too_and_a_checkpoint_replaces_a_lost_server(tmp_path: Path) -> None:
+    def created(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
+        return coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0, momentum=0.5))
+
+    with coordinated(1, shared_memory=False) as coordinator:
+        variables = created(coordinator)
+
+        def add() -> float:
+            read = variables.read()
+            variables.push(np.ones(100_000, np.float32))
+            return float(read[0])
+
+        assert [coordinator.schedule(add).fetch() for _ in range(2)] == [0.0, 1.0]
+        path = ps.Checkpoint(coordinator=coordinator).save(tmp_path / "saved")
+        promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
+        os.kill(coordinator.strategy.servers[0].pid, signal.SIGKILL)
+        until(lambda: coordinator._dispatch.fatal is not None)
+        with pytest.raises(ps.UnavailableError, match="parameter server 0 has ended"):
+            variables.read()
+        with pytest.raises(ps.UnavailableError, match="restore a checkpoint"):
+            coordinator.join()
+    with coordinated(1, shared_memory=False) as coordinator:
+        variables = created(coordinator)
+        ps.Checkpoint(coordinator=coordinator).restore(path)
+        assert variables.read().tolist() == [2.5] * 100_000
+
+
+@pytest.mark.long  # Keras in two actors; test_keras_servers.py has the same fit on processes of this machine
+def test_a_keras_model_is_trained_on_actors() -> None:
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    rows = ps.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).repeat()
+    with ps.ParameterServerStrategy(1, 1, ps.ray.ParameterServers(QUARTER, QUARTER)) as strategy:
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        losses = model.fit(rows.batch(16), epochs=3, steps_per_epoch=20, verbose=0).history["loss"]
+        assert int(model.optimizer.iterations.value) == 60
+    assert losses[0] > 10 * losses[2]
+
+
+def test_a_strategy_outside_of_a_ray_cluster_says_so(monkeypatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ps.UnavailableError, match=r"needs a Ray cluster, and this process is in none: call ray.init"):
+        ps.ParameterServerStrategy(1, engine="ray")
+
+
+def test_servers_and_workers_that_ray_cannot_place_are_said() -> None:
+    many = {"num_cpus": 64}
+    with pytest.raises(ps.UnavailableError, match="not started parameter servers within 1 s.*needs {'num_cpus': 64}"):
+        ps.ParameterServerStrategy(1, engine=ps.ray.ParameterServers(server_options=many, start_timeout_seconds=1))
+    engine = ps.ray.ParameterServers(many, QUARTER)
+    with ps.ParameterServerStrategy(1, engine=engine) as strategy:
+        strategy.started_processes._engine = replace(engine, start_timeout_seconds=1)  # the server has its place by now
+        coordinator = ps.ClusterCoordinator(strategy)
+        value = coordinator.schedule(lambda: 1)
+        with pytest.raises(ps.UnavailableError, match="not started worker 0 within 1 s.*the cluster has {.*'CPU'"):
+            value.fetch()
+        with pytest.raises(ps.UnavailableError, match="not started worker 0"):
+            coordinator.join()
 
 
 @pytest.mark.long  # the same parts are tested here and in test_demo.py

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import optax
+import promises
 import pytest
 
 import penstock as ps
@@ -23,11 +24,6 @@ def coordinator() -> Iterator[ps.ClusterCoordinator]:
     partitioner = ps.FixedShardsPartitioner(2)
     with ps.ParameterServerStrategy(num_workers=2, num_ps=2, variable_partitioner=partitioner) as strategy:
         yield ps.ClusterCoordinator(strategy)
-
-
-def counter(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
-    """Variables on both servers, of which each push of ones adds one to all."""
-    return coordinator.strategy.create_variables({"w": np.zeros((3, 2), np.float32), "b": 0.0}, optax.sgd(-1.0))
 
 
 def both_work(coordinator: ps.ClusterCoordinator, directory: Path) -> None:
@@ -42,19 +38,7 @@ def both_work(coordinator: ps.ClusterCoordinator, directory: Path) -> None:
 
 
 def test_pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator) -> None:
-    variables = counter(coordinator)
-
-    def add(scale, *, offset):
-        variables.push({"w": np.full((3, 2), scale), "b": offset})
-        variables.push({"w": np.full((3, 2), scale), "b": offset})
-        return {"read": variables.read()["b"], "scale": scale}
-
-    value = coordinator.schedule(add, args=(2.0,), kwargs={"offset": 0.5})
-    assert coordinator.fetch([value, 7]) == [{"read": 0.0, "scale": 2.0}, 7]  # its own pushes come when it has ended
-    coordinator.join()
-    assert coordinator.done()
-    assert variables.read()["w"].tolist() == [[4.0, 4.0]] * 3
-    assert variables.read()["b"] == 1.0
+    promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)
 
 
 def test_values_that_were_read_never_change(coordinator) -> None:
@@ -106,55 +90,11 @@ def test_momentum_of_rows_that_are_not_pushed_stays(coordinator) -> None:
 
 
 def test_the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path: Path) -> None:
-    variables = counter(coordinator)
-    failed = tmp_path / "failed"
-
-    def keep_a_worker():
-        while not failed.exists():
-            time.sleep(0.01)
-
-    def fail():
-        variables.push({"w": np.ones((3, 2)), "b": 1.0})
-        raise KeyError("lost key")
-
-    values = [coordinator.schedule(function) for function in (keep_a_worker, fail, *[lambda: 1] * 50)]
-    with pytest.raises(KeyError) as raised:
-        values[1].fetch()
-    assert "in fail" in raised.value.__notes__[0]
-    failed.touch()
-    with pytest.raises(KeyError, match="lost key"):
-        coordinator.join()
-    with pytest.raises(ps.CancelledError, match="another one has failed"):
-        values[-1].fetch()
-    coordinator.join()
-    assert variables.read()["b"] == 0.0
-    assert coordinator.schedule(lambda: 2).fetch() == 2
+    promises.the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path)
 
 
 def test_killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator) -> None:
-    variables = counter(coordinator)
-    dataset = coordinator.create_per_worker_dataset(
-        lambda context: ps.Dataset.range(10_000).shard(context.num_input_pipelines, context.input_pipeline_id)
-    )
-    iterator = iter(dataset)
-
-    def step(elements):
-        element = next(elements)
-        variables.push({"w": np.ones((3, 2)), "b": 1.0})
-        return int(element)
-
-    values = []
-    for worker in (0, 1):
-        values += [coordinator.schedule(step, args=(iterator,)) for _ in range(100)]
-        values[-50].fetch()
-        os.kill(coordinator.worker_processes[worker], signal.SIGKILL)
-    coordinator.join()
-    read = coordinator.fetch(values)
-    assert variables.read()["b"] == 200.0
-    assert variables.read()["w"].tolist() == [[200.0, 200.0]] * 3
-    for remainder in (0, 1):  # of each worker a prefix, without a gap and nothing twice
-        own = sorted(element for element in read if element % 2 == remainder)
-        assert own == list(range(remainder, remainder + 2 * len(own), 2))
+    promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
 
 
 @pytest.mark.slow
@@ -217,7 +157,7 @@ def test_functions_that_are_scheduled_one_by_one_go_to_all_workers_in_turn(coord
 
 @pytest.mark.long
 def test_twenty_kills_lose_and_repeat_no_update(coordinator) -> None:
-    variables = counter(coordinator)
+    variables = promises.counter(coordinator)
     random = np.random.default_rng(65)
     for trial in range(20):
         values = [coordinator.schedule(variables.push, args=({"w": np.ones((3, 2)), "b": 1.0},)) for _ in range(60)]
@@ -237,7 +177,7 @@ def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> 
 
 
 def test_misuse_is_refused_where_it_happens(coordinator) -> None:
-    variables = counter(coordinator)
+    variables = promises.counter(coordinator)
     lock = threading.Lock()
     with pytest.raises(ps.InvalidTypeError, match="cannot be sent to another process.*lock"):
         coordinator.schedule(lambda: lock)
@@ -275,8 +215,7 @@ def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tm
     assert [coordinator.schedule(step, args=(iterator,)).fetch() for _ in range(2)] == [0, 1]
     path = ps.Checkpoint(coordinator=coordinator).save(tmp_path / "saved")
     assert coordinator.schedule(step, args=(iterator,)).fetch() == 2
-    coordinator.strategy.servers[0].kill()
-    coordinator.strategy.servers[0].wait()
+    coordinator.strategy.servers[0].end()
     with pytest.raises(ps.UnavailableError, match="parameter server 0 has ended"):
         variables.read()
     with pytest.raises(ps.UnavailableError, match="restore a checkpoint"):
@@ -317,7 +256,7 @@ def test_an_optimizer_that_fails_on_one_server_changes_nothing_on_the_other(coor
 
     optimizer = optax.GradientTransformation(init, update)
     strategy = coordinator.strategy
-    before = counter(coordinator)
+    before = promises.counter(coordinator)
     if kind == "variables":
         fails = strategy.create_variables(np.zeros((5, 1), np.float32), optimizer)
     else:

@@ -7,9 +7,7 @@ that has pushed to several servers is committed to all of them before the next o
 """
 
 import logging
-import os
 import selectors
-import signal
 import socket
 import threading
 import time
@@ -17,10 +15,12 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from penstock.errors import CancelledError, OutOfRangeError, PenstockError, WorkerError
 from penstock.parameter_server.closures import loads
+from penstock.parameter_server.engine import Process
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import (
     Commit,
@@ -38,7 +38,6 @@ from penstock.parameter_server.messages import (
     Snapshot,
     SnapshotTaken,
 )
-from penstock.parameter_server.processes import Process, end, start_worker
 from penstock.parameter_server.strategy import ParameterServerStrategy
 from penstock.parameter_server.variables import lost
 from penstock.runtime.shared_memory import Arena
@@ -75,13 +74,14 @@ class _Worker:
 
     Attributes:
         number: differs from that of every other process that was started.
+        line: None until it can be reached.
         closure: the one that it runs; or that it has finished, until the servers have heard that it counts.
     """
 
     index: int
     number: int
     process: Process
-    line: ProcessLine
+    line: ProcessLine | None = None
     ready: bool = False
     lost: bool = False
     quick_ends: int = 0
@@ -116,6 +116,7 @@ class Dispatch:
 
     def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None) -> None:
         self._controls = list(strategy.controls)
+        self._started_processes = strategy.started_processes
         self._num_workers = strategy.num_workers
         self._watchdog_seconds = watchdog_seconds
         self._arena = Arena()
@@ -129,6 +130,7 @@ class Dispatch:
         self._unannounced: list[int] = []
         # Workers take turns, so that a program that schedules one function at a time reads all of their datasets.
         self._idle: deque[_Worker] = deque()
+        self._arrivals: deque[tuple[int, ProcessLine | PenstockError]] = deque()
         self._snapshots: list[Future[Any]] = []
         self._pending_snapshots: deque[tuple[Future[Any], dict[tuple[int, int], bytes], list[Any]]] = deque()
         self._finished: deque[_Commitment] = deque()
@@ -139,6 +141,7 @@ class Dispatch:
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._started = 0
+        self._known: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
         for server, control in enumerate(self._controls):
@@ -201,6 +204,7 @@ class Dispatch:
         with self.changed:
             if self._stopping:
                 return False
+            self._take_arrivals()
             self._announce()
             self._take_snapshots()
             self._give_out()
@@ -211,15 +215,40 @@ class Dispatch:
                 with suppress(BlockingIOError):
                     self._wake_reader.recv(1 << 12)
             elif isinstance(key.data, _Worker):
-                self._from_worker(key.data)
-                while not key.data.lost and key.data.line.has_more():
-                    self._from_worker(key.data)
+                worker, line = key.data, key.data.line
+                self._from_worker(worker)
+                while not worker.lost and line is not None and line.has_more():
+                    self._from_worker(worker)
             else:
                 self._from_server(key.data)
                 while self._controls[key.data].has_more():
                     self._from_server(key.data)
         self._watch()
         return True
+
+    def _arrive(self, number: int, line: ProcessLine | PenstockError) -> None:
+        """Take the line to a worker's process, or why there is none; in any thread."""
+        with self.changed:
+            if not self._stopping and self.fatal is None:
+                self._arrivals.append((number, line))
+                self.wake()
+            elif isinstance(line, ProcessLine):
+                line.close()
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals:
+            number, line = self._arrivals.popleft()
+            worker = next(worker for worker in self._workers if worker.number == number)
+            if isinstance(line, ProcessLine):
+                worker.line = line
+                self._selector.register(line, selectors.EVENT_READ, worker)
+            elif worker.index not in self._known:  # there is no place for it
+                raise line
+            else:
+                _logger.warning("worker %d: %s", worker.index, line)
+                worker.process.end()
+                worker.lost = True
+                self._start_again(worker)
 
     def _announce(self) -> None:
         for number in self._unannounced:
@@ -249,15 +278,17 @@ class Dispatch:
                 self.changed.notify_all()
 
     def _tell(self, worker: _Worker, message: Message) -> None:
+        assert worker.line is not None
         with suppress(OSError):  # it has ended, which the end of its line reports
             worker.line.send(message)
 
     def _from_worker(self, worker: _Worker) -> None:
+        assert worker.line is not None
         message = worker.line.receive()
         if message is None:
             self._selector.unregister(worker.line)
             worker.line.close()
-            end(worker.process)
+            worker.process.end()
             worker.lost = True
             if not worker.finished:  # otherwise the servers have not heard yet that it counts
                 self._start_again(worker)
@@ -272,6 +303,7 @@ class Dispatch:
 
     def _open_iterators(self, worker: _Worker) -> None:
         """Have a new process open every iterator, where the one before it was."""
+        self._known.add(worker.index)
         with self.changed:
             worker.ready = True
             self._idle.append(worker)
@@ -372,7 +404,7 @@ class Dispatch:
         for server in range(len(self._controls)):
             self._send(server, Discard(worker.number))
         closure = worker.closure
-        _logger.warning("worker %d has ended with status %s: it is started again", worker.index, worker.process.poll())
+        _logger.warning("worker %d has ended with %s: it is started again", worker.index, worker.process.status())
         with self.changed:
             if closure is not None:
                 self.running -= 1
@@ -388,21 +420,22 @@ class Dispatch:
         quick_ends = 0 if worker.ready else worker.quick_ends + 1
         if quick_ends >= _QUICK_ENDS:
             raise WorkerError(
-                f"worker {worker.index} has ended {quick_ends} times before it was ready, with status "
-                f"{worker.process.poll()}; what it wrote says why"
+                f"worker {worker.index} has ended {quick_ends} times before it was ready, with "
+                f"{worker.process.status()}; what it wrote says why"
             )
         self._workers[worker.index] = self._start(worker.index)
         self._workers[worker.index].quick_ends = quick_ends
 
     def _start(self, index: int) -> _Worker:
         self._started += 1
-        process, line, ends = start_worker(index, self._num_workers, len(self._controls))
-        worker = _Worker(index, self._started, process, ProcessLine(line, self._arena))
+        number = self._started
+        process, ends = self._started_processes.start_worker(
+            number, index, self._num_workers, self._arena, partial(self._arrive, number)
+        )
         for server, its in enumerate(ends):
-            self._send(server, Connect(worker.number), (its,))
+            self._send(server, Connect(number), (its,))
             its.close()
-        self._selector.register(worker.line, selectors.EVENT_READ, worker)
-        return worker
+        return _Worker(index, number, process)
 
     def _take_snapshots(self) -> None:
         if self._settling is not None:  # servers have what may be undone
@@ -437,16 +470,21 @@ class Dispatch:
                 _logger.warning(
                     "a function has run for %.0f s on worker %d, whose stacks follow", seconds, worker.index
                 )
-                os.kill(worker.process.pid, signal.SIGUSR1)
+                worker.process.write_stacks()
                 worker.since = time.monotonic()
 
     def _end(self, error: PenstockError) -> None:
         for worker in self._workers:
-            worker.line.close()
-            end(worker.process)
+            if worker.line is not None:
+                worker.line.close()
+            worker.process.end()
         with self.changed:
             self.fatal = error
             self.running = 0
+            for _, line in self._arrivals:
+                if isinstance(line, ProcessLine):
+                    line.close()
+            self._arrivals.clear()
             closures = [worker.closure for worker in self._workers if worker.closure is not None]
             closures += [commitment.closure for commitment in self._committed.values()]
             for closure in {*closures, *self.queue}:

@@ -1,8 +1,8 @@
-"""A line between two processes of this machine: typed messages over a Unix socket, arrays in shared memory.
+"""A line between two processes: typed messages over a socket, and on one machine, arrays in shared memory.
 
-Of a large array, its location in a segment of the sender's arena is sent. The array is read-only for the receiver, and
-stays as it is until nothing there shows it any more: its token then travels back, and the sender may use the memory
-again.
+Between machines, arrays travel with the messages. On one machine, of a large array, its location in a segment of the
+sender's arena is sent. The array is read-only for the receiver, and stays as it is until nothing there shows it any
+more: its token then travels back, and the sender may use the memory again.
 """
 
 import itertools
@@ -33,6 +33,7 @@ _MOST_FILES = 64
 _ANCILLARY = socket.CMSG_SPACE((_MOST_FILES + 1) * 4)
 _CHUNK = 1 << 16
 """So much is received at once, which is several frames of small messages."""
+_LARGEST_CHUNK = 1 << 22
 
 _decoder = msgspec.msgpack.Decoder(Frame)
 _encoder = msgspec.msgpack.Encoder()
@@ -43,10 +44,11 @@ class ProcessLine:
 
     Args:
         connection: the socket, which the line then owns.
-        arena: where large arrays are copied that are not in shared memory yet; several lines may share it.
+        arena: where large arrays are copied that are not in shared memory yet; several lines may share it. None where
+            the other end is on another machine.
     """
 
-    def __init__(self, connection: socket.socket, arena: Arena) -> None:
+    def __init__(self, connection: socket.socket, arena: Arena | None) -> None:
         self._connection = connection
         self._arena = arena
         self._tokens = itertools.count()
@@ -62,6 +64,11 @@ class ProcessLine:
         self._files: deque[int] = deque()
         self.lines: list[socket.socket] = []
 
+    @property
+    def remote(self) -> bool:
+        """Whether what was sent is lost with this machine, if the other end has not received it."""
+        return self._arena is None
+
     def fileno(self) -> int:
         """The descriptor of the socket, for a selector."""
         return self._connection.fileno()
@@ -69,8 +76,9 @@ class ProcessLine:
     def part(self, array: Array) -> ArrayPart:
         """An array as part of the next message; if it is in shared memory, it must not change after that either."""
         array = np.asarray(array, order="C")
-        location = location_of(array) if array.nbytes >= LARGE else None
-        if location is None and array.nbytes >= LARGE and (memory := self._arena.allocate(array.nbytes)) is not None:
+        large = self._arena is not None and array.nbytes >= LARGE
+        location = location_of(array) if large else None
+        if large and location is None and (memory := self._allocate(array.nbytes)) is not None:
             copy = memory.view(array.dtype).reshape(array.shape)
             np.copyto(copy, array)
             array, location = copy, location_of(copy)
@@ -86,6 +94,9 @@ class ProcessLine:
         token = next(self._tokens)
         self._held[token] = array
         return ArrayPart(array.shape, dtype, b"", segment.number, offset, token)
+
+    def _allocate(self, size: int) -> Array | None:
+        return None if self._arena is None else self._arena.allocate(size)
 
     def array(self, part: ArrayPart) -> Array:
         """The array of a part that was received, read-only.
@@ -175,8 +186,8 @@ class ProcessLine:
     def _frame(self) -> Frame | None:
         try:
             while (missing := self._missing()) > 0:
-                self._receive(max(missing, _CHUNK))
-        except (ConnectionError, EOFError):  # the other process has ended
+                self._receive(min(max(missing, _CHUNK), _LARGEST_CHUNK))
+        except (OSError, EOFError):  # the other process has ended, or its machine is gone
             return None
         end = len(self._buffer) + missing
         frame = _decoder.decode(memoryview(self._buffer)[_LENGTH.size : end])

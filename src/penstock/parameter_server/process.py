@@ -6,23 +6,31 @@ Arguments: `server CONTROL READER`, or `worker INDEX WORKERS COORDINATOR SERVER.
 import socket
 import sys
 
+import jax
+
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.server import Server
 from penstock.parameter_server.worker import WorkerProgram
 from penstock.runtime.shared_memory import Arena
 
-_IDLE_BYTES = 1 << 30
+IDLE_BYTES = 1 << 30
 """Versions of variables, and gradients, come and go with every function, and are as large as each other."""
+
+
+def stay_on_processor() -> None:
+    """Have JAX compute a server's updates on the processor: accelerators are the workers'."""
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
 
 
 def main(kind: str, *numbers: str) -> None:
     """Run until the line to the coordinator ends."""
-    arena = Arena(_IDLE_BYTES)
+    arena = Arena(IDLE_BYTES)
 
     def line(descriptor: str) -> ProcessLine:
         return ProcessLine(socket.socket(fileno=int(descriptor)), arena)
 
     if kind == "server":
+        stay_on_processor()
         control, reader = map(line, numbers)
         Server(control, reader, arena).run()
     else:

@@ -1,45 +1,69 @@
-"""Starts servers and workers as processes of this machine, each with its lines."""
+"""The engine "local": servers and workers are processes of this machine, started with their lines open."""
 
+import os
+import signal
 import socket
-import subprocess
 
+from penstock.parameter_server.engine import Engine, Process, StartedProcesses, StartedServer, TakeLine
+from penstock.parameter_server.line import ProcessLine
 from penstock.runtime.child_process import start_child
-
-Process = subprocess.Popen[bytes]
-
-
-def start_server() -> tuple[Process, socket.socket, socket.socket]:
-    """A server's process, its control line and the line for reading."""
-    control, its_control = socket.socketpair()
-    reader, its_reader = socket.socketpair()
-    # Its optimizer runs on the processor: accelerators are the workers'.
-    process = _start(["server"], [its_control, its_reader], {"JAX_PLATFORMS": "cpu"})
-    return process, control, reader
+from penstock.runtime.shared_memory import Arena
 
 
-def start_worker(index: int, workers: int, servers: int) -> tuple[Process, socket.socket, list[socket.socket]]:
-    """A worker's process, the line to it, and the end of its line to each server that is that server's."""
-    line, its_line = socket.socketpair()
-    pairs = [socket.socketpair() for _ in range(servers)]
-    process = _start(["worker", str(index), str(workers)], [its_line, *(its for its, _ in pairs)], {})
-    return process, line, [for_server for _, for_server in pairs]
+class _LocalProcess(Process):
+    def __init__(self, arguments: list[str], lines: list[socket.socket]) -> None:
+        descriptors = [line.fileno() for line in lines]
+        self._process = start_child(
+            "penstock.parameter_server.process", *arguments, *map(str, descriptors), descriptors=descriptors
+        )
+        for line in lines:
+            line.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def status(self) -> str:
+        return f"status {self._process.poll()}"
+
+    def write_stacks(self) -> None:
+        os.kill(self._process.pid, signal.SIGUSR1)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
-def _start(arguments: list[str], lines: list[socket.socket], variables: dict[str, str]) -> Process:
-    descriptors = [line.fileno() for line in lines]
-    process = start_child(
-        "penstock.parameter_server.process",
-        *arguments,
-        *map(str, descriptors),
-        descriptors=descriptors,
-        variables=variables,
-    )
-    for line in lines:
-        line.close()
-    return process
+class _LocalProcesses(StartedProcesses):
+    def __init__(self) -> None:
+        self._servers = 0
+
+    def start_servers(self, count: int, arena: Arena) -> list[StartedServer]:
+        self._servers = count
+        return [self._start_server(arena) for _ in range(count)]
+
+    def _start_server(self, arena: Arena) -> StartedServer:
+        control, its_control = socket.socketpair()
+        reader, its_reader = socket.socketpair()
+        process = _LocalProcess(["server"], [its_control, its_reader])
+        return StartedServer(process, ProcessLine(control, arena), ProcessLine(reader, arena))
+
+    def start_worker(
+        self, number: int, index: int, workers: int, arena: Arena, take_line: TakeLine
+    ) -> tuple[Process, list[socket.socket]]:
+        line, its_line = socket.socketpair()
+        pairs = [socket.socketpair() for _ in range(self._servers)]
+        arguments = ["worker", str(index), str(workers)]
+        process = _LocalProcess(arguments, [its_line, *(its for its, _ in pairs)])
+        take_line(ProcessLine(line, arena))
+        return process, [for_server for _, for_server in pairs]
 
 
-def end(process: Process) -> None:
-    """Kill a process, and wait until it has ended."""
-    process.kill()
-    process.wait()
+class _LocalEngine(Engine):
+    def start(self) -> StartedProcesses:
+        return _LocalProcesses()
+
+
+def engine() -> Engine:
+    """The processes of this machine."""
+    return _LocalEngine()

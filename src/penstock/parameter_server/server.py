@@ -1,10 +1,12 @@
 """The program of a server: one thread, which answers lines in turn and applies what the coordinator commits."""
 
 import selectors
+from contextlib import suppress
 
 from penstock.parameter_server.closures import loads
 from penstock.parameter_server.held import HeldTable, HeldVariables
 from penstock.parameter_server.line import Array, ProcessLine
+from penstock.parameter_server.listening import LineListener
 from penstock.parameter_server.messages import (
     Answer,
     Arrays,
@@ -35,9 +37,12 @@ class Server:
     Args:
         control: the line on which the coordinator commits closures.
         reader: the line on which the coordinator's program reads and creates variables.
+        listener: takes the calls of workers' processes, whose lines do not come with `Connect` then.
     """
 
-    def __init__(self, control: ProcessLine, reader: ProcessLine, arena: Arena) -> None:
+    def __init__(
+        self, control: ProcessLine, reader: ProcessLine, arena: Arena, listener: LineListener | None = None
+    ) -> None:
         self._control = control
         self._reader = reader
         self._arena = arena
@@ -45,9 +50,13 @@ class Server:
         self._workers: dict[int, ProcessLine] = {}
         self._staged: dict[tuple[int, int], list[tuple[int, list[Array]]]] = {}
         self._unsettled: set[int] = set()
+        self._discarded: set[int] = set()
+        self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, (control, -1))
         self._selector.register(reader, selectors.EVENT_READ, (reader, -1))
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ, (listener, 0))
 
     def run(self) -> None:
         """Answer until the coordinator's line ends; then close all lines."""
@@ -55,7 +64,11 @@ class Server:
             self._control.send(Ready())
             while True:
                 for key, _ in self._selector.select():
-                    self._hear(*key.data)
+                    line, process = key.data
+                    if isinstance(line, LineListener):
+                        self._admit(line)
+                    else:
+                        self._hear(line, process)
                 while more := [(line, process) for line, process in self._lines() if line.has_more()]:
                     for line, process in more:
                         self._hear(line, process)
@@ -65,9 +78,25 @@ class Server:
             self._selector.close()
             for line, _ in self._lines():
                 line.close()
+            if self._listener is not None:
+                self._listener.close()
 
     def _lines(self) -> list[tuple[ProcessLine, int]]:
         return [(self._control, -1), (self._reader, -1), *((line, process) for process, line in self._workers.items())]
+
+    def _admit(self, listener: LineListener) -> None:
+        """Take the line of a worker that has called; it waits for the answer before it says that it is ready."""
+        process, line = listener.take(self._arena)
+        if process in self._discarded:  # its actor was killed before it could call
+            line.close()
+            return
+        self._add(process, line)
+        with suppress(OSError):  # it has ended, which the end of its line reports
+            line.send(Ready())
+
+    def _add(self, process: int, line: ProcessLine) -> None:
+        self._workers[process] = line
+        self._selector.register(line, selectors.EVENT_READ, (line, process))
 
     def _hear(self, line: ProcessLine, process: int) -> None:
         """Answer one frame of a line, or note its end."""
@@ -101,9 +130,10 @@ class Server:
             self._commit(message)
         elif isinstance(message, Stage):
             self._stage(process, message)
+            if line.remote:
+                line.send(Answer())
         elif isinstance(message, Connect):
-            worker = self._workers[message.process] = ProcessLine(self._control.lines.pop(), self._arena)
-            self._selector.register(worker, selectors.EVENT_READ, (worker, message.process))
+            self._add(message.process, ProcessLine(self._control.lines.pop(), self._arena))
         elif isinstance(message, Discard):
             self._discard(message.process)
         elif isinstance(message, Snapshot):
@@ -178,7 +208,10 @@ class Server:
         self._unsettled.clear()
 
     def _discard(self, process: int) -> None:
-        line = self._workers.pop(process)
+        line = self._workers.pop(process, None)
+        if line is None:
+            self._discarded.add(process)
+            return
         if line in {key.fileobj for key in self._selector.get_map().values()}:
             self._selector.unregister(line)
         line.close()

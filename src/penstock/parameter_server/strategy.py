@@ -16,11 +16,11 @@ from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError,
 from penstock.options import check_integer
 from penstock.parameter_server.closures import dumps
 from penstock.parameter_server.datasets import WorkersDatasets
+from penstock.parameter_server.engine import Engine, engine_of
 from penstock.parameter_server.frameworks import reduced_by_any, take_all_back
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Create, Message
 from penstock.parameter_server.partitioners import Partitioner, row_bounds
-from penstock.parameter_server.processes import end, start_server
 from penstock.parameter_server.rules import OptaxRule, Rule
 from penstock.parameter_server.variables import (
     ServerLines,
@@ -30,25 +30,27 @@ from penstock.parameter_server.variables import (
     VariablesLayout,
     lost,
 )
-from penstock.runtime.at_exit import end_at_exit, forget
+from penstock.runtime.at_exit import end_before_libraries, forget
 from penstock.runtime.shared_memory import Arena
 
 
 class ParameterServerStrategy:
     """Variables on servers, for workers that come and go; a `ps.ClusterCoordinator` runs functions on these.
 
-    Servers are processes of this machine, which end with the strategy. JAX computes their updates on the processor.
+    Servers end with the strategy. JAX computes their updates on the processor.
 
     Args:
         num_workers: how many worker processes a coordinator starts.
         num_ps: how many servers hold the variables.
-        engine: "local", the processes of this machine.
+        engine: "local", the processes of this machine; "ray", actors of the Ray cluster that this program is in, with
+            one CPU each; or a `ps.ray.ParameterServers(...)`, which says what the actors need and where they run.
         variable_partitioner: into how many shards a variable is divided along its first axis, such as
             `ps.MinSizePartitioner()`; a variable is one shard if None. The shards go to the servers in turn.
 
     Raises:
-        InvalidArgumentError: a number below 1, or another engine.
-        UnavailableError: a server did not start.
+        InvalidArgumentError: a number below 1, or another engine; a Ray cluster of several machines, unencrypted.
+        UnavailableError: a server did not start; there is no Ray cluster, or no place in it.
+        MissingExtraError: Ray is not installed.
 
     Example:
         >>> import numpy as np, optax
@@ -67,25 +69,24 @@ class ParameterServerStrategy:
         self,
         num_workers: int,
         num_ps: int = 1,
-        engine: Literal["local"] = "local",
+        engine: Literal["local", "ray"] | Engine = "local",
         variable_partitioner: Partitioner | None = None,
     ) -> None:
-        if engine != "local":
-            raise InvalidArgumentError(f'ps.ParameterServerStrategy: engine is "local", got {engine!r}')
         self.num_workers = check_integer("ps.ParameterServerStrategy", "num_workers", num_workers, minimum=1)
         self.num_ps = check_integer("ps.ParameterServerStrategy", "num_ps", num_ps, minimum=1)
         self._partitioner = variable_partitioner
         self._arena = Arena()
-        started = [start_server() for _ in range(self.num_ps)]
-        self.servers = [process for process, _, _ in started]
-        self.controls = [ProcessLine(control, self._arena) for _, control, _ in started]
-        self._server_lines = ServerLines([ProcessLine(reader, self._arena) for _, _, reader in started])
+        self.started_processes = engine_of(engine).start()
+        started = self.started_processes.start_servers(self.num_ps, self._arena)
+        self.servers = [server.process for server in started]
+        self.controls = [server.control for server in started]
+        self._server_lines = ServerLines([server.reader for server in started])
         self.variables: list[ServerVariables] = []
         self.saved: list[ServerVariables] = []
         self._next_server = itertools.cycle(range(self.num_ps))
         self.stopped = False
         self.coordinator: Any = None
-        end_at_exit(self, ParameterServerStrategy.stop)
+        end_before_libraries(self, ParameterServerStrategy.stop)
         for server, control in enumerate(self.controls):
             if control.receive() is None:
                 self.stop()
@@ -252,7 +253,7 @@ class ParameterServerStrategy:
         for line in (*self.controls, *self._server_lines.lines):
             line.close()
         for process in self.servers:
-            end(process)
+            process.end()
         self._arena.close()
 
     def __enter__(self) -> Self:

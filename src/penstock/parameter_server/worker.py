@@ -14,7 +14,7 @@ from penstock.parameter_server.closures import dumps, error_bytes, loads, result
 from penstock.parameter_server.datasets import enter_pipeline, open_iterator, positions
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Define, Finished, Opened, OpenIterator, Push, Ready, RunClosure, Stage
-from penstock.parameter_server.variables import ServerLines, enter
+from penstock.parameter_server.variables import ServerLines, enter, lost
 from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
 
@@ -97,6 +97,9 @@ class WorkerProgram:
         line.take_back()
         staged = tuple(Push(variables, tuple(line.part(array) for array in arrays)) for variables, arrays in pushes)
         line.send(Stage(closure, staged))
+        # The coordinator may commit only what no loss of this machine can take back.
+        if line.remote and line.receive() is None:
+            raise lost(server)
 
 
 def _positions() -> tuple[tuple[int, bytes], ...]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from subprocess import DEVNULL, Popen
 
 
@@ -10,7 +10,6 @@ def start_child(
     module: str,
     *arguments: str,
     descriptors: Sequence[int] = (),
-    variables: Mapping[str, str] | None = None,
     stdin: int = DEVNULL,
     stdout: int | None = None,
 ) -> "Popen[bytes]":
@@ -22,13 +21,12 @@ def start_child(
         module: the module's name.
         arguments: its arguments.
         descriptors: open files of this process that it gets, under the same numbers.
-        variables: added to its environment, which is this process's otherwise.
         stdin, stdout: as for `subprocess.Popen`.
     """
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return Popen(
         [sys.executable, "-m", module, *arguments],
-        env={**os.environ, **(variables or {}), "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path},
         stdin=stdin,
         stdout=stdout,
         pass_fds=descriptors,
