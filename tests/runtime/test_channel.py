@@ -95,6 +95,6 @@ def test_a_channel_that_is_closed_just_before_its_producer_waits_ends_it(monkeyp
         return wait(timeout)
 
     monkeypatch.setattr(channel._changed, "wait", closed_before)
-    monkeypatch.setattr("penstock.runtime.channel._LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.runtime.conditions._LONGEST_WAIT_SECONDS", 0.01)
     with pytest.raises(Closed):
         end(channel)

@@ -1,13 +1,11 @@
 """A bounded, closable channel between one producing thread and one consumer."""
 
 from collections import deque
-from collections.abc import Callable
-from threading import Condition
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from penstock.runtime.conditions import BoundedCondition
 
 Item = TypeVar("Item")
-
-_LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 class Closed(Exception):
@@ -26,7 +24,7 @@ class Channel(Generic[Item]):
         self._items: deque[tuple[Item, int]] = deque()
         self._weight = 0
         self._closed = False
-        self._changed = Condition()
+        self._changed = BoundedCondition()
 
     def put(self, item: Item, weight: int = 1) -> None:
         """Add an item; waits for room.
@@ -35,7 +33,7 @@ class Channel(Generic[Item]):
             Closed: the channel was closed, before or while waiting.
         """
         with self._changed:
-            self._wait_until(lambda: self._closed or not self._items or self._weight + weight <= self._capacity)
+            self._changed.wait_for(lambda: self._closed or not self._items or self._weight + weight <= self._capacity)
             if self._closed:
                 raise Closed
             self._items.append((item, weight))
@@ -49,7 +47,7 @@ class Channel(Generic[Item]):
             Closed: the channel was closed and is empty.
         """
         with self._changed:
-            self._wait_until(lambda: self._closed or bool(self._items))
+            self._changed.wait_for(lambda: self._closed or bool(self._items))
             if not self._items:
                 raise Closed
             item, weight = self._items.popleft()
@@ -64,7 +62,7 @@ class Channel(Generic[Item]):
             Closed: the channel was closed, before or while waiting.
         """
         with self._changed:
-            self._wait_until(lambda: self._closed or self._weight < self._capacity)
+            self._changed.wait_for(lambda: self._closed or self._weight < self._capacity)
             if self._closed:
                 raise Closed
             return self._capacity - self._weight
@@ -76,12 +74,3 @@ class Channel(Generic[Item]):
             self._items.clear()
             self._weight = 0
             self._changed.notify_all()
-
-    def _wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait under the lock until that holds.
-
-        Python may collect a forgotten iterator, which closes this channel, in this very thread, between a test and the
-        wait after it. So no wait lasts for ever.
-        """
-        while not holds():
-            self._changed.wait(_LONGEST_WAIT_SECONDS)

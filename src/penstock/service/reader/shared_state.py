@@ -2,8 +2,9 @@
 
 import math
 import time
-from threading import Condition, RLock
+from threading import RLock
 
+from penstock.runtime.conditions import BoundedCondition
 from penstock.service.reader.epoch_progress import EpochProgress
 from penstock.service.reader.fetch_task import FetchTask
 from penstock.service.reader.leases import Holding, Leases
@@ -70,8 +71,8 @@ class SharedState:
         self, options: ReadOptions, opened: EpochOpened, dispatcher: DispatcherClient, progress: EpochProgress
     ) -> None:
         lock = RLock()
-        self.changed, self.arrived = Condition(lock), Condition(lock)
-        self.heartbeat_due, self.turn_free = Condition(lock), Condition(lock)
+        self.changed, self.arrived = BoundedCondition(lock), BoundedCondition(lock)
+        self.heartbeat_due, self.turn_free = BoundedCondition(lock), BoundedCondition(lock)
         self.progress = progress
         self.leases = Leases(opened.consumer_id, dispatcher, self._holding) if opened.leased else None
         self.schedule = PassSchedule(options.holds_back) if options.endless and not opened.leased else None

@@ -1,0 +1,35 @@
+"""The threads of a reader that fetch."""
+
+from typing import Any
+
+import pytest
+
+from penstock.runtime.conditions import BoundedCondition
+from penstock.runtime.threads import Threads
+from penstock.service.reader.epoch_progress import EpochProgress
+from penstock.service.reader.lanes import Lanes
+from penstock.service.reader.read_options import ReadOptions
+from penstock.service.reader.shared_state import SharedState
+from penstock.service.wire.dispatcher_messages import EpochOpened
+from penstock.service.wire.policy import ShardingPolicy
+
+NOBODY: Any = None
+"""Stands for the dispatcher, its session and the workers: a lane that has nothing to fetch asks none of them."""
+
+
+def test_lanes_of_a_reader_that_is_stopped_just_before_they_wait_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Python collects a forgotten iterator in one of these threads."""
+    options = ReadOptions(dataset_id="", policy=ShardingPolicy.OFF, kind="rows")
+    opened = EpochOpened(consumer_id=0, epoch=0, seed=0, passes=[], workers=[], leased=False)
+    progress = EpochProgress(options, shared=False, replay=None, number=0)
+    shared, threads, wait = SharedState(options, opened, NOBODY, progress), Threads(), BoundedCondition.wait
+
+    def stopped_before(condition: BoundedCondition, timeout: float | None = None) -> bool:
+        shared.stop()
+        return wait(condition, timeout)
+
+    monkeypatch.setattr(BoundedCondition, "wait", stopped_before)
+    monkeypatch.setattr("penstock.runtime.conditions._LONGEST_WAIT_SECONDS", 0.01)
+    Lanes(options, shared, NOBODY, NOBODY, threads).start(workers=1, new_passes=0)
+    threads.join(5)
+    assert shared.lanes == 0
