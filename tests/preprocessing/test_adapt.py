@@ -99,6 +99,24 @@ def test_nothing_and_no_end_are_refused_at_the_call(name: str) -> None:
     layer.adapt(dataset.repeat().take_while(lambda x: next(count) < 3))
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_feature_space_learns_all_features_in_one_pass(batched: bool) -> None:
+    passes = []
+
+    def element(number: int) -> dict[str, Any]:
+        passes.append(int(number))
+        return {"size": float(number), "word": f"w{number % 3}", "age": int(number)}
+
+    space = FeatureSpace({"size": "float_normalized", "word": "string_categorical", "age": "float_discretized"})
+    rows = ps.Dataset.range(1, 6).map(element)
+    rows.element_spec  # noqa: B018  # it takes the first element
+    passes.clear()
+    space.adapt(rows.batch(2) if batched else rows)
+    assert sorted(set(passes)) == [1, 2, 3, 4, 5] and passes.count(5) == 1
+    assert float(space.features["size"].preprocessor.mean[0]) == 3.0
+    assert space.features["word"].preprocessor.get_vocabulary() == ["[UNK]", "w2", "w1", "w0"]
+
+
 def test_a_feature_space_says_which_feature_cannot_learn() -> None:
     space = FeatureSpace({"word": "string_categorical", "size": "float"})
     with pytest.raises(ps.InvalidArgumentError, match="there are no tokens") as caught:

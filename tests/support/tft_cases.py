@@ -23,13 +23,26 @@ def rows():
                 "label": (n * n // 7) % 3,
                 "tokens": [["the", "cat", "sat", "the", "mat", "a"][(n * k + n) % 6] for k in range(1, count + 1)],
                 "numbers": [float(n * k % 9) - 2 for k in range(1, count + 1)],
+                "labels": [label for label in range(4) if (n * 5 + label * label) % 3 == 0],
+                "gap_values": [float(n * k % 7) - 1 for k in range(count)],
+                "gap_indices": [k * 2 - (n + k) % 2 for k in range(1, count + 1)],
             }
         )
     return found
 
 
-def preprocess(t, c, spread, project, float32):
-    """Outputs by name; `t` is the module, `spread` gives an analyzer's result to all rows, `project` multiplies."""
+def first_letter(token):
+    """The key of a token, for a vocabulary that covers all keys."""
+    return token[:1]
+
+
+def preprocess(t, c, spread, project, float32, *, experimental, backwards, dense):
+    """Outputs by name.
+
+    `t` is the module, `spread` gives an analyzer's result to all rows, `project` multiplies, `experimental` is where
+    approximate vocabularies are, `backwards` looks tokens up in a vocabulary from its end, and `dense` makes an array
+    of what a function does with the rows that have gaps.
+    """
     x, y, i, v, w, key = (c[name] for name in ("x", "y", "i", "v", "w", "key"))
     numbers, tokens, weight, m, tail = (c[name] for name in ("numbers", "tokens", "weight", "m", "tail"))
     indices = t.compute_and_apply_vocabulary(tokens, vocab_filename="tokens")
@@ -110,6 +123,34 @@ def preprocess(t, c, spread, project, float32):
         "vocabulary_labels_ragged": t.compute_and_apply_vocabulary(
             t.deduplicate_tensor_per_row(tokens), labels=c["label"], min_diff_from_avg=0, vocab_filename="labels_ragged"
         ),
+        "vocabulary_reserved_top_k": t.compute_and_apply_vocabulary(
+            w, reserved_tokens=["<pad>", "a"], top_k=3, vocab_filename="reserved_top"
+        ),
+        "vocabulary_labels_of_rows": t.compute_and_apply_vocabulary(
+            w, labels=c["labels"], min_diff_from_avg=0, vocab_filename="labels_of_rows"
+        ),
+        "vocabulary_labels_of_rows_weighted": t.compute_and_apply_vocabulary(
+            w, labels=c["labels"], weights=weight, min_diff_from_avg=0, vocab_filename="labels_of_rows_weighted"
+        ),
+        "vocabulary_covered": t.compute_and_apply_vocabulary(
+            tokens, top_k=2, key_fn=first_letter, coverage_top_k=1, vocab_filename="covered"
+        ),
+        "vocabulary_covered_threshold": t.compute_and_apply_vocabulary(
+            tokens,
+            top_k=1,
+            key_fn=first_letter,
+            coverage_frequency_threshold=8,
+            store_frequency=True,
+            vocab_filename="covered_threshold",
+        ),
+        "approximate_vocabulary": experimental.compute_and_apply_approximate_vocabulary(
+            w, top_k=20, num_oov_buckets=1, vocab_filename="approximate"
+        ),
+        "lookup_fn": t.apply_vocabulary(w, t.vocabulary(w, vocab_filename="backwards"), lookup_fn=backwards),
+        "scale_by_min_max_per_key_elementwise": t.scale_by_min_max_per_key(c["v"], key, -1.0, 1.0, elementwise=True),
+        "scale_to_z_score_per_key_elementwise": t.scale_to_z_score_per_key(c["v"], key, elementwise=True),
+        "to_dense_with_gaps": dense(lambda values: values),
+        "scaled_with_gaps": dense(t.scale_to_0_1),
         "vocabulary_ragged": indices,
         "hash_strings": t.hash_strings(w, 7),
         "hash_strings_strong": t.hash_strings(w, 7, key=[123, 456]),
@@ -128,4 +169,6 @@ def preprocess(t, c, spread, project, float32):
 
 
 VOCABULARIES = ["words", "top", "threshold", "oov", "default", "weighted", "integers", "shuffled", "reserved"]
-VOCABULARIES += ["frequency", "tokens", "labels", "labels_weighted", "adjusted", "labels_ragged"]
+VOCABULARIES += ["frequency", "tokens", "labels", "labels_weighted", "adjusted", "labels_ragged", "reserved_top"]
+VOCABULARIES += ["labels_of_rows", "labels_of_rows_weighted", "covered", "covered_threshold"]
+VOCABULARIES += ["approximate", "backwards"]

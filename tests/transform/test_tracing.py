@@ -87,6 +87,21 @@ def branches(columns):
     [
         (branches, InvalidTypeError, r"test_tracing.py:\d+: a column has no single truth value.*np.where"),
         (two_vocabularies, InvalidArgumentError, r"'words' names another vocabulary already, of .*test_tracing.py:\d+"),
+        (
+            lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], key_fn=str.lower)},
+            InvalidArgumentError,
+            r"test_tracing.py:\d+: vocabulary takes key_fn together with coverage_top_k or coverage_freq",
+        ),
+        (
+            lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], coverage_top_k=2)},
+            InvalidArgumentError,
+            "vocabulary takes key_fn together with .* got key_fn=None, coverage_top_k=2",
+        ),
+        (
+            lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], key_fn=lambda t: t, coverage_top_k=2)},
+            InvalidArgumentError,
+            r"vocabulary\(key_fn=...\) takes a function that can be imported by its name",
+        ),
         (lambda c: {"y": c["z"]}, InvalidArgumentError, r"test_tracing.py:\d+: there is no column 'z'.*'x', 'v'"),
         (lambda c: {"y": float(c["x"])}, InvalidTypeError, "values of a column are not known.*ps.transform.call"),
         (lambda c: {"y": c["x"].sum()}, InvalidTypeError, "a column has no .sum"),
@@ -257,6 +272,66 @@ def test_a_vocabulary_of_the_users_is_kept_in_the_working_directory(tmp_path):
     next((tmp_path / "moved" / "assets").glob("given-*-words.txt")).write_text("a\nb\n")
     with pytest.raises(StorageError, match="words.txt has changed since it was learned"):
         moved.transform_features_layer()
+
+
+def without_a_size(tokens, path):
+    return np.zeros(len(tokens), np.int64)
+
+
+def too_few(tokens, path):
+    return np.zeros(1, np.int64), 4
+
+
+def lookup_by(function):
+    return lambda c: {
+        "y": ps.transform.apply_vocabulary(
+            c["w"], ps.transform.vocabulary(c["w"], vocab_filename="v"), lookup_fn=function
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (without_a_size, "lookup_fn=.*:without_a_size returns integers and how many there are, got array"),
+        (too_few, r"lookup_fn=.*:too_few got 3 tokens and returned int64 of shape \(1,\)"),
+    ],
+)
+def test_a_lookup_function_that_returns_something_else_is_refused(tmp_path, function, message):
+    with pytest.raises(InvalidTypeError, match=message):
+        analyze(lookup_by(function), tmp_path)
+
+
+def test_a_key_function_that_fails_is_named_with_the_token(tmp_path):
+    def function(c):
+        return {"y": ps.transform.compute_and_apply_vocabulary(c["w"], key_fn=json.loads, coverage_top_k=1)}
+
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        analyze(function, tmp_path)
+    assert caught.value.__notes__ == ["in key_fn=json:loads of the preprocessing function, for the token 'b'"]
+
+
+def test_numbers_and_indices_of_different_rows_are_refused(tmp_path):
+    rows = {**ROWS, "places": np.array([np.array([0]), np.array([], np.int64), np.array([3])], object)}
+
+    def function(c):
+        return {"y": ps.transform.sparse_tensor_to_dense_with_shape(c["r"], [None, 4], indices=c["places"])}
+
+    with pytest.raises(ElementError, match="row 0 of the block has 2 numbers and 1 indices"):
+        analyze(function, tmp_path, rows)
+
+
+def test_labels_and_weights_of_other_rows_are_refused(tmp_path):
+    def labelled(labels, **arguments):
+        return lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], labels=c[labels], **arguments)}
+
+    rows = {**ROWS, "pairs": np.zeros((3, 2), np.int64)}
+    with pytest.raises(InvalidTypeError, match="takes integers, got float64"):
+        analyze(labelled("x"), tmp_path / "floats", rows)
+    with pytest.raises(InvalidTypeError, match=r"takes an integer for each row, got shape \(2,\)"):
+        analyze(labelled("pairs"), tmp_path / "pairs", rows)
+    with pytest.raises(ElementError, match="expected a weight for each of 3 rows, got 9"):
+        analyze(lambda c: labelled("n", weights=c["v"])(c), tmp_path / "weights", {**rows, "n": np.arange(3)})
 
 
 def test_data_from_which_nothing_can_be_learned_is_refused(tmp_path):

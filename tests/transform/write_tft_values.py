@@ -24,6 +24,8 @@ SPEC = {
     **{name: tf.io.FixedLenFeature([], tf.string) for name in ("w", "key")},
     "tokens": tf.io.VarLenFeature(tf.string),
     "numbers": tf.io.VarLenFeature(tf.float32),
+    "labels": tf.io.VarLenFeature(tf.int64),
+    "gaps": tf.io.SparseFeature("gap_indices", "gap_values", tf.float32, 7),
 }
 
 
@@ -35,13 +37,28 @@ def plain(value):
     return value.item() if isinstance(value, np.generic) else value
 
 
+def backwards(tokens, path):
+    initializer = tf.lookup.TextFileInitializer(
+        path, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
+    )
+    table = tf.lookup.StaticHashTable(initializer, -1)
+    return table.size() - 1 - table.lookup(tokens), table.size() + 1
+
+
 def fn(columns):
+    def dense(change):
+        gaps = columns["gaps"]
+        return tft.sparse_tensor_to_dense_with_shape(change(gaps), [None, 7], -9.0)
+
     return preprocess(
         tft,
         columns,
         lambda x, value: x[:, None] * 0 + tf.cast(value, x.dtype),
         tf.matmul,
         tf.float32,
+        experimental=tft.experimental,
+        backwards=backwards,
+        dense=dense,
     )
 
 

@@ -7,6 +7,7 @@ from penstock.accumulators.accumulator import State
 from penstock.accumulators.encoding import from_bytes, to_bytes
 from penstock.data.dataset import Dataset
 from penstock.data.save_progress import SaveProgress
+from penstock.errors import ElementError
 from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service
 
@@ -59,8 +60,7 @@ def one_pass(
     """
     known = dataset.cardinality()
     progress = SaveProgress(what, known if known >= 0 else None, 0)
-    uneven = any(spec.shape for spec in dataset.element_spec.values())
-    batches = dataset.ragged_batch(rows_at_a_time) if uneven else dataset.batch(rows_at_a_time)
+    batches = dataset.ragged_batch(rows_at_a_time) if _uneven(dataset) else dataset.batch(rows_at_a_time)
     whole, total = summarize.empty(), 0
     for rows, parts in _here(batches, summarize) if service is None else _on_workers(batches, summarize, service):
         for name, part in parts.items():
@@ -69,6 +69,14 @@ def one_pass(
         progress.add(rows)
     progress.end()
     return whole, total
+
+
+def _uneven(dataset: Dataset) -> bool:
+    """Whether rows may differ in shape."""
+    try:
+        return any(spec.shape for spec in dataset.element_spec.values())
+    except ElementError:  # there are no rows
+        return False
 
 
 def _here(batches: Dataset, summarize: Summarize) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -13,8 +13,8 @@ from penstock.service.security.resolving import Service
 class _SummarizeColumns:
     """What each layer learns from its column."""
 
-    def __init__(self, layers: Mapping[str, LearningLayer]) -> None:
-        self._layers = dict(layers)
+    def __init__(self, layers: Mapping[str, LearningLayer], where: str) -> None:
+        self._layers, self._where = dict(layers), where
 
     def empty(self) -> dict[str, Any]:
         """Of no rows."""
@@ -27,7 +27,7 @@ class _SummarizeColumns:
             try:
                 layer.summarize(summaries[name], batch[name])
             except Exception as error:
-                error.add_note(f"in adapt_all, column {name!r}")
+                error.add_note(f"penstock: in {self._where} {name!r}")
                 raise
         return summaries
 
@@ -63,6 +63,25 @@ def adapt_all(layers: Mapping[str, LearningLayer], dataset: Any, service: Servic
         if name not in dataset.element_spec:
             known = ", ".join(map(repr, dataset.element_spec))
             raise InvalidArgumentError(f"adapt_all: there is no column {name!r}, the dataset has {known}")
-    found, _ = one_pass(dataset, _SummarizeColumns(layers), service, "ps.preprocessing.adapt_all")
+    adapt_columns(layers, dataset, service, "ps.preprocessing.adapt_all", "adapt_all, column")
+
+
+def adapt_columns(
+    layers: Mapping[str, LearningLayer], rows: Dataset, service: Service | None, what: str, where: str
+) -> None:
+    """The same, of what has been checked.
+
+    Args:
+        layers: by the names of the columns that they learn from.
+        rows: dictionaries with these columns.
+        service: whose workers read and learn; None for this process.
+        what: is done, for a progress bar.
+        where: it went wrong, for errors, before the name of the column.
+    """
+    found, _ = one_pass(rows, _SummarizeColumns(layers, where), service, what)
     for name, layer in layers.items():
-        layer.learn(found[name])
+        try:
+            layer.learn(found[name])
+        except Exception as error:
+            error.add_note(f"penstock: in {where} {name!r}")
+            raise

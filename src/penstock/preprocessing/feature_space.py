@@ -10,15 +10,17 @@ from penstock.data.block import Column, column_of, is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
+from penstock.preprocessing.adapting import adapt_columns
 from penstock.preprocessing.discretization import Discretization
 from penstock.preprocessing.encode import encode
 from penstock.preprocessing.features import Cross, Feature, unwrapped
 from penstock.preprocessing.hashed_crossing import HashedCrossing
 from penstock.preprocessing.hashing import Hashing
-from penstock.preprocessing.layer import Layer, LearningLayer, check_choice
+from penstock.preprocessing.layer import Layer, LearningLayer, check_choice, check_finite
 from penstock.preprocessing.lookups import IntegerLookup, StringLookup
 from penstock.preprocessing.scaling import Normalization, Rescaling
 from penstock.preprocessing.text_vectorization import TextVectorization
+from penstock.service.security.resolving import Service
 
 _TYPES = (
     "float",
@@ -169,11 +171,12 @@ class FeatureSpace(Layer):
         """The bin of a string's hash."""
         return Feature("string", Hashing(num_bins), output_mode)
 
-    def adapt(self, data: Any) -> Self:
-        """Learn what the features need: vocabularies, means and boundaries. The data is read once for each of them.
+    def adapt(self, data: Any, service: Service | None = None) -> Self:
+        """Learn what the features need, vocabularies, means and boundaries, in one pass over the data.
 
         Args:
             data: a finite dataset of dictionaries, of samples or of batches, or a dictionary of arrays.
+            service: the data service whose workers read the data and learn; None for this process.
 
         Raises:
             InvalidTypeError: neither a dataset nor a dictionary.
@@ -182,13 +185,17 @@ class FeatureSpace(Layer):
         dataset = Dataset.from_tensor_slices(dict(data)) if isinstance(data, Mapping) else data
         if not isinstance(dataset, Dataset):
             raise InvalidTypeError(f"FeatureSpace.adapt(data) takes a ps.Dataset or a dictionary, got {data!r:.100}")
-        for name, feature in self.features.items():
-            if isinstance(feature.preprocessor, LearningLayer) and feature.preprocessor.can_adapt:
-                try:
-                    feature.preprocessor.adapt(dataset.map(_OneFeature(name)))
-                except Exception as error:
-                    error.add_note(f"penstock: in FeatureSpace.adapt(data), feature {name!r}")
-                    raise
+        check_finite("FeatureSpace.adapt(data)", dataset)
+        layers = {
+            name: feature.preprocessor
+            for name, feature in self.features.items()
+            if isinstance(feature.preprocessor, LearningLayer) and feature.preprocessor.can_adapt
+        }
+        if layers:
+            rows, specs = dataset.map(_FeaturesOf(list(layers))), dataset.element_spec
+            if isinstance(specs, Mapping) and any(specs[name].shape for name in layers if name in specs):
+                rows = rows.unbatch()
+            adapt_columns(layers, rows, service, "FeatureSpace.adapt", "FeatureSpace.adapt(data), feature")
         return self
 
     def __call__(self, data: Mapping[str, Any], *others: Any) -> Any:
@@ -269,27 +276,32 @@ def _pads(layer: Any) -> bool:
     return isinstance(layer, TextVectorization) and layer.pads
 
 
-class _OneFeature:
-    """One feature of each element, with an axis for its values."""
+class _FeaturesOf:
+    """Some features of each element, each with an axis for its values."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
 
-    def __call__(self, *element: Any) -> Array:
+    def __call__(self, *element: Any) -> dict[str, Array]:
         (features,) = element if len(element) == 1 else (element,)
         if not isinstance(features, Mapping):
             raise InvalidTypeError(
                 f"FeatureSpace.adapt(data) takes elements that are dictionaries, got {features!r:.100}: "
                 "use map(lambda features, label: features)"
             )
-        array = _as_array(features, self._name)
-        return array if array.ndim > 1 else array[..., None]
+        return {name: self._one(name, features) for name in self._names}
 
-    def _map_block(self, columns: Mapping[str, Column]) -> Column:
-        column = columns[self._name]
+    def _map_block(self, columns: Mapping[str, Column]) -> dict[str, Column]:
+        return {name: self._of_column(name, columns[name]) for name in self._names}
+
+    def _of_column(self, name: str, column: Column) -> Column:
         if is_ragged(column):
-            return column_of([self({self._name: row}) for row in column])
+            return column_of([self._one(name, {name: row}) for row in column])
         return column if column.ndim > 2 else column[..., None]
+
+    def _one(self, name: str, features: Mapping[str, Any]) -> Array:
+        array = _as_array(features, name)
+        return array if array.ndim > 1 else array[..., None]
 
 
 def _as_array(data: Mapping[str, Any], name: str) -> Array:

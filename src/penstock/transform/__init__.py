@@ -19,7 +19,6 @@ from penstock.transform.analyzers import tukey_h_params as tukey_h_params
 from penstock.transform.analyzers import tukey_location as tukey_location
 from penstock.transform.analyzers import tukey_scale as tukey_scale
 from penstock.transform.analyzers import var as var
-from penstock.transform.analyzers import vocabulary as vocabulary
 from penstock.transform.bucketing import apply_buckets as apply_buckets
 from penstock.transform.bucketing import apply_buckets_with_interpolation as apply_buckets_with_interpolation
 from penstock.transform.bucketing import bucketize as bucketize
@@ -38,6 +37,9 @@ from penstock.transform.scaling import scale_to_z_score_per_key as scale_to_z_sc
 from penstock.transform.tokens import apply_vocabulary as apply_vocabulary
 from penstock.transform.tokens import bag_of_words as bag_of_words
 from penstock.transform.tokens import call as call
+from penstock.transform.tokens import (
+    compute_and_apply_approximate_vocabulary as compute_and_apply_approximate_vocabulary,
+)
 from penstock.transform.tokens import compute_and_apply_vocabulary as compute_and_apply_vocabulary
 from penstock.transform.tokens import deduplicate_tensor_per_row as deduplicate_tensor_per_row
 from penstock.transform.tokens import hash_strings as hash_strings
@@ -51,3 +53,5 @@ from penstock.transform.tokens import strip as strip
 from penstock.transform.tokens import tfidf as tfidf
 from penstock.transform.tokens import upper as upper
 from penstock.transform.tokens import word_count as word_count
+from penstock.transform.vocabulary_analyzers import approximate_vocabulary as approximate_vocabulary
+from penstock.transform.vocabulary_analyzers import vocabulary as vocabulary

@@ -5,18 +5,12 @@ Each returns what was learned, as a number or an array without rows, to compute 
 summaries.
 """
 
-import hashlib
-import json
-import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.transform.building import checked_buckets, noted, present, results
-from penstock.transform.sites import user_line
+from penstock.transform.building import checked_buckets, present, results
 from penstock.transform.symbols import Column
 
 
@@ -171,71 +165,6 @@ def tukey(x: Any, reduce_instance_dims: bool, output_dtype: Any, name: str | Non
     """Location, scale, left and right."""
     dtype = None if output_dtype is None else np.dtype(output_dtype).str
     return results("tukey", 4, x, elementwise=not reduce_instance_dims, dtype=dtype, **named(name))
-
-
-def vocabulary(
-    x: Any,
-    *,
-    top_k: int | None = None,
-    frequency_threshold: float | None = None,
-    vocab_filename: str | None = None,
-    store_frequency: bool | None = False,
-    reserved_tokens: Sequence[str] | None = None,
-    weights: Any = None,
-    labels: Any = None,
-    use_adjusted_mutual_info: bool = False,
-    min_diff_from_avg: float | None = None,
-    fingerprint_shuffle: bool | None = False,
-    name: str | None = None,
-) -> Column:
-    """The distinct tokens, the most frequent first, equally frequent ones in reverse order; for `apply_vocabulary`.
-
-    Args:
-        x: strings or integers, in rows of any length. Empty strings, and those with line breaks, are left out.
-        top_k: keep so many of the most frequent tokens; None keeps all.
-        frequency_threshold: keep tokens that occur at least so often, or are so heavy.
-        vocab_filename: the name of the file in the working directory, by which `TransformOutput.vocabulary_by_name`
-            finds it. None: a name made of the place in the function.
-        store_frequency: whether the file says how often each token occurs: "frequency token" on each line.
-        reserved_tokens: put these in front.
-        weights: of the tokens: frequencies are their sums.
-        labels: an integer for each row: put the tokens first that say most about it, by their mutual information, to
-            which a frequency_threshold then refers.
-        use_adjusted_mutual_info: less the mutual information that chance would give.
-        min_diff_from_avg: a label counts as unrelated to a token if they meet about as often as by chance, up to this
-            difference; None for 2 of a few rows to 25 of a million.
-        fingerprint_shuffle: order tokens by their hashes.
-        name: shown in summaries.
-
-    Raises:
-        InvalidArgumentError: a top_k below 1, a negative threshold, or a file name with a directory.
-    """
-    if top_k is not None:
-        check_integer("vocabulary", "top_k", top_k, minimum=1)
-    if frequency_threshold is not None and frequency_threshold < 0:
-        raise InvalidArgumentError(
-            f"{user_line()}: vocabulary(frequency_threshold=...) takes 0 or more, got {frequency_threshold!r}"
-        )
-    arguments = {
-        "top_k": top_k,
-        "frequency_threshold": frequency_threshold,
-        "store_frequency": bool(store_frequency),
-        "reserved_tokens": list(reserved_tokens or []),
-        "weighted": weights is not None,
-        "fingerprint_shuffle": bool(fingerprint_shuffle),
-    }
-    inputs = present(x, labels, weights)
-    kind = "vocabulary"
-    if labels is not None:
-        kind = "informative_vocabulary"
-        arguments |= {"use_adjusted_mutual_info": use_adjusted_mutual_info, "min_diff_from_avg": min_diff_from_avg}
-    file = vocab_filename
-    if file is None:
-        numbers = [entry._number for entry in inputs if isinstance(entry, Column)]
-        digest = hashlib.blake2b(json.dumps([kind, numbers, arguments]).encode(), digest_size=4).hexdigest()
-        file = f"vocab_{'frequency_' * bool(store_frequency)}{digest}"
-    file = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "_", file).strip())
-    return noted("item", noted(f"analyze.{kind}", *inputs, **arguments, vocab_filename=file, **named(name)), number=0)
 
 
 def named(name: str | None) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Computes a graph for a block of rows."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.transform import buckets, constants, scaling_operations, term_frequencies, text_operations, vocabularies
 from penstock.transform.columns import to_array, to_column
+from penstock.transform.functions import imported
 from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.operations import numpy_operation
 
@@ -26,6 +26,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "index": constants.index,
     "join": text_operations.join,
     "lookup": vocabularies.lookup,
+    "lookup_by": vocabularies.lookup_by,
     "min_max": scaling_operations.min_max,
     "ngrams": text_operations.ngrams,
     "row_lengths": text_operations.row_lengths,
@@ -113,24 +114,6 @@ def operation_of(node: GraphNode) -> Callable[..., Any]:
 
 def _item(values: tuple[Any, ...], *, number: int) -> Any:
     return values[number]
-
-
-def imported(name: str) -> Callable[..., Any]:
-    """A function of the user's, by the name of its module and its own.
-
-    Raises:
-        InvalidArgumentError: it cannot be imported.
-    """
-    module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgumentError(
-            f"the transform calls {name}, which cannot be imported: {error}; install the module that defines it"
-        ) from error
-    return found  # type: ignore[no-any-return]
 
 
 def _called(function: Callable[..., Any], name: str, *values: Any) -> Any:

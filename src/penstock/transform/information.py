@@ -12,17 +12,17 @@ Doubles = npt.NDArray[np.float64]
 _LEAST_SHARE = 1e-6
 
 
-def mutual_information(together: Doubles, labels: Doubles, min_diff_from_avg: float | None, adjusted: bool) -> Doubles:
+def mutual_information(together: Doubles, min_diff_from_avg: float | None, adjusted: bool) -> Doubles:
     """The mutual information of each token and the labels, in bits, times the weight of all rows.
 
     Args:
-        together: the weight of each token, a row, with each label, a column.
-        labels: the weight of all rows with each label.
+        together: the weight of each token, a row, with each label, a column; in the first row that of all rows with the
+            label, in the first column that of all rows with the token.
         min_diff_from_avg: labels count as unrelated whose weight is closer to what chance would give; None for 2 of a
             few rows to 25 of a million.
         adjusted: subtract what chance would give.
     """
-    total, tokens = labels.sum(), together.sum(axis=1)
+    total, labels, tokens, together = together[0, 0], together[0, 1:], together[1:, 0], together[1:, 1:]
     if min_diff_from_avg is None:
         min_diff_from_avg = int(min(25, max(2, (total - 10_000) / 990_000 * 23 + 2)))
     shares = np.clip(together / tokens[:, None], _LEAST_SHARE, 1 - _LEAST_SHARE)

@@ -5,18 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.accumulators.accumulator import Accumulator, State
 from penstock.accumulators.covariance import Covariance
 from penstock.accumulators.extrema import Extrema
-from penstock.accumulators.keyed import KeyedMoments, KeyedQuantiles
 from penstock.accumulators.moments import Moments
 from penstock.accumulators.quantiles import Quantiles
 from penstock.accumulators.sums import Sum
 from penstock.errors import InvalidTypeError
-from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of
-from penstock.transform.operations import aligned
+from penstock.transform.columns import Array, Ragged, flat, is_text
 from penstock.transform.term_frequencies import counted_terms
 from penstock.transform.tukey import tukey_parameters
 
@@ -204,51 +201,6 @@ def boundaries(quantiles: Quantiles, buckets: int) -> Array:
     """The boundaries between so many buckets; zeros where nothing was learned."""
     found = quantiles.result(buckets)
     return np.zeros(buckets - 1, np.float32) if found is None else found[1:-1].astype(np.float32)
-
-
-class LearnQuantilesPerKey(Learner):
-    """The boundaries of the buckets of each key."""
-
-    accumulator: KeyedQuantiles
-
-    def empty(self) -> KeyedQuantiles:
-        return KeyedQuantiles()
-
-    def add(self, column: Any, key: Any, weights: Any = None) -> None:
-        self.numbers(column)
-        given = (column, key) if weights is None else (column, key, weights)
-        _, parts = aligned("bucketize_per_key", *given)
-        self.accumulator.add(np.asarray(parts[0]).reshape(-1), texts_of(parts[1]), *parts[2:])
-
-    def result(self, assets: Path) -> tuple[Any, ...]:
-        buckets = self.arguments["num_buckets"]
-        found = self.accumulator.result()
-        rows = [boundaries(quantiles, buckets) for quantiles in found.values()]
-        return pa.array(list(found), pa.large_binary()), np.array(rows, np.float32).reshape(len(rows), buckets - 1)
-
-
-class LearnMomentsPerKey(Learner):
-    """Mean, variance, smallest and largest number of each key."""
-
-    accumulator: KeyedMoments
-
-    def empty(self) -> KeyedMoments:
-        return KeyedMoments()
-
-    def add(self, column: Any, key: Any) -> None:
-        values = self.numbers(column)
-        if isinstance(column, Ragged):
-            _, (values, key) = aligned("per key", column, key)
-        names = texts_of(key)
-        each = len(values.reshape(-1)) // max(len(names), 1)
-        if each > 1:
-            names = names.take(pa.array(np.repeat(np.arange(len(names)), each)))
-        self.accumulator.add(values.reshape(-1), names)
-
-    def result(self, assets: Path) -> tuple[Any, ...]:
-        keys, found = self.accumulator.result()
-        dtype = self.float_dtype()
-        return keys, *(found[name].astype(dtype) for name in ("mean", "variance", "least", "most"))
 
 
 class LearnCovariance(Learner):

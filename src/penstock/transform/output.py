@@ -16,7 +16,7 @@ from penstock.transform.graph import Graph
 from penstock.transform.numeric import layer_arguments
 from penstock.transform.saved import Learned, WorkingDirectory, learned_of, specs_of
 from penstock.transform.summary import summary_of
-from penstock.transform.vocabularies import Vocabulary
+from penstock.transform.vocabularies import Vocabulary, looked_up
 
 
 class FeaturesLayer:
@@ -192,6 +192,9 @@ class TransformOutput:
         node = self._graph.nodes[self._graph.outputs[name]]
         if node.operation == "hash_strings":
             return int(node.arguments["hash_buckets"])
+        if node.operation == "lookup_by":
+            (vocabulary,) = Evaluator(self._graph, self._learned, [node.inputs[-1]])({})
+            return looked_up(np.zeros(0, object), vocabulary, node.arguments["function"])[1]
         if node.operation in ("lookup", "apply_buckets", "apply_buckets_per_key"):
             (learned,) = Evaluator(self._graph, self._learned, [node.inputs[-1]])({})
             if node.operation == "lookup":

@@ -44,9 +44,9 @@ def scale_by_min_max_per_key(
     name: str | None = None,
 ) -> Column:
     """Numbers from output_min to output_max, among those whose rows have an equal key, as float32."""
-    _one_per_key("scale_by_min_max_per_key", elementwise, key_vocabulary_filename)
+    del key_vocabulary_filename  # any number of keys are learned
     bounds = _bounds("scale_by_min_max_per_key", output_min, output_max)
-    keys, _, _, least, most = results("moments_per_key", 5, x, key, dtype="<f4", **named(name))
+    keys, _, _, least, most = results("moments_per_key", 5, x, key, elementwise=elementwise, dtype="<f4", **named(name))
     lower, upper = (noted("by_key", x, key, keys, learned) for learned in (least, most))
     return noted("min_max", x, lower, upper, **bounds)
 
@@ -66,10 +66,11 @@ def scale_to_z_score_per_key(
     output_dtype: Any = None,
 ) -> Column:
     """The same by mean and deviation of the numbers whose rows have an equal key; x itself for an unknown key."""
-    _one_per_key("scale_to_z_score_per_key", elementwise, key_vocabulary_filename)
+    del key_vocabulary_filename  # any number of keys are learned
     dtype = None if output_dtype is None else str(output_dtype)
-    keys, mean, variance, _, _ = results("moments_per_key", 5, x, key, dtype=dtype, **named(name))
-    means, variances = (noted("by_key", x, key, keys, learned) for learned in (mean, variance))
+    learned = results("moments_per_key", 5, x, key, elementwise=elementwise, dtype=dtype, **named(name))
+    keys, mean, variance, _, _ = learned
+    means, variances = (noted("by_key", x, key, keys, numbers) for numbers in (mean, variance))
     return noted("z_score", x, means, variances)
 
 
@@ -93,11 +94,3 @@ def _bounds(call: str, output_min: float, output_max: float) -> dict[str, float]
             f"{user_line()}: {call} takes an output_min below output_max, got {output_min!r} and {output_max!r}"
         )
     return {"output_min": float(output_min), "output_max": float(output_max)}
-
-
-def _one_per_key(call: str, elementwise: bool, key_vocabulary_filename: str | None) -> None:
-    del key_vocabulary_filename  # any number of keys are learned
-    if elementwise:
-        raise InvalidArgumentError(
-            f"{user_line()}: {call}(elementwise=True) is not offered: scale position by position"
-        )

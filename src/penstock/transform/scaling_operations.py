@@ -58,10 +58,11 @@ def by_key(column: Any, key: Any, keys: pa.LargeBinaryArray, results: Array) -> 
     """What was learned of each row's key, for each of its numbers; 0 for a key that was not seen."""
     ragged, (values, names) = aligned("per key", column, key)
     places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), len(keys)).to_numpy().astype(np.int64)
-    found = np.append(results, np.zeros(1, results.dtype))[places]
+    found = np.concatenate([results, np.zeros((1, *results.shape[1:]), results.dtype)])[places]
     if isinstance(ragged, Ragged):
         return ragged.with_values(found)
-    return found.reshape(len(found), *[1] * (np.ndim(values) - 1))
+    # Of each position of an element, or of all of them.
+    return found.reshape(np.shape(values) if results.ndim > 1 else (len(found), *[1] * (np.ndim(values) - 1)))
 
 
 def density(column: Any, counts: Any, boundaries: Any, *, categorical: bool) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import InvalidTypeError
+from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.hashes import fingerprint64, siphash, spans
 from penstock.preprocessing.tokens import TEXT
 from penstock.transform.columns import Array, Integers, Ragged, is_text, texts_of
@@ -87,17 +87,39 @@ def hash_strings(column: Any, *, hash_buckets: int, key: list[int] | None) -> An
     return column.with_values(buckets) if isinstance(column, Ragged) else buckets
 
 
-def to_dense(column: Any, *, shape: list[int | None], default_value: Any) -> Array:
-    """Ragged numbers as an array of rows of one length, filled with a default."""
+def to_dense(column: Any, indices: Any = None, *, shape: list[int | None], default_value: Any) -> Array:
+    """Ragged numbers as an array of rows of one length, each at its index, filled with a default."""
     ragged = _rows("sparse_tensor_to_dense_with_shape", column)
-    width = shape[1] if shape[1] is not None else int(ragged.lengths.max(initial=0))
     if is_text(ragged.values):
         raise InvalidTypeError("sparse_tensor_to_dense_with_shape takes numbers: look strings up in a vocabulary first")
+    if indices is None:
+        places = np.arange(len(ragged.values)) - np.repeat(np.cumsum(ragged.lengths) - ragged.lengths, ragged.lengths)
+    else:
+        places = _places(ragged, _rows("sparse_tensor_to_dense_with_shape", indices))
+    width = shape[1] if shape[1] is not None else int(places.max(initial=-1)) + 1
     dense = np.full((len(ragged.lengths), width), default_value, ragged.values.dtype)
-    places = np.arange(len(ragged.values)) - np.repeat(np.cumsum(ragged.lengths) - ragged.lengths, ragged.lengths)
     inside = places < width
     dense[ragged.rows[inside], places[inside]] = ragged.values[inside]
     return dense
+
+
+def _places(numbers: Ragged, indices: Ragged) -> Integers:
+    """The index of each number.
+
+    Raises:
+        ElementError: rows with another number of indices than numbers.
+        InvalidTypeError: indices that are no integers from 0 on.
+    """
+    if not np.array_equal(numbers.lengths, indices.lengths):
+        row = np.flatnonzero(numbers.lengths != indices.lengths)[0]
+        raise ElementError(
+            f"sparse_tensor_to_dense_with_shape: row {row} of the block has {numbers.lengths[row]} numbers and "
+            f"{indices.lengths[row]} indices"
+        )
+    places = indices.values
+    if is_text(places) or places.dtype.kind not in "iu" or places.min(initial=0) < 0:
+        raise InvalidTypeError("sparse_tensor_to_dense_with_shape(indices=...) takes integers from 0 on")
+    return places.astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _numbered(values: Any) -> Integers:

@@ -5,12 +5,12 @@ from typing import Any
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.transform.analyzers import vocabulary
-from penstock.transform.building import checked_path, noted, results
-from penstock.transform.evaluate import imported
+from penstock.transform.building import checked_path, noted, present, results
+from penstock.transform.functions import name_of
 from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 from penstock.transform.vocabularies import digest_of
+from penstock.transform.vocabulary_analyzers import approximate_vocabulary, vocabulary
 
 
 def compute_and_apply_vocabulary(
@@ -29,8 +29,21 @@ def compute_and_apply_vocabulary(
     return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
 
 
+def compute_and_apply_approximate_vocabulary(
+    x: Any, *, default_value: int = -1, top_k: int, num_oov_buckets: int = 0, **arguments: Any
+) -> Column:
+    """The index of each token among the `top_k` most frequent ones; other arguments are `approximate_vocabulary`'s."""
+    tokens = approximate_vocabulary(x, top_k, **arguments)
+    return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
+
+
 def apply_vocabulary(
-    x: Any, deferred_vocab_filename_tensor: Any, *, default_value: int = -1, num_oov_buckets: int = 0
+    x: Any,
+    deferred_vocab_filename_tensor: Any,
+    *,
+    default_value: int = -1,
+    num_oov_buckets: int = 0,
+    lookup_fn: Callable[[Any, str], tuple[Any, int]] | None = None,
 ) -> Column:
     """The index of each token in a vocabulary, as int64.
 
@@ -40,9 +53,12 @@ def apply_vocabulary(
             which may have many millions; `analyze` copies it into the working directory.
         default_value: the index of tokens that are not in the vocabulary.
         num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
+        lookup_fn: a function of a module, which is saved by its name: from an array of tokens and the path of the
+            vocabulary to an array of their integers, and the number of different ones. The two arguments before have no
+            effect with it. It is called for every block of rows, so let it keep what it has read.
 
     Raises:
-        InvalidArgumentError: there is no such file.
+        InvalidArgumentError: there is no such file, or the function cannot be imported by its name.
     """
     tokens: Any = deferred_vocab_filename_tensor
     if not isinstance(tokens, Column):
@@ -53,6 +69,8 @@ def apply_vocabulary(
             raise InvalidTypeError(f"{user_line()}: apply_vocabulary takes a column, got {x!r:.100}")
         arguments = {"path": path, "digest": digest_of(path), "size": size}
         tokens = x._recorder.add("given_vocabulary", [], arguments)
+    if lookup_fn is not None:
+        return noted("lookup_by", x, tokens, function=name_of("apply_vocabulary(lookup_fn=...)", lookup_fn))
     buckets = check_integer("apply_vocabulary", "num_oov_buckets", num_oov_buckets, minimum=0)
     return noted("lookup", x, tokens, default_value=int(default_value), num_oov_buckets=buckets)
 
@@ -150,11 +168,20 @@ def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None)
     )
 
 
-def sparse_tensor_to_dense_with_shape(x: Any, shape: Sequence[int | None], default_value: float = 0) -> Column:
-    """Rows of numbers as arrays of one length, shape[1], filled up with a default; None: that of the longest row."""
-    return noted(
-        "to_dense", x, shape=[None if size is None else int(size) for size in shape], default_value=default_value
-    )
+def sparse_tensor_to_dense_with_shape(
+    x: Any, shape: Sequence[int | None], default_value: float = 0, *, indices: Any = None
+) -> Column:
+    """Rows of numbers as arrays of one length, filled up with a default.
+
+    Args:
+        x: rows of numbers.
+        shape: of all rows; shape[1] is their length, None that of the longest row.
+        default_value: in places without a number.
+        indices: the place of each number in its row, in rows of the same lengths, as the index column of TensorFlow's
+            `SparseFeature` has it. None for numbers without gaps between them.
+    """
+    lengths = [None if size is None else int(size) for size in shape]
+    return noted("to_dense", *present(x, indices), shape=lengths, default_value=default_value)
 
 
 def call(function: Callable[..., Any], *columns: Any) -> Column:
@@ -165,10 +192,4 @@ def call(function: Callable[..., Any], *columns: Any) -> Column:
     Raises:
         InvalidArgumentError: it is not a function of a module.
     """
-    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
-    if "<" in name or "None" in name or name.startswith("__main__:") or imported(name) is not function:
-        raise InvalidArgumentError(
-            f"{user_line()}: call takes a function that can be imported by its name, got {function!r}: "
-            "define it at the top level of a module"
-        )
-    return noted("call", *columns, function=name)
+    return noted("call", *columns, function=name_of("call", function))

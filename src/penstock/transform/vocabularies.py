@@ -13,7 +13,8 @@ from penstock.preprocessing.hashes import fingerprint64, spans
 from penstock.preprocessing.keys import Keys, MemoryKeys
 from penstock.preprocessing.tokens import TEXT, decoded
 from penstock.preprocessing.vocabulary_file import FileKeys
-from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of
+from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of, to_array
+from penstock.transform.functions import imported
 
 _TOKENS_IN_MEMORY = 1 << 20
 """Longer vocabularies are looked up in their files, which all processes of a machine share."""
@@ -110,3 +111,25 @@ def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_b
     if isinstance(column, Ragged):
         return column.with_values(found)
     return found if is_text(values) else found.reshape(values.shape)
+
+
+def lookup_by(column: Any, vocabulary: Vocabulary, *, function: str) -> Any:
+    """The integer that a function of the user's gives each token."""
+    tokens = to_array(flat(column))
+    found = np.asarray(looked_up(tokens, vocabulary, function)[0])
+    if found.shape != tokens.shape or found.dtype.kind not in "iu":
+        raise InvalidTypeError(
+            f"lookup_fn={function} got {len(tokens)} tokens and returned {found.dtype} of shape {found.shape}: "
+            "return an array of as many integers, and the number of different ones"
+        )
+    if isinstance(column, Ragged):
+        return column.with_values(found)
+    return found if is_text(column) else found.reshape(column.shape)
+
+
+def looked_up(tokens: Array, vocabulary: Vocabulary, function: str) -> tuple[Any, int]:
+    """What a function of the user's returns: the integers of tokens, and how many different ones there are."""
+    found = imported(function)(tokens, vocabulary.path)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise InvalidTypeError(f"lookup_fn={function} returns integers and how many there are, got {found!r:.100}")
+    return found[0], int(found[1])

@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pyarrow.compute as pc
 
 from penstock.accumulators.counts import Counts
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.transform.columns import flat, is_text, texts_of
+from penstock.preprocessing.tokens import TEXT, decoded
+from penstock.transform.columns import Array, Integers, Ragged, flat, is_text, texts_of
+from penstock.transform.functions import imported
 from penstock.transform.information import mutual_information
 from penstock.transform.learners import Learner
 from penstock.transform.operations import aligned
@@ -70,32 +73,60 @@ class VocabularyLearner(Learner):
 
     def _chosen(self) -> Iterator[tuple[pa.LargeBinaryArray, list[Any]]]:
         """The tokens of the file in its order, with their frequencies."""
-        reserved = [token.encode() for token in self.arguments["reserved_tokens"]]
-        if reserved:
-            yield pa.array(reserved, pa.large_binary()), [-1] * len(reserved)
+        reserved = pa.array([token.encode() for token in self.arguments["reserved_tokens"]], TEXT)
+        if len(reserved):
+            yield reserved, [-1] * len(reserved)
+        for table in self._ordered():
+            # As in tft: a reserved token counts among the top_k though it is not repeated.
+            table = table.filter(pc.invert(pc.is_in(table["token"], value_set=reserved)))
+            yield table["token"].combine_chunks(), table["rank"].to_pylist()
+
+    def _ordered(self) -> Iterator[pa.Table]:
+        """The tokens that are kept, in the order of the file."""
+        covered, shuffled = "key_fn" in self.arguments, self.arguments["fingerprint_shuffle"]
+        if not covered and not shuffled:
+            yield from self._best()
+            return
+        table = pa.concat_tables(self._best())
+        if covered:
+            both = pa.concat_tables([table, self._best_of_each_key()]).group_by("token").aggregate([("rank", "max")])
+            table = both.rename_columns(["token", "rank"]).sort_by([("rank", "descending"), ("token", "descending")])
+        if shuffled:
+            hashes = [hashlib.sha1(token).digest() for token in table["token"].to_pylist()]
+            table = table.take(pa.array(sorted(range(len(table)), key=hashes.__getitem__), pa.int64()))
+        yield table
+
+    def _best(self) -> Iterator[pa.Table]:
+        """The tokens that rank first among all."""
         left = self.arguments["top_k"]
-        parts = []
-        for table in self._ranked():
-            table = table.filter(pc.match_substring_regex(table["token"], pattern=_NEITHER_EMPTY_NOR_LINES))
-            if self.arguments["frequency_threshold"] is not None:
-                table = table.filter(pc.greater_equal(table["rank"], self.arguments["frequency_threshold"]))
-            if reserved:
-                table = table.filter(
-                    pc.invert(pc.is_in(table["token"], value_set=pa.array(reserved, pa.large_binary())))
-                )
+        for table in self._at_least(self.arguments["frequency_threshold"]):
             table = table if left is None else table.slice(0, left)
             left = None if left is None else left - len(table)
-            if self.arguments["fingerprint_shuffle"]:
-                parts.append(table)
-            else:
-                yield table["token"].combine_chunks(), table["rank"].to_pylist()
-        if parts:
-            table = pa.concat_tables(parts)
-            order = sorted(
-                range(len(table)), key=[hashlib.sha1(t).digest() for t in table["token"].to_pylist()].__getitem__
-            )
-            table = table.take(pa.array(order, pa.int64()))
-            yield table["token"].combine_chunks(), table["rank"].to_pylist()
+            yield table
+
+    def _best_of_each_key(self) -> pa.Table:
+        """The tokens that rank first among those of their key."""
+        name, most = self.arguments["key_fn"], self.arguments["coverage_top_k"]
+        key_of, taken, parts = imported(name), Counter[Any](), []
+        for table in self._at_least(self.arguments["coverage_frequency_threshold"]):
+            chosen = []
+            for place, token in enumerate(decoded(table["token"].combine_chunks(), "utf-8")):
+                try:
+                    key = key_of(token)
+                    taken[key] += 1
+                except Exception as error:
+                    error.add_note(f"in key_fn={name} of the preprocessing function, for the token {token!r}")
+                    raise
+                if most is None or taken[key] <= most:
+                    chosen.append(place)
+            parts.append(table.take(pa.array(chosen, pa.int64())))
+        return pa.concat_tables(parts)
+
+    def _at_least(self, threshold: float | None) -> Iterator[pa.Table]:
+        """The tokens that a file can hold and that rank so high, the first ones first."""
+        for table in self._ranked():
+            table = table.filter(pc.match_substring_regex(table["token"], pattern=_NEITHER_EMPTY_NOR_LINES))
+            yield table if threshold is None else table.filter(pc.greater_equal(table["rank"], threshold))
 
 
 class LearnVocabulary(VocabularyLearner):
@@ -121,37 +152,65 @@ class LearnVocabulary(VocabularyLearner):
 class LearnInformativeVocabulary(VocabularyLearner):
     """The tokens that say most about the labels of their rows.
 
-    Counted are labels and tokens together, as "label token", and labels of rows alone, as "label ".
+    Counted are labels and tokens together, as "label token"; tokens alone, as " token"; labels alone, as "label "; and
+    rows, as " ".
     """
 
     def add(self, column: Any, labels: Any, weights: Any = None) -> None:
-        marks = np.asarray(labels)
-        if marks.dtype.kind not in "iu" or marks.ndim != 1:
-            raise InvalidTypeError(f"vocabulary(labels=...) takes an integer for each row, got {marks.dtype}")
-        heavy = np.ones(len(marks)) if weights is None else np.asarray(weights, np.float64).reshape(len(marks))
-        _, (tokens, owners, light) = aligned("vocabulary", column, marks, heavy)
-        names = texts_of(tokens)
-        filled = pc.greater(pc.binary_length(names), 0)
-        pairs = pc.binary_join_element_wise(texts_of(owners), names, pa.scalar(b" ", pa.large_binary()))
-        self.accumulator.add(pairs.filter(filled), light[filled.to_numpy(zero_copy_only=False)])
-        nothing = pa.scalar(b"", pa.large_binary())
-        alone = pc.binary_join_element_wise(texts_of(marks), nothing, pa.scalar(b" ", pa.large_binary()))
-        self.accumulator.add(alone, heavy)
+        tokens, owners, marks, bearers, heavy = _related(column, labels, weights)
+        filled = pc.greater(pc.binary_length(tokens), 0).to_numpy(zero_copy_only=False)
+        tokens, owners = tokens.filter(pa.array(filled)), owners[filled]
+        # Each token with each label of its row: the labels of a row follow each other.
+        counts = np.bincount(bearers, minlength=len(heavy))
+        each, starts = counts[owners], np.cumsum(counts) - counts
+        places = np.repeat(np.arange(len(owners)), each)
+        chosen = np.repeat(starts[owners] - (np.cumsum(each) - each), each) + np.arange(len(places))
+        self.accumulator.add(_pairs(marks.take(pa.array(chosen)), tokens.take(pa.array(places))), heavy[owners[places]])
+        self.accumulator.add(_pairs(_nothing(len(tokens)), tokens), heavy[owners])
+        self.accumulator.add(_pairs(marks, _nothing(len(marks))), heavy[bearers])
+        self.accumulator.add(_pairs(_nothing(len(heavy)), _nothing(len(heavy))), heavy)
 
     def _ranked(self) -> Iterator[pa.Table]:
         table = pa.concat_tables(self.accumulator.tables())
         pairs = [pair.split(b" ", 1) for pair in table["token"].to_pylist()]
-        weights = table["weight"].to_numpy()
-        labels = sorted({label for label, _ in pairs})
-        tokens = sorted({token for _, token in pairs if token})
-        rows, columns = ({name: place for place, name in enumerate(names)} for names in ([b"", *tokens], labels))
+        rows, columns = (
+            {name: place for place, name in enumerate(sorted({b"", *names}))}
+            for names in ((token for _, token in pairs), (label for label, _ in pairs))
+        )
         together = np.zeros((len(rows), len(columns)))
         places = [(rows[token], columns[label]) for label, token in pairs]
         if places:
-            together[tuple(np.array(places).T)] = weights
+            together[tuple(np.array(places).T)] = table["weight"].to_numpy()
         arguments = self.arguments
-        found = mutual_information(
-            together[1:], together[0], arguments["min_diff_from_avg"], arguments["use_adjusted_mutual_info"]
-        )
-        ranked = pa.table({"token": pa.array(tokens, pa.large_binary()), "rank": found})
+        found = mutual_information(together, arguments["min_diff_from_avg"], arguments["use_adjusted_mutual_info"])
+        ranked = pa.table({"token": pa.array([*rows][1:], TEXT), "rank": found})
         yield ranked.sort_by([("rank", "descending"), ("token", "descending")])
+
+
+def _related(column: Any, labels: Any, weights: Any) -> tuple[Any, Integers, Any, Integers, Array]:
+    """Tokens, the row of each, labels, the row of each, and the weight of each row."""
+    marks = flat(labels)
+    if not isinstance(labels, Ragged) and not is_text(labels) and labels.ndim > 1:
+        raise InvalidTypeError(f"vocabulary(labels=...) takes an integer for each row, got shape {labels.shape[1:]}")
+    if is_text(marks) or marks.dtype.kind not in "iu":
+        kind = "strings" if is_text(marks) else marks.dtype
+        raise InvalidTypeError(f"vocabulary(labels=...) takes integers, got {kind}: look them up in a vocabulary first")
+    owners = column.rows if isinstance(column, Ragged) else np.repeat(np.arange(len(column)), _width(column))
+    bearers = labels.rows if isinstance(labels, Ragged) else np.arange(len(marks))
+    rows = len(labels.lengths) if isinstance(labels, Ragged) else len(marks)
+    heavy = np.ones(rows) if weights is None else np.asarray(flat(weights), np.float64)
+    if len(heavy) != rows:
+        raise ElementError(f"vocabulary: expected a weight for each of {rows} rows, got {len(heavy)}")
+    return texts_of(column), owners, texts_of(marks), bearers, heavy
+
+
+def _width(column: Any) -> int:
+    return 1 if is_text(column) else int(np.prod(column.shape[1:]))
+
+
+def _nothing(count: int) -> pa.LargeBinaryArray:
+    return pa.repeat(pa.scalar(b"", TEXT), count)
+
+
+def _pairs(labels: pa.LargeBinaryArray, tokens: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    return pc.binary_join_element_wise(labels, tokens, pa.scalar(b" ", TEXT))

@@ -1,0 +1,41 @@
+"""Functions of the user's in a transform: saved by their names, and imported wherever it is used."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import InvalidArgumentError
+from penstock.transform.sites import user_line
+
+
+def name_of(call: str, function: Any) -> str:
+    """The name of a function's module and its own.
+
+    Raises:
+        InvalidArgumentError: it is not a function of a module.
+    """
+    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
+    if "<" in name or "None" in name or name.startswith("__main__:") or imported(name) is not function:
+        raise InvalidArgumentError(
+            f"{user_line()}: {call} takes a function that can be imported by its name, got {function!r}: "
+            "define it at the top level of a module"
+        )
+    return name
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """A function of the user's, by the name of its module and its own.
+
+    Raises:
+        InvalidArgumentError: it cannot be imported.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgumentError(
+            f"the transform calls {name}, which cannot be imported: {error}; install the module that defines it"
+        ) from error
+    return found  # type: ignore[no-any-return]
