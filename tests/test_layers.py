@@ -213,6 +213,8 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
         ("penstock.service.wire.unpicklable", "cloudpickle"),  # tries what can be sent
         ("penstock.parameter_server.closures", "pickle"),  # between processes that one program has started for itself
         ("penstock.parameter_server.closures", "cloudpickle"),
+        ("penstock.data.functions.in_processes", "pickle"),  # likewise
+        ("penstock.data.functions.in_processes", "cloudpickle"),
         ("penstock.data.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 

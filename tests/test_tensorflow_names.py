@@ -115,7 +115,7 @@ def test_an_attribute_error_of_a_function_arrives_as_itself():
 
 def test_signatures_are_what_they_are():
     assert list(inspect.signature(ps.Dataset.map).parameters)[1:] == [
-        *("fn", "num_parallel_calls", "deterministic", "seed", "output_signature"),
+        *("fn", "num_parallel_calls", "deterministic", "seed", "output_signature", "processes"),
     ]
     assert list(inspect.signature(ps.TFRecordDataset).parameters) == ["files", "compression_type"]
     assert "seed" in inspect.signature(ps.Options).parameters

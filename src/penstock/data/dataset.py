@@ -16,6 +16,7 @@ from penstock.data.arguments import as_numbers, as_signature, check_function, ch
 from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
+from penstock.data.functions.in_processes import check_processes
 from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.node import Node, Run, describe
@@ -715,6 +716,8 @@ class Dataset(Generic[Element]):
         deterministic: bool | None = None,
         seed: int | None = None,
         output_signature: Any = None,
+        *,
+        processes: bool = False,
     ) -> "Dataset[Result]":
         """Call `fn` with every element; the results are the elements.
 
@@ -737,12 +740,18 @@ class Dataset(Generic[Element]):
             output_signature: the structure of a result with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf,
                 as for `from_generator`. It makes `element_spec` exact without a call of `fn`. Results are checked
                 against it. Python numbers and lists take its dtype if that loses nothing.
+            processes: make the `num_parallel_calls` calls in as many processes, for functions that keep the lock of
+                Python's interpreter; AUTOTUNE means one per core. Elements, their order and states are the same. `fn`
+                travels as code if it is of the main program, else by the name of its module; what it changes there,
+                such as a list, stays as it is here. The processes start with each iteration and end with it.
 
         Raises:
-            InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers of its own, or a
-                signature with other leaves.
-            InvalidArgumentError: `num_parallel_calls` below 1, or a layer that draws random numbers and no `seed`.
+            InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers of its own, a signature
+                with other leaves, or with `processes` an `fn` that cannot be sent to another process.
+            InvalidArgumentError: `num_parallel_calls` below 1, a layer that draws random numbers and no `seed`, or
+                `processes` without `num_parallel_calls`.
             ElementError: while iterating, a result that does not fit the signature.
+            WorkerError: while iterating, a process was killed.
 
         Example:
             >>> import penstock as ps
@@ -760,7 +769,19 @@ class Dataset(Generic[Element]):
             check_integer("map", "seed", seed, minimum=0)
         fn = checked_randomness(fn, seed)
         signature = as_signature("map", output_signature)
-        return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, signature, site=user_site()))
+        if check_flag("map", "processes", processes):
+            check_processes(fn, num_parallel_calls)
+        made = Map(
+            self.node,
+            fn,
+            num_parallel_calls,
+            deterministic,
+            seed,
+            signature,
+            processes=processes,
+            site=user_site(),
+        )
+        return self._then(made)
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset[Element]":
         """The elements for which `predicate` is true.

@@ -87,6 +87,7 @@ class Run:
         self._layouts: dict[int, Any] = {}
         self.bell = Bell()
         self._callers: dict[int, Callers] = {}
+        self._called: dict[int, Any] = {}
         self.loads: dict[int, list[Load]] = {}
 
     def key(self, node: "Node", seed: int | None) -> int:
@@ -110,6 +111,11 @@ class Run:
             made = TunedCallers(threads, bell, function) if tuned else Callers(threads, bell, count)
             found = self._callers.setdefault(id(node), made)
         return found
+
+    def called(self, node: "Node", make: Callable[[], Any]) -> Any:
+        """The processes that call a node's function, made by `make`: the same for all that read it."""
+        found = self._called.get(id(node))
+        return self._called.setdefault(id(node), make()) if found is None else found
 
     def calls_of(self, node: "Node") -> str:
         """How many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""

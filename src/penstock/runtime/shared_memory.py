@@ -46,7 +46,7 @@ class Segment:
         self.size = slots * slot_size
         self.slot_size = slot_size
         self.used = 0
-        self.file = _nameless_file(self.size)
+        self.file = nameless_file(self.size)
         weakref.finalize(self, os.close, self.file)
         self.mapping = Mapping(self.file, self.size)
 
@@ -170,7 +170,12 @@ def location_of(array: Array) -> tuple[Segment, int] | None:
     return segment, array.ctypes.data - segment.mapping.address
 
 
-def _nameless_file(size: int) -> int:
+def nameless_file(size: int) -> int:
+    """The descriptor of a new file of this size, which has no name: it is gone with the last that has it open.
+
+    Raises:
+        OSError: there is no room for it.
+    """
     try:
         file = os.memfd_create("penstock")
     except (AttributeError, OSError):  # not Linux, or a sandbox that does not have it

@@ -8,9 +8,10 @@ themselves; `join` waits for them.
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.options import AUTOTUNE
 from penstock.runtime.channel import Closed
@@ -32,6 +33,13 @@ def threads_of(num_parallel_calls: int | None) -> int:
     return os.cpu_count() or 1 if num_parallel_calls == AUTOTUNE else num_parallel_calls or 1
 
 
+class Ending(Protocol):
+    """Something that runs until it is told to end, which may happen more than once."""
+
+    def end(self) -> None:
+        """Let it end, without waiting for anything."""
+
+
 class Threads:
     """Starts the threads of one iteration and ends them."""
 
@@ -46,6 +54,8 @@ class Threads:
         # Held while a thread starts: one that has not started yet cannot be joined. `stop` does not need it.
         self._starting = threading.Lock()
         self._stopped = False
+        # What runs for these threads besides them; the references are weak.
+        self._others: weakref.WeakSet[Ending] = weakref.WeakSet()
 
     @property
     def stopped(self) -> bool:
@@ -109,10 +119,23 @@ class Threads:
             with self._lock:
                 self._free += 1
 
+    def end_with(self, other: "Ending") -> None:
+        """Have `other.end()` called when these threads are stopped, at once if they are; it is not kept alive for that.
+
+        It may be called by the garbage collector, as `stop` may.
+        """
+        with self._lock:
+            self._others.add(other)
+            stopped = self._stopped
+        if stopped:
+            other.end()
+
     def stop(self) -> None:
         """Let the workers end after the tasks that are queued now."""
         with self._lock:
             self._stopped = True
+            for other in list(self._others):
+                other.end()
             for _ in range(self._workers):
                 self._tasks.put(None)
 

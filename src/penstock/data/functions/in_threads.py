@@ -129,7 +129,7 @@ class Calls(Pending):
             self._values.append(values)
         try:
             for value in self._results(start, stop):
-                values.found.append(_owned(value))
+                values.found.append(owned(value))
                 if self._run.threads.stopped:  # slow calls would keep its threads alive
                     raise Closed
         except failures() as error:
@@ -180,7 +180,7 @@ class Calls(Pending):
             return  # a function that raised StopIteration
 
 
-def _owned(value: Any) -> Any:
+def owned(value: Any) -> Any:
     """A result that the function cannot change afterwards."""
     leaves, structure = flatten(value)
     return structure.unflatten([own(leaf) for leaf in leaves])

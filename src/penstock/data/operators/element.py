@@ -17,6 +17,7 @@ from penstock.data.functions.apply import (
     note,
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
+from penstock.data.functions.in_processes import CalledProcesses
 from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
 from penstock.data.functions.promise import PromisedResults
@@ -34,7 +35,7 @@ from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
-from penstock.runtime.threads import failures
+from penstock.runtime.threads import failures, threads_of
 from penstock.structure import Structure
 
 _TRUTH_VALUES: Final = {bool, np.bool_}
@@ -61,6 +62,7 @@ class Map(PromisedResults, OneInput):
     deterministic: bool | None = None
     seed: int | None = None
     output_signature: Any = field(default=None, repr=False)
+    processes: bool = field(default=False, kw_only=True)
     in_flight: bool = field(default=False, repr=False, kw_only=True)
     """Whether it goes on from a state that names elements by number, because they did not come in order."""
 
@@ -76,8 +78,10 @@ class Map(PromisedResults, OneInput):
     def mode(self) -> str:
         if not self.overlaps:
             return super().mode
-        calls = "as many calls as gain" if self.num_parallel_calls == AUTOTUNE else str(self.num_parallel_calls)
-        return f"{super().mode}, {calls} at once{' in any order' if self.unordered else ''}"
+        tuned = self.num_parallel_calls == AUTOTUNE and not self.processes
+        calls = "as many calls as gain" if tuned else str(threads_of(self.num_parallel_calls))
+        where = " in processes" if self.processes else ""
+        return f"{super().mode}, {calls} at once{where}{' in any order' if self.unordered else ''}"
 
     @property
     def cardinality(self) -> int:
@@ -101,7 +105,7 @@ class Map(PromisedResults, OneInput):
         return replace(self, deterministic=None) if self.deterministic is False else self
 
     def serial(self) -> "Map":
-        return replace(self, num_parallel_calls=None)
+        return replace(self, num_parallel_calls=None, processes=False)
 
     @property
     def varies(self) -> bool:
@@ -110,7 +114,7 @@ class Map(PromisedResults, OneInput):
     @property
     def overlaps(self) -> bool:
         """Whether several calls may run at the same time."""
-        return self.num_parallel_calls is not None and self.num_parallel_calls != 1
+        return self.num_parallel_calls is not None and (self.processes or self.num_parallel_calls != 1)
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
@@ -134,9 +138,14 @@ class Map(PromisedResults, OneInput):
 
     def results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
         """What calls the function for rows of a block of input."""
+        if self.processes:
+            called: CalledProcesses = run.called(self, partial(CalledProcesses, run.threads, self.function))
 
         def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
             rows = block.slice(start, stop)
+            if self.processes:
+                seeded = None if self.seed is None else self._generators(run, epoch, positions[start:stop])
+                return called.results(rows, seeded)
             if self.seed is None:
                 if output is not None and hasattr(self.function, "_call_in_place"):
                     return call_rows_in_place(self.function, rows, output, start)
@@ -172,7 +181,8 @@ class Map(PromisedResults, OneInput):
 
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None or self.in_flight
-        return run.callers(self, self.num_parallel_calls or 1, self.function)
+        count = threads_of(self.num_parallel_calls) if self.processes else self.num_parallel_calls or 1
+        return run.callers(self, count, self.function)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         block = yield from self.input.reading(run, epoch, indices)

@@ -1,0 +1,204 @@
+"""Calls of a user's function in processes of their own: what crosses, and what is asked of them.
+
+Both sides pickle: a process belongs to the program that has started it, and no other has its pipes.
+"""
+
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import cloudpickle
+
+from penstock.data.block import Block
+from penstock.data.functions.apply import call_rows, call_rows_with_randomness
+from penstock.data.functions.at_once import describe_function
+from penstock.data.functions.in_threads import owned
+from penstock.errors import InvalidArgumentError, InvalidTypeError, WorkerError
+from penstock.row_generators import RowGenerators
+from penstock.runtime.mailbox import Part
+from penstock.runtime.processes import LostProcess, Processes
+from penstock.runtime.threads import Threads
+
+_LARGE_BYTES: Final = 4096
+"""Arrays of this size on cross beside the pickle, without a copy into it."""
+_MODULE: Final = "penstock.data.functions.called_process"
+
+_kept: WeakKeyDictionary[Any, Processes] = WeakKeyDictionary()
+_kept_lock = Lock()
+
+
+@dataclass(frozen=True)
+class Question:
+    """Rows to call the function for.
+
+    Attributes:
+        rows: what it is called with.
+        generators: those of the rows, where `map` was given a seed.
+    """
+
+    rows: Block
+    generators: RowGenerators | None
+
+
+@dataclass(frozen=True)
+class RowResults:
+    """What the function returned, up to the first row at which it raised.
+
+    Attributes:
+        results: one for each row.
+        error: what it raised.
+    """
+
+    results: list[Any]
+    error: BaseException | None = None
+
+
+def to_message(value: Any) -> list[Part]:
+    """A value as the parts of a message: its pickle, and its large arrays."""
+    arrays: list[Part] = []
+
+    def within(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _LARGE_BYTES:
+            return True
+        arrays.append(raw)
+        return False
+
+    return [cloudpickle.dumps(value, protocol=5, buffer_callback=within), *arrays]
+
+
+def from_message(parts: list[memoryview]) -> Any:
+    """The value of a message, whose large arrays are views of its parts."""
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def check_processes(function: Callable[..., Any], num_parallel_calls: int | None) -> None:
+    """Check the arguments of a map with processes.
+
+    Raises:
+        InvalidArgumentError: nothing says how many processes there should be.
+        InvalidTypeError: something in the function exists in this process only.
+    """
+    if num_parallel_calls is None:
+        raise InvalidArgumentError(
+            "map(processes=True) takes num_parallel_calls=..., the number of processes: ps.AUTOTUNE for one per core"
+        )
+    _function_message(function)
+
+
+def _function_message(function: Callable[..., Any]) -> list[Part]:
+    try:
+        return [cloudpickle.dumps(function, protocol=5)]  # with its arrays, which it may write to there as here
+    except Exception as error:
+        raise InvalidTypeError(
+            f"map(processes=True) cannot send {describe_function(function)} to other processes "
+            f"({type(error).__name__}: {error}): make what exists in this process only, such as a lock, an open file "
+            "or a connection, inside the function, or leave out processes=True"
+        ) from error
+
+
+class CalledProcesses:
+    """The processes that call one function, for one iteration.
+
+    They are kept for the next one as long as the function is there and does the same: to start one takes a third of a
+    second, and all that the function's module imports.
+    """
+
+    def __init__(self, threads: Threads, function: Callable[..., Any]) -> None:
+        self._caller = _processes_for(function).caller(threads)
+
+    def results(self, rows: Block, generators: RowGenerators | None) -> Iterator[Any]:
+        """What the function returns for each row, and raises at one, in a process.
+
+        Raises:
+            WorkerError: the process was lost.
+        """
+        try:
+            answer = from_message(self._caller.answer_to(to_message(Question(rows, generators))))
+        except LostProcess as error:
+            raise WorkerError(
+                f"a process of map(processes=True) {_ended(error.status)} while it called the function for "
+                f"{len(rows)} rows, of which this is the first: it was killed, perhaps because the machine has no "
+                "memory left, or the function ended it"
+            ) from None
+        yield from answer.results
+        if answer.error is not None:
+            raise answer.error
+
+
+def _processes_for(function: Callable[..., Any]) -> Processes:
+    first = _function_message(function)
+    try:
+        with _kept_lock:
+            kept = _kept.get(function)
+            if kept is None or kept.first != first:
+                kept = _kept[function] = Processes(_MODULE, first)
+            return kept
+    except TypeError:  # a function that takes no weak reference
+        return Processes(_MODULE, first)
+
+
+def _forget_kept() -> None:
+    """Leave the processes to the process that has started them: this one was forked from it."""
+    global _kept, _kept_lock
+    _kept, _kept_lock = WeakKeyDictionary(), Lock()
+
+
+os.register_at_fork(after_in_child=_forget_kept)
+
+
+def _ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was ended by {signal.Signals(-status).name}"
+
+
+def answer_of(function: Callable[..., Any], question: Question) -> list[Part]:
+    """The message with a function's results, made in a process."""
+    rows, generators, results = question.rows, question.generators, list[Any]()
+    error: BaseException | None = None
+    try:
+        if generators is None:
+            results.extend(map(owned, call_rows(function, rows)))  # keeps what came before an exception
+        else:
+            results.extend(map(owned, call_rows_with_randomness(function, rows, generators)))
+    except BaseException as raised:
+        error = _sendable(raised)
+    try:
+        return to_message(RowResults(results, error))
+    except Exception:
+        return to_message(_up_to_unsendable(function, results))
+
+
+def _up_to_unsendable(function: Callable[..., Any], results: list[Any]) -> RowResults:
+    for row, value in enumerate(results):
+        try:
+            to_message(value)
+        except Exception as error:
+            refused = InvalidTypeError(
+                f"{describe_function(function)} returned a {type(value).__name__} in a process of map(processes=True), "
+                f"which cannot be sent back ({type(error).__name__}: {error}): return arrays, numbers or strings"
+            )
+            return RowResults(results[:row], refused)
+    raise AssertionError("results that can be sent one by one can be sent together")
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """An exception with the traceback of this process as a note; of a class of Python's where it does not travel."""
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        if type(pickle.loads(cloudpickle.dumps(error))) is not type(error):
+            raise TypeError
+    except Exception:
+        notes = getattr(error, "__notes__", ())
+        error = RuntimeError(f"{type(error).__qualname__}: {error}")
+        for note in notes:
+            error.add_note(note)
+    error.add_note(f"penstock: raised in a process of map(processes=True):\n{trace}")
+    return error

@@ -1,0 +1,193 @@
+"""`map(processes=True)`: the calls of the plain map, made in other processes that are really there."""
+
+import os
+import signal
+import threading
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import check_conformance
+
+
+class Pair(NamedTuple):
+    image: np.ndarray
+    name: str
+
+
+def pair_of(x):
+    return Pair(np.full((3 + x % 2,), x), f"row {x}")
+
+
+def jittered(x, generator):
+    return x + generator.random(1500)  # large enough to cross beside the pickle
+
+
+def fails_at_3(x):
+    if x == 3:
+        raise KeyError("no such label")
+    return x
+
+
+def ends_its_process_at_3(x):
+    if x == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def in_processes(dataset, function, calls=2, **arguments):
+    """The map, with a function that is gone with the test, and its processes with it."""
+    return dataset.map(partial(function), num_parallel_calls=calls, processes=True, **arguments)
+
+
+def elements_and_errors(dataset):
+    found, iterator = [], iter(dataset)
+    while True:
+        try:
+            found.append(int(next(iterator)))
+        except StopIteration:
+            return found
+        except (KeyError, ps.errors.WorkerError) as error:
+            found.append(error)
+
+
+def test_calls_are_made_in_as_many_processes_as_were_asked_for():
+    numbers = set(map(int, in_processes(ps.Dataset.range(40), lambda x: (x, os.getpid())[1])))
+    assert os.getpid() not in numbers
+    assert 1 <= len(numbers) <= 2
+
+
+def test_elements_are_those_of_the_plain_map():
+    source = ps.Dataset.range(12)
+    for ours, plain in zip(in_processes(source, pair_of), source.map(pair_of), strict=True):
+        assert type(ours) is Pair
+        assert ours.image.tolist() == plain.image.tolist()
+        assert ours.name == plain.name
+
+
+@pytest.mark.parametrize("source", [ps.Dataset.range(9), ps.Dataset.range(9).filter(lambda x: x != 4)])
+def test_random_numbers_are_those_of_the_plain_map(source):
+    ours, plain = in_processes(source, jittered, seed=3), source.map(jittered, seed=3)
+    assert [x.tolist() for x in ours] == [x.tolist() for x in plain]
+
+
+@pytest.mark.slow
+def test_maps_in_processes_keep_the_contract_of_datasets():
+    mapped = in_processes(ps.Dataset.range(7), lambda x: x * x)
+    check_conformance(lambda: mapped)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 2), (2, None), (1, 3)])
+def test_a_state_is_restored_with_and_without_processes(before, after):
+    def made(calls):
+        mapped = partial(in_processes, calls=calls) if calls else ps.Dataset.map
+        return mapped(ps.Dataset.range(20).shuffle(20, seed=1), lambda x: 2 * x).batch(3)
+
+    iterator = iter(made(before))
+    given = [next(iterator).tolist() for _ in range(3)]
+    restored = iter(made(after))
+    restored.load_state_dict(iterator.state_dict())
+    assert given + [batch.tolist() for batch in restored] == [batch.tolist() for batch in made(None)]
+
+
+def test_a_functions_error_comes_after_the_rows_before_it_with_both_places():
+    *before, error, four, five = elements_and_errors(in_processes(ps.Dataset.range(6), fails_at_3))
+    assert (before, four, five) == ([0, 1, 2], 4, 5)
+    assert type(error) is KeyError
+    told = "\n".join(error.__notes__)
+    assert "in fails_at_3" in told
+    assert "raised in a process of map(processes=True)" in told
+    assert "test_processes.py" in told
+    assert "element 3" in told
+
+
+def test_an_error_of_a_class_that_does_not_travel_is_told_by_name():
+    class Unsent(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} and {two}")
+
+    def fails(x):
+        raise Unsent(1, 2)
+
+    with pytest.raises(RuntimeError, match="Unsent: 1 and 2"):
+        list(in_processes(ps.Dataset.range(2), fails, output_signature=ps.TensorSpec((), "int64")))
+
+
+def test_a_killed_process_is_an_error_and_the_rows_after_it_come():
+    *before, error, four, five = elements_and_errors(in_processes(ps.Dataset.range(6), ends_its_process_at_3))
+    assert (before, four, five) == ([0, 1, 2], 4, 5)
+    assert isinstance(error, ps.errors.WorkerError)
+    assert "was ended by SIGKILL" in str(error)
+
+
+def test_functions_that_cannot_be_sent_are_refused_at_the_call():
+    lock = threading.Lock()
+    with pytest.raises(ps.errors.InvalidTypeError, match=r"cannot send .*lambda.* cannot pickle '_thread.lock'"):
+        ps.Dataset.range(2).map(lambda x: (lock, x)[1], num_parallel_calls=2, processes=True)
+
+
+def test_processes_want_a_number():
+    with pytest.raises(ps.errors.InvalidArgumentError, match=r"takes num_parallel_calls=\.\.\."):
+        ps.Dataset.range(2).map(lambda x: x, processes=True)
+
+
+def test_results_that_cannot_be_sent_are_an_error_at_their_row():
+    signature = ps.TensorSpec((), "int64")
+    rows = iter(in_processes(ps.Dataset.range(2), lambda x: (i for i in [x]) if x else x, output_signature=signature))
+    assert next(rows) == 0
+    with pytest.raises(ps.errors.InvalidTypeError, match="returned a generator in a process"):
+        next(rows)
+
+
+def test_a_result_that_the_function_writes_to_again_is_kept():
+    def made():
+        scratch = np.zeros(1000)
+
+        def filled(x):
+            scratch[:] = x
+            return scratch
+
+        return filled
+
+    assert [x[0] for x in in_processes(ps.Dataset.range(50), made())] == list(range(50))
+
+
+def test_processes_are_kept_for_the_next_iteration_of_the_same_function():
+    mapped = in_processes(ps.Dataset.range(3), lambda x: (x, os.getpid())[1], calls=1)
+    assert set(map(int, mapped)) == set(map(int, mapped))
+
+
+def test_what_a_function_refers_to_is_that_of_each_iteration():
+    factor = [1]
+    mapped = in_processes(ps.Dataset.range(3), lambda x: x * factor[0])
+    assert [int(x) for x in mapped] == [0, 1, 2]
+    factor[0] = 5
+    assert [int(x) for x in mapped] == [0, 5, 10]
+
+
+def test_closing_gives_up_calls_that_hang():
+    signature = ps.TensorSpec((), "int64")
+
+    def hangs_at_1(x):
+        if x == 1:
+            signal.pause()
+        return x
+
+    iterator = iter(in_processes(ps.Dataset.range(4), hangs_at_1, output_signature=signature))
+    assert next(iterator) == 0
+    iterator.close()
+
+
+def test_closing_an_iterator_leaves_the_calls_of_another_alone():
+    mapped = in_processes(ps.Dataset.range(200), lambda x: x)
+    closed, other = iter(mapped), iter(mapped)
+    assert next(closed) == next(other) == 0
+    closed.close()
+    assert [int(x) for x in other] == list(range(1, 200))
+
+
+def test_explain_names_the_processes():
+    assert "2 at once in processes" in in_processes(ps.Dataset.range(3), lambda x: x).explain()
