@@ -46,8 +46,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
-        epilog="PENSTOCK_BENCH_TENSORFLOW=/path/to/python, one with TensorFlow, adds figures against it to `images`, "
-        "`operators` and `training`.",
+        epilog="PENSTOCK_BENCH_TENSORFLOW=/path/to/python, one with TensorFlow, adds figures against it to `formats`, "
+        "`images`, `operators`, `parameter_servers`, `service`, `training` and `transform`.",
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which to run: {', '.join(NAMES)} (all by default)")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)

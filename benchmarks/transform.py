@@ -1,5 +1,8 @@
-"""What full-pass analysis costs, against NumPy and Arrow by hand over the same blocks, and what applying it costs."""
+"""What full-pass analysis costs, by hand, on two processes and in TensorFlow, and what applying it costs."""
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,13 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import penstock as ps
-from benchmarks.timing import Figure, processor_ratio
+from benchmarks.timing import Figure, medians_in_turn, processor_ratio, seconds
 from penstock.transform.passes import ROWS as AT_A_TIME
 
 ROWS = 4_000_000
 WORDS = 5_000
+ROWS_IN_TENSORFLOW = 200_000
 
 
 def measure() -> list[Figure]:
@@ -38,7 +43,47 @@ def measure() -> list[Figure]:
         rounds.append(
             processor_ratio("applying it to a block / by hand", lambda: layer(block), applied(layer, block), 0.8)
         )
-    return rounds
+    return [*rounds, on_two_workers(columns), *against_tensorflow(columns)]
+
+
+def on_two_workers(columns: dict[str, Any]) -> Figure:
+    """The rows in files, analyzed by two worker processes and in this one."""
+    with tempfile.TemporaryDirectory() as directory, ps.service.local(2) as service:
+        files = Path(directory) / "rows"
+        table = pa.table({name: pa.array(column) for name, column in columns.items()})
+        files.mkdir()
+        for number in range(8):
+            part = table.slice(number * ROWS // 8, ROWS // 8)
+            pq.write_table(part, files / f"{number}.parquet", row_group_size=AT_A_TIME)
+        dataset = ps.ParquetDataset(str(files / "*.parquet"))
+        runs = iter(range(100))
+
+        def analyze(where: Any) -> float:
+            working_dir = Path(directory) / f"transform {next(runs)}"
+            return seconds(lambda: ps.transform.analyze(dataset, preprocess, working_dir, where))
+
+        analyze(service)  # the workers import what they need
+        here, there = medians_in_turn([lambda: analyze(None), lambda: analyze(service)])
+    return Figure(f"analyzing {ROWS:.0e} rows of Parquet on two workers / in one process", here / there, 1.6)
+
+
+def against_tensorflow(columns: dict[str, Any]) -> list[Figure]:
+    """The first rows, analyzed by TensorFlow Transform on Beam, where an interpreter for it is named."""
+    python = os.environ.get("PENSTOCK_BENCH_TENSORFLOW")
+    if not python or subprocess.run([python, "-c", "import tensorflow_transform"], capture_output=True).returncode:
+        print("no figure: PENSTOCK_BENCH_TENSORFLOW names no Python that has tensorflow_transform", file=sys.stderr)
+        return []
+    some = {name: column[:ROWS_IN_TENSORFLOW] for name, column in columns.items()}
+    dataset = ps.Dataset.from_tensor_slices(some)
+    with tempfile.TemporaryDirectory() as directory:
+        np.savez(f"{directory}/rows.npz", **some | {"word": some["word"].astype(str)})
+        program = Path(__file__).with_name("transform_in_tensorflow.py")
+        done = subprocess.run(
+            [python, program, f"{directory}/rows.npz"], capture_output=True, text=True, check=True, cwd=directory
+        )
+        ours = seconds(lambda: ps.transform.analyze(dataset, preprocess, f"{directory}/transform"))
+    theirs = float(done.stdout.splitlines()[-1])
+    return [Figure(f"analyzing {ROWS_IN_TENSORFLOW:.0e} rows / by TensorFlow Transform on Beam", theirs / ours, 20)]
 
 
 def preprocess(columns: Any) -> dict[str, Any]:
