@@ -7,6 +7,7 @@ from deciding import CheckedMachine
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.machine.report import log_lines
+from penstock.service.dispatcher.machine.state import Consumer, Epoch, State
 from penstock.service.dispatcher.machine.updates import Stopping
 from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
@@ -525,6 +526,17 @@ def test_readers_are_told_when_little_is_left() -> None:
     assert not dispatcher.ask(second, 7, unread=0).near_end
     assert not dispatcher.ask(first, 5, unread=0).near_end
     assert dispatcher.ask(first, 0, unread=0).near_end, "18 are free, and 22 are with readers"
+
+
+def test_a_lease_far_from_the_end_looks_at_no_other_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher, first, _ = two_readers(1000)
+
+    def readers(state: State, epoch: Epoch) -> list[Consumer]:
+        pytest.fail("there may be hundreds of them")
+
+    monkeypatch.setattr(State, "readers", readers)
+    assert dispatcher.ask(first, 10, unread=0).spans == [span(0, 10)]
+    assert dispatcher.ask(first, 10, consumed=[span(0, 10)], unread=5).spans == [span(10, 20)]
 
 
 def test_a_reader_that_is_released_gives_back_at_once() -> None:

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.volatile import VolatileState
 from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
     DatasetRegistered,
@@ -222,6 +223,17 @@ class Service(RuleBasedStateMachine):
             }
             assert set(where) == expected
             assert all(count == 1 for count in where.values()), where
+
+    @invariant()
+    def leased_positions_are_counted_as_they_are(self) -> None:
+        if hasattr(self, "machine"):
+            state, volatile = self.machine.state, self.machine._known.volatile
+            expected = dict.fromkeys(state.epochs, 0)
+            for consumer in state.consumers.values():
+                expected[consumer.epoch_id] += count(consumer.leased)
+            assert volatile.leased == expected
+            again = VolatileState.beginning(state, self.now, life=0)
+            assert again.leased == expected, "a dispatcher that is started anew counts the same"
 
     @invariant()
     def no_two_readers_have_handed_on_the_same_element(self) -> None:

@@ -12,7 +12,10 @@ from penstock.service.wire.subjects import PassOffset, Span
 
 def count(spans: Iterable[Span]) -> int:
     """How many positions the spans touch, except those of which an earlier span has the beginning."""
-    return sum(span.stop - span.start + (span.more > 0) for span in spans)
+    total = 0
+    for span in spans:
+        total += span.stop - span.start + (span.more > 0)
+    return total
 
 
 def without(spans: Iterable[Span], taken: Span) -> list[Span]:

@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 
 from penstock.service.dispatcher.machine.state import Epoch, State
 from penstock.service.dispatcher.machine.updates import (
+    Consumed,
+    Granted,
     PassAdded,
     PassEnded,
     PassMoved,
@@ -52,6 +54,8 @@ class Changes:
     def note(self, update: Update) -> None:
         """Note a change that has been made."""
         match update:
+            case Granted() | Consumed():  # most updates, of which readers need not know
+                pass
             case WorkerJoined():
                 self._add(_Change(worker=update.info))
             case WorkerLeaving() | WorkerLost():

@@ -72,8 +72,9 @@ class Knowledge:
 class _Copies(dict[Any, Any]):
     """A dictionary whose entries are copied from another one when they are first accessed."""
 
+    __slots__ = ("_copied", "_gone", "_kept")
+
     def __init__(self, kept: dict[Any, Any], copied: Callable[[Any], Any] = replace) -> None:
-        super().__init__()
         self._kept = kept
         self._copied = copied
         self._gone: set[Any] = set()
@@ -98,7 +99,8 @@ class _Copies(dict[Any, Any]):
         """Replace the originals by the copies."""
         for key in self._gone:
             self._kept.pop(key, None)
-        self._kept.update(self)
+        if self:  # most changes are of one or two of these dictionaries
+            self._kept.update(self)
 
 
 class Draft:

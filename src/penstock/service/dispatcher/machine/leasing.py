@@ -47,13 +47,13 @@ class Leasing:
         holds = _holds(message, reply)
         changes.append(holds)
         wanted = not message.returned and holds.unread != 0 and self._others_starve(consumer, epoch)
-        return changes, replace(reply, wanted=wanted, near_end=self._near_end(epoch))
+        near_end = self._near_end(epoch)
+        return changes, replace(reply, wanted=wanted, near_end=near_end) if wanted or near_end else reply
 
     def _leased(self, consumer: Consumer, epoch: Epoch, message: Lease) -> tuple[list[Change], Leased]:
         if message.number and message.number == consumer.answered[0]:
             return [], Leased(spans=consumer.answered[1])
-        for spans in (message.consumed, message.returned, message.ended):
-            _check(epoch, spans)
+        _check(epoch, [*message.consumed, *message.returned, *message.ended])
         returned = _returned(consumer, message)
         ledgers = _ledgers_after(epoch, returned, message.ended)
         changes: list[Change] = [
@@ -90,7 +90,23 @@ class Leasing:
             return _first(consumer.owed, wanted)
         if self._waits_for_others(epoch):
             return []
-        return grant(ledgers, wanted, len(self._known.state.readers(epoch)))
+        return grant(ledgers, self._fair_share(epoch, ledgers, wanted))
+
+    def _fair_share(self, epoch: Epoch, ledgers: list[Ledger], wanted: int) -> int:
+        """How many of the wanted positions one consumer may get now.
+
+        Near the end no consumer of several gets more than half of its share of what is left, so that all finish
+        together.
+        """
+        free = 0
+        for ledger in ledgers:
+            if ledger.free is None:
+                return wanted
+            free += ledger.free
+        if wanted <= free // (2 * len(epoch.consumers)):  # there may be hundreds, of which some are gone
+            return wanted
+        readers = len(self._known.state.readers(epoch))
+        return min(wanted, max(1, free // (2 * readers)) if readers > 1 else free)
 
     def _waits_for_others(self, epoch: Epoch) -> bool:
         """Whether other restored consumers may still join this epoch, and claim parts of it."""
@@ -116,7 +132,7 @@ class Leasing:
 
     def _others_starve(self, consumer: Consumer, epoch: Epoch) -> bool:
         """Whether another consumer has nothing, and nothing is free for it."""
-        return all(ledger.free == 0 for ledger in epoch.ledgers) and self._another_starves(consumer, epoch)
+        return self._another_starves(consumer, epoch) and all(ledger.free == 0 for ledger in epoch.ledgers)
 
     def _another_starves(self, consumer: Consumer, epoch: Epoch) -> bool:
         """Whether another consumer waits, and was granted nothing when it last asked."""
@@ -134,8 +150,7 @@ class Leasing:
         free = [ledger.free for ledger in epoch.ledgers]
         if not free or None in free:
             return False
-        readers = self._known.state.readers(epoch)
-        return sum(map(int, filter(None, free))) <= sum(count(reader.leased) for reader in readers)
+        return sum(map(int, filter(None, free))) <= self._known.volatile.leased[epoch.epoch_id]
 
     def heartbeat(self, message: ConsumerHeartbeat) -> Decision:
         """Note that a consumer is alive, and answer with the news.
@@ -215,12 +230,9 @@ def _ledgers_after(epoch: Epoch, returned: list[Span], ended: list[Span]) -> lis
     return [changed.get(number, ledger) for number, ledger in enumerate(epoch.ledgers)] if changed else epoch.ledgers
 
 
-def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
-    """About `wanted` free positions: first those that were given back, then some of every pass.
-
-    Near the end no consumer of several gets more than half of its share of what is left, so that all finish together.
-    """
-    left = min(wanted, _fair_share(ledgers, readers))
+def grant(ledgers: Sequence[Ledger], wanted: int) -> list[Span]:
+    """About `wanted` free positions: first those that were given back, then some of every pass."""
+    left = wanted
     spans: list[Span] = []
     for ledger in ledgers:
         for span in ledger.returned:
@@ -245,16 +257,6 @@ def first_positions(span: Span, wanted: int) -> Span:
     if span.skip or span.stop - span.start <= wanted:
         return span
     return replace(span, stop=span.start + wanted, more=0)
-
-
-def _fair_share(ledgers: Sequence[Ledger], readers: int) -> int:
-    """The most positions that one of `readers` consumers may get now."""
-    free = 0
-    for ledger in ledgers:
-        if ledger.free is None:
-            return 1 << 62
-        free += ledger.free
-    return max(1, free // (2 * readers)) if readers > 1 else free
 
 
 def _first(spans: list[Span], wanted: int) -> list[Span]:

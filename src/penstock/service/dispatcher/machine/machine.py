@@ -144,8 +144,13 @@ class Machine:
             _DoesNotApplyError: some are of something that the state does not have.
             Exception: what `before` raised.
         """
-        observations = [change for change in changes if isinstance(change, Observation)]
-        updates = [change for change in changes if not isinstance(change, Observation)]
+        observations: list[Observation] = []
+        updates: list[Update] = []
+        for change in changes:
+            if isinstance(change, Observation):
+                observations.append(change)
+            else:
+                updates.append(change)
         if updates:
             try:
                 draft = Draft(self.state, updates)

@@ -42,6 +42,9 @@ class Ledger(msgspec.Struct):
     def take(self, span: Span) -> None:
         """Remove the positions of a span from the free ones."""
         stop = min(span.stop + (span.more > 0), self.bound)
+        if self.frontier < stop and span.first == (self.frontier, 0) and span.end == (stop, 0):  # as most are
+            self.frontier = stop
+            return
         if stop > self.frontier:
             reached = Span(pass_number=self.info.number, start=self.frontier, stop=stop)
             self.returned = merged([*self.returned, reached])

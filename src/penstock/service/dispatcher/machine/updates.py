@@ -5,7 +5,7 @@ from functools import singledispatch
 from msgspec.structs import replace
 
 from penstock.service.dispatcher.machine.state import Consumer, Epoch, Job, Ledger, RegisteredDataset, State, Worker
-from penstock.service.wire.spans import clipped, insert, merged, overlap, without
+from penstock.service.wire.spans import clipped, insert, overlap, without
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, Message, PassInfo, Span, WorkerInfo
 
 
@@ -330,11 +330,13 @@ def _(update: Returned, state: State) -> None:
 def _(update: Granted, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
     epoch = state.epochs[consumer.epoch_id]
+    consumer.leased = list(consumer.leased)
     for span in update.spans:
-        if not overlap(consumer.owed, span):
+        if overlap(consumer.owed, span):
+            consumer.owed = without(consumer.owed, span)
+        else:
             _ledger(epoch, span.pass_number).take(span)
-        consumer.owed = without(consumer.owed, span)
-    consumer.leased = merged([*consumer.leased, *update.spans])
+        insert(consumer.leased, span)
     if update.number:
         consumer.answered = (update.number, update.spans)
 

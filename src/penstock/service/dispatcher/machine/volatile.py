@@ -11,20 +11,25 @@ from functools import singledispatch
 import msgspec
 
 from penstock.service.dispatcher.machine.changes import Changes
-from penstock.service.dispatcher.machine.state import State
+from penstock.service.dispatcher.machine.state import Consumer, State
 from penstock.service.dispatcher.machine.updates import (
+    Consumed,
     ConsumerGone,
     ConsumerOpened,
     DatasetDropped,
     DatasetKept,
     EpochCreated,
+    Granted,
     JobDropped,
+    PassEnded,
+    Returned,
     Update,
     WorkerDropped,
     WorkerJoined,
     WorkerLost,
 )
 from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, WorkerHeartbeat
+from penstock.service.wire.spans import count
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -120,12 +125,14 @@ class ConsumerPresence:
         unread: how many positions it could give back; -1 if it has not reported that.
         starving_at: when it asked last with nothing to yield, and was granted nothing.
         report: its last heartbeat.
+        leased: how many positions it has leased.
     """
 
     heard_at: float
     unread: int = -1
     starving_at: float = -math.inf
     report: ConsumerHeartbeat | None = None
+    leased: int = 0
 
 
 @dataclass
@@ -139,6 +146,8 @@ class VolatileState:
         begun_at: when an epoch was begun.
         asked_at: when a dataset was asked for last.
         starved_at: when any consumer asked last with nothing to yield, and was granted nothing.
+        leased: how many positions of an epoch its consumers have leased. It follows from the lasting state, but there
+            may be hundreds of consumers, and every lease asks for it.
     """
 
     started: float
@@ -149,11 +158,12 @@ class VolatileState:
     begun_at: dict[int, float] = field(default_factory=dict)
     asked_at: dict[str, float] = field(default_factory=dict)
     starved_at: float = -math.inf
+    leased: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def beginning(cls, state: State, now: float, life: int) -> "VolatileState":
         """The volatile state of a dispatcher that starts with this lasting state."""
-        return cls(
+        volatile = cls(
             started=now,
             changes=Changes(life),
             workers={
@@ -164,7 +174,11 @@ class VolatileState:
             idle_since={number: now for number, job in state.jobs.items() if not state.is_read(job)},
             begun_at=dict.fromkeys(state.epochs, now),
             asked_at=dict.fromkeys(state.datasets, now),
+            leased=dict.fromkeys(state.epochs, 0),
         )
+        for consumer in state.consumers.values():
+            volatile.count_leased(consumer)
+        return volatile
 
     def observe(self, observation: Observation, now: float) -> None:
         """Apply an observation."""
@@ -174,6 +188,12 @@ class VolatileState:
         """Follow a change of the lasting state that has been made."""
         self.changes.note(update)
         _follow(update, self, state, now)
+
+    def count_leased(self, consumer: Consumer) -> None:
+        """Count anew what a consumer has leased."""
+        presence, leased = self.consumers[consumer.consumer_id], count(consumer.leased)
+        self.leased[consumer.epoch_id] += leased - presence.leased
+        presence.leased = leased
 
 
 @singledispatch
@@ -209,20 +229,35 @@ def _(update: WorkerDropped, volatile: VolatileState, state: State, now: float) 
 @_follow.register
 def _(update: EpochCreated, volatile: VolatileState, state: State, now: float) -> None:
     volatile.begun_at[update.epoch_id] = now
+    volatile.leased[update.epoch_id] = 0
 
 
 @_follow.register
 def _(update: ConsumerOpened, volatile: VolatileState, state: State, now: float) -> None:
     if update.replaces >= 0:
-        del volatile.consumers[update.replaces]
+        volatile.leased[update.epoch_id] -= volatile.consumers.pop(update.replaces).leased
     volatile.consumers[update.consumer_id] = ConsumerPresence(now)
     volatile.idle_since.pop(state.epochs[update.epoch_id].job_id, None)
+
+
+@_follow.register
+def _(update: Granted | Consumed | Returned, volatile: VolatileState, state: State, now: float) -> None:
+    consumer = state.consumers.get(update.consumer_id)
+    if consumer is not None:
+        volatile.count_leased(consumer)
+
+
+@_follow.register
+def _(update: PassEnded, volatile: VolatileState, state: State, now: float) -> None:
+    for consumer_id in state.epochs[update.epoch_id].consumers:
+        volatile.count_leased(state.consumers[consumer_id])
 
 
 @_follow.register
 def _(update: ConsumerGone, volatile: VolatileState, state: State, now: float) -> None:
     consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is already gone
     if consumer is not None:
+        volatile.count_leased(consumer)
         job_id = state.epochs[consumer.epoch_id].job_id
         if not state.is_read(state.jobs[job_id]):
             volatile.idle_since[job_id] = now
@@ -231,6 +266,7 @@ def _(update: ConsumerGone, volatile: VolatileState, state: State, now: float) -
 @_follow.register
 def _(update: JobDropped, volatile: VolatileState, state: State, now: float) -> None:
     volatile.idle_since.pop(update.job_id, None)
-    for noted, kept in ((volatile.begun_at, state.epochs), (volatile.consumers, state.consumers)):
-        for number in noted.keys() - kept.keys():
-            del noted[number]
+    for number in volatile.begun_at.keys() - state.epochs.keys():
+        del volatile.begun_at[number], volatile.leased[number]
+    for number in volatile.consumers.keys() - state.consumers.keys():
+        del volatile.consumers[number]
