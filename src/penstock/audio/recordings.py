@@ -19,6 +19,17 @@ def info(source: bytes | str | os.PathLike[str]) -> AudioInfo:
         ElementError: it is not audio, or it is damaged.
         StorageError: the file cannot be opened.
         MissingExtraError: soundfile is not installed.
+
+    Example:
+        >>> import io, wave
+        >>> import penstock as ps
+        >>> content = io.BytesIO()
+        >>> with wave.open(content, "wb") as file:
+        ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
+        ...     file.writeframes(bytes(8000))
+        >>> found = ps.audio.info(content.getvalue())
+        >>> found.samples, found.channels, found.seconds
+        (4000, 1, 0.5)
     """
     found: AudioInfo = load("penstock.formats.audio", "audio", "ps.audio").info(source)
     return found

@@ -47,6 +47,12 @@ class SkippedRow:
         site: the line that added the node, "file.py:12"; "" where that is not known.
         position: the number of the element that failed there, from 0; None where the node does not count them.
         error: the exception's class and message, shortened.
+
+    Example:
+        >>> import penstock as ps
+        >>> iterator = iter(ps.Dataset.range(-1, 2).map(lambda x: 1 / int(x)).ignore_errors(log=False))
+        >>> [float(x) for x in iterator], iterator.errors.rows[0].error
+        ([-1.0, 1.0], 'ZeroDivisionError: division by zero')
     """
 
     node: str

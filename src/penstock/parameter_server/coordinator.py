@@ -20,7 +20,15 @@ from penstock.parameter_server.strategy import ParameterServerStrategy
 
 
 class RemoteValue:
-    """What a scheduled function gives, once it has run; from `ClusterCoordinator.schedule`."""
+    """What a scheduled function gives, once it has run; from `ClusterCoordinator.schedule`.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.ParameterServerStrategy(num_workers=1) as strategy:
+        ...     value = ps.ClusterCoordinator(strategy).schedule(max, args=(3, 4))
+        ...     print(value.fetch())
+        4
+    """
 
     def __init__(self, value: "Future[bytes]") -> None:
         self._outcome = value
@@ -55,6 +63,17 @@ class ClusterCoordinator:
     Raises:
         InvalidTypeError: not a ps.ParameterServerStrategy.
         InvalidArgumentError: the strategy has a coordinator already.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.ParameterServerStrategy(num_workers=1) as strategy:
+        ...     coordinator = ps.ClusterCoordinator(strategy)
+        ...     squares = coordinator.create_per_worker_dataset(ps.Dataset.range(1, 9).map(lambda x: x * x))
+        ...     iterator = iter(squares)
+        ...     values = [coordinator.schedule(lambda own: int(next(own)), args=(iterator,)) for _ in range(3)]
+        ...     coordinator.join()
+        ...     print(coordinator.fetch(values), coordinator.done())
+        [1, 4, 9] True
     """
 
     def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None = None) -> None:

@@ -15,6 +15,15 @@ class PerWorkerDataset:
 
     Attributes:
         dataset: what it was created of.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.ParameterServerStrategy(num_workers=1) as strategy:
+        ...     coordinator = ps.ClusterCoordinator(strategy)
+        ...     dataset = coordinator.create_per_worker_dataset(lambda context: ps.Dataset.range(6).batch(3))
+        ...     iterator = iter(dataset)
+        ...     print(coordinator.schedule(lambda own: next(own).tolist(), args=(iterator,)).fetch())
+        [0, 1, 2]
     """
 
     def __init__(self, dataset: Any, open_iterator: Callable[[], int]) -> None:

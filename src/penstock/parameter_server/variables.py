@@ -132,6 +132,16 @@ class ServerVariables:
     """A pytree of variables on servers; from `strategy.create_variables`.
 
     Functions that a coordinator runs may use it as any other of their variables.
+
+    Example:
+        >>> import numpy as np, optax
+        >>> import penstock as ps
+        >>> with ps.ParameterServerStrategy(num_workers=1) as strategy:
+        ...     weights = strategy.create_variables({"w": np.zeros(2), "b": 1.0}, optax.sgd(0.5))
+        ...     push = lambda: weights.push({"w": np.ones(2), "b": 2.0})
+        ...     ps.ClusterCoordinator(strategy).schedule(push).fetch()
+        ...     print(weights.read()["w"], weights.read()["b"])
+        [-0.5 -0.5] 0.0
     """
 
     def __init__(self, layout: VariablesLayout, servers: ServerLines) -> None:
@@ -264,7 +274,18 @@ def _cut(array: Array, shard: VariableShard) -> Array:
 
 
 class ServerTable(ServerVariables):
-    """A table on servers, of which rows are read and pushed; from `strategy.create_table`. `read` gives all of it."""
+    """A table on servers, of which rows are read and pushed; from `strategy.create_table`. `read` gives all of it.
+
+    Example:
+        >>> import numpy as np, optax
+        >>> import penstock as ps
+        >>> with ps.ParameterServerStrategy(num_workers=1) as strategy:
+        ...     table = strategy.create_table(np.zeros((1000, 2), np.float32), optax.sgd(0.5))
+        ...     push = lambda: table.push_rows([3, 7], np.ones((2, 2), np.float32))
+        ...     ps.ClusterCoordinator(strategy).schedule(push).fetch()
+        ...     print(table.read_rows([3, 4]).tolist())
+        [[-0.5, -0.5], [0.0, 0.0]]
+    """
 
     def read_rows(self, rows: Any) -> Array:
         """Some rows, by their numbers: an array of shape `(len(rows), ...)`, at the cost of these rows.

@@ -15,12 +15,38 @@ from penstock.transform.symbols import Column
 
 
 def min(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:  # tft's name
-    """The smallest number."""
+    """The smallest number.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] - ps.transform.min(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [0. 1. 2. 5.]
+    """
     return _extrema(x, reduce_instance_dims, name)[0]
 
 
 def max(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:
-    """The largest number."""
+    """The largest number.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] / ps.transform.max(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [0.17 0.33 0.5  1.  ]
+    """
     return _extrema(x, reduce_instance_dims, name)[1]
 
 
@@ -29,22 +55,74 @@ def _extrema(x: Any, reduce_instance_dims: bool, name: str | None) -> tuple[Colu
 
 
 def sum(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:
-    """The sum: int64 or uint64 of integers, exactly; float32 of float16; otherwise the dtype of the column."""
+    """The sum: int64 or uint64 of integers, exactly; float32 of float16; otherwise the dtype of the column.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] / ps.transform.sum(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [0.08 0.17 0.25 0.5 ]
+    """
     return results("sum", 1, x, elementwise=not reduce_instance_dims, **named(name))[0]
 
 
 def size(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:
-    """How many values there are, as int64."""
+    """How many values there are, as int64.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] * ps.transform.size(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [ 4.  8. 12. 24.]
+    """
     return results("size", 1, x, elementwise=not reduce_instance_dims, **named(name))[0]
 
 
 def mean(x: Any, reduce_instance_dims: bool = True, name: str | None = None, output_dtype: Any = None) -> Column:
-    """The mean of the finite numbers, in the dtype of floats, and in float32 of integers."""
+    """The mean of the finite numbers, in the dtype of floats, and in float32 of integers.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] - ps.transform.mean(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [-2. -1.  0.  3.]
+    """
     return moments(x, reduce_instance_dims, output_dtype, name)[0]
 
 
 def var(x: Any, reduce_instance_dims: bool = True, name: str | None = None, output_dtype: Any = None) -> Column:
-    """The variance of the finite numbers, by their number, not by one less."""
+    """The variance of the finite numbers, by their number, not by one less.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] / ps.transform.var(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [0.29 0.57 0.86 1.71]
+    """
     return moments(x, reduce_instance_dims, output_dtype, name)[1]
 
 
@@ -72,6 +150,18 @@ def quantiles(
         weights: of the numbers.
         reduce_instance_dims: whether all positions of an element share their boundaries; otherwise each has a row.
         name: shown in summaries.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.apply_buckets(columns["x"], ps.transform.quantiles(columns["x"], 2, 0.01))}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [0 0 1 1]
     """
     buckets = checked_buckets("quantiles", num_buckets, epsilon)
     inputs = present(x, weights)
@@ -131,12 +221,44 @@ def count_per_key(
 
 
 def covariance(x: Any, dtype: Any, name: str | None = None) -> Column:
-    """The covariances of the positions of vectors, by the number of rows, not by one less."""
+    """The covariances of the positions of vectors, by the number of rows, not by one less.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> rows = {"v": [[1.0, 4.0], [2.0, 2.0], [3.0, 0.0]]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["v"] @ ps.transform.covariance(columns["v"], np.float32)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [[-4.67  9.33]
+         [-1.33  2.67]
+         [ 2.   -4.  ]]
+    """
     return results("covariance", 2, x, output_dim=None, dtype=np.dtype(dtype).str, **named(name))[0]
 
 
 def pca(x: Any, output_dim: int, dtype: Any, name: str | None = None) -> Column:
-    """The `output_dim` directions of the largest variances, as the columns of a matrix: `x @` it projects rows."""
+    """The `output_dim` directions of the largest variances, as the columns of a matrix: `x @` it projects rows.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> rows = {"v": [[1.0, 4.0], [2.0, 2.0], [3.0, 0.0]]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["v"] @ ps.transform.pca(columns["v"], 1, np.float32)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [[ 3.13]
+         [ 0.89]
+         [-1.34]]
+    """
     dim = check_integer("pca", "output_dim", output_dim, minimum=1)
     return results("covariance", 2, x, output_dim=dim, dtype=np.dtype(dtype).str, **named(name))[1]
 
@@ -144,19 +266,58 @@ def pca(x: Any, output_dim: int, dtype: Any, name: str | None = None) -> Column:
 def tukey_location(
     x: Any, reduce_instance_dims: bool = True, output_dtype: Any = None, name: str | None = None
 ) -> Column:
-    """The location of the Tukey HH distribution with the L-moments of the numbers."""
+    """The location of the Tukey HH distribution with the L-moments of the numbers.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] - ps.transform.tukey_location(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [-1.41 -0.41  0.59  3.59]
+    """
     return tukey(x, reduce_instance_dims, output_dtype, name)[0]
 
 
 def tukey_scale(x: Any, reduce_instance_dims: bool = True, output_dtype: Any = None, name: str | None = None) -> Column:
-    """The scale of that distribution."""
+    """The scale of that distribution.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] / ps.transform.tukey_scale(columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [0.72 1.44 2.16 4.33]
+    """
     return tukey(x, reduce_instance_dims, output_dtype, name)[1]
 
 
 def tukey_h_params(
     x: Any, reduce_instance_dims: bool = True, output_dtype: Any = None, name: str | None = None
 ) -> tuple[Column, Column]:
-    """How long its left and its right tail are; 0 for the tails of a normal distribution."""
+    """How long its left and its right tail are; 0 for the tails of a normal distribution.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 20.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": columns["x"] + ps.transform.tukey_h_params(columns["x"])[1]}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [ 1.91  2.91  3.91 20.91]
+    """
     _, _, left, right = tukey(x, reduce_instance_dims, output_dtype, name)
     return left, right
 

@@ -102,6 +102,20 @@ class TransformOutput:
         InvalidArgumentError: the directory holds no transform, or its analysis was not finished.
         StateMismatchError: it was written by another version of penstock.
         StorageError: a file of it is damaged, or a vocabulary has changed.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = ps.Dataset.from_tensor_slices({"word": ["a", "b", "a"]})
+        >>> def preprocess(columns):
+        ...     words = ps.transform.compute_and_apply_vocabulary(columns["word"], vocab_filename="words")
+        ...     return {"word": words}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     _ = ps.transform.analyze(rows, preprocess, directory)
+        ...     output = ps.transform.TransformOutput(directory)  # in another program
+        ...     layer = output.transform_features_layer()
+        ...     print(output.vocabulary_by_name("words"), layer({"word": ["b", "c"]})["word"].tolist())
+        ['a', 'b'] [1, -1]
     """
 
     def __init__(self, working_dir: str | os.PathLike[str]) -> None:

@@ -24,6 +24,18 @@ def compute_and_apply_vocabulary(
         num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
         min_diff_from_avg: as in `vocabulary`, which chooses a difference of its own where none is given.
         **arguments: the others of `vocabulary`.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.compute_and_apply_vocabulary(columns["w"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [0 2 0 1]
     """
     tokens = vocabulary(x, min_diff_from_avg=min_diff_from_avg, **arguments)
     return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
@@ -32,7 +44,20 @@ def compute_and_apply_vocabulary(
 def compute_and_apply_approximate_vocabulary(
     x: Any, *, default_value: int = -1, top_k: int, num_oov_buckets: int = 0, **arguments: Any
 ) -> Column:
-    """The index of each token among the `top_k` most frequent ones; other arguments are `approximate_vocabulary`'s."""
+    """The index of each token among the `top_k` most frequent ones; other arguments are `approximate_vocabulary`'s.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.compute_and_apply_approximate_vocabulary(columns["w"], top_k=2)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [ 0 -1  0  1]
+    """
     tokens = approximate_vocabulary(x, top_k, **arguments)
     return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
 
@@ -59,6 +84,19 @@ def apply_vocabulary(
 
     Raises:
         InvalidArgumentError: there is no such file, or the function cannot be imported by its name.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     learned = ps.transform.vocabulary(columns["w"])
+        ...     return {"y": ps.transform.apply_vocabulary(columns["w"], learned, num_oov_buckets=1)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [0 2 0 1]
     """
     tokens: Any = deferred_vocab_filename_tensor
     if not isinstance(tokens, Column):
@@ -84,7 +122,20 @@ def _lines(file: Any) -> int:
 
 
 def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = None, name: str | None = None) -> Column:
-    """One of `hash_buckets` for each string, by TensorFlow's hashes: FarmHash; SipHash with a key of two integers."""
+    """One of `hash_buckets` for each string, by TensorFlow's hashes: FarmHash; SipHash with a key of two integers.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.hash_strings(columns["w"], 10)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [2 9 2 2]
+    """
     buckets = check_integer("hash_strings", "hash_buckets", hash_buckets, minimum=1)
     if key is not None and len(key) != 2:
         raise InvalidArgumentError(f"{user_line()}: hash_strings(key=...) takes two integers, got {key!r}")
@@ -94,32 +145,110 @@ def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = No
 
 
 def split(x: Any, separator: str | None = None) -> Column:
-    """The parts of each text between separators; without a separator its words, as `tf.strings.split`."""
+    """The parts of each text between separators; without a separator its words, as `tf.strings.split`.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"t": ["the cat sat", "a cat"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.word_count(ps.transform.split(columns["t"]))}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [3 2]
+    """
     return noted("split", x, separator=separator)
 
 
 def lower(x: Any) -> Column:
-    """Texts in lower case."""
+    """Texts in lower case.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["The", "CAT"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.lower(columns["w"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        ['the' 'cat']
+    """
     return noted("change_text", x, how="lower")
 
 
 def upper(x: Any) -> Column:
-    """Texts in upper case."""
+    """Texts in upper case.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["The", "cat"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.upper(columns["w"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        ['THE' 'CAT']
+    """
     return noted("change_text", x, how="upper")
 
 
 def strip(x: Any) -> Column:
-    """Texts without spaces at their ends."""
+    """Texts without spaces at their ends.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": [" the", "cat "]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.strip(columns["w"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        ['the' 'cat']
+    """
     return noted("change_text", x, how="strip")
 
 
 def regex_replace(x: Any, pattern: str, rewrite: str) -> Column:
-    r"""Texts in which what matches a regular expression (RE2) is replaced; \1 stands for its first group."""
+    r"""Texts in which what matches a regular expression (RE2) is replaced; \1 stands for its first group.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"t": ["the cat sat", "a cat"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.regex_replace(columns["t"], "[aeiou]", "_")}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        ['th_ c_t s_t' '_ c_t']
+    """
     return noted("change_text", x, how="replace", pattern=pattern, replacement=rewrite)
 
 
 def join(columns: Sequence[Any], separator: str = "") -> Column:
-    """Texts of several columns as one, row by row: a key of several columns, for example. Integers are spelled out."""
+    """Texts of several columns as one, row by row: a key of several columns, for example. Integers are spelled out.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"a": ["x", "y"], "b": ["1", "2"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.join([columns["a"], columns["b"]], "-")}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        ['x-1' 'y-2']
+    """
     return noted("join", *columns, separator=separator)
 
 
@@ -128,6 +257,19 @@ def ngrams(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str 
 
     Raises:
         InvalidArgumentError: a range that begins below 1, or ends before it begins.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"t": ["the cat sat", "a cat"]}
+        >>> def preprocess(columns):
+        ...     tokens = ps.transform.split(columns["t"])
+        ...     return {"y": ps.transform.word_count(ps.transform.ngrams(tokens, (1, 2), " "))}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [5 3]
     """
     least, most = ngram_range
     if least < 1 or most < least:
@@ -138,17 +280,58 @@ def ngrams(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str 
 
 
 def bag_of_words(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str | None = None) -> Column:
-    """The distinct n-grams of each row of tokens."""
+    """The distinct n-grams of each row of tokens.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"t": ["the cat sat", "a cat"]}
+        >>> def preprocess(columns):
+        ...     tokens = ps.transform.split(columns["t"])
+        ...     return {"y": ps.transform.word_count(ps.transform.bag_of_words(tokens, (1, 2), " "))}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [5 3]
+    """
     return deduplicate_tensor_per_row(ngrams(tokens, ngram_range, separator, name))
 
 
 def deduplicate_tensor_per_row(input_tensor: Any, name: str | None = None) -> Column:
-    """The distinct values of each row, in the order in which they first occur."""
+    """The distinct values of each row, in the order in which they first occur.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"t": ["a b a", "c"]}
+        >>> def preprocess(columns):
+        ...     tokens = ps.transform.split(columns["t"])
+        ...     return {"y": ps.transform.word_count(ps.transform.deduplicate_tensor_per_row(tokens))}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [2 1]
+    """
     return noted("distinct_per_row", input_tensor)
 
 
 def word_count(tokens: Any, name: str | None = None) -> Column:
-    """How many tokens each row has, as int64."""
+    """How many tokens each row has, as int64.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"t": ["the cat sat", "a cat"]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.word_count(ps.transform.split(columns["t"]))}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [3 2]
+    """
     return noted("row_lengths", tokens)
 
 
@@ -191,5 +374,18 @@ def call(function: Callable[..., Any], *columns: Any) -> Column:
 
     Raises:
         InvalidArgumentError: it is not a function of a module.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.0, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.call(np.sqrt, columns["x"])}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [1.   1.41 1.73 2.45]
     """
     return noted("call", *columns, function=name_of("call", function))

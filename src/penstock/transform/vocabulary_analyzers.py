@@ -57,6 +57,19 @@ def vocabulary(
 
     Raises:
         InvalidArgumentError: a top_k below 1, a negative threshold, a key_fn without coverage, or coverage without one.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     learned = ps.transform.vocabulary(columns["w"], top_k=2)
+        ...     return {"y": ps.transform.apply_vocabulary(columns["w"], learned)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [ 0 -1  0  1]
     """
     _check_limits(top_k=top_k, frequency_threshold=frequency_threshold)
     arguments = {
@@ -96,6 +109,19 @@ def approximate_vocabulary(
     """The `top_k` most frequent tokens, exactly, as `vocabulary` finds them: tft's estimate has no place here.
 
     Counts that memory should not hold go to files. In tft it is `tft.experimental.approximate_vocabulary`.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     learned = ps.transform.approximate_vocabulary(columns["w"], top_k=1)
+        ...     return {"y": ps.transform.apply_vocabulary(columns["w"], learned)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"])
+        [ 0 -1  0 -1]
     """
     return vocabulary(
         x,

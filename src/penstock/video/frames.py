@@ -23,6 +23,22 @@ def info(source: bytes | str | os.PathLike[str]) -> VideoInfo:
         ElementError: it is not a video, or it is cut off.
         StorageError: the file cannot be opened.
         MissingExtraError: PyAV is not installed.
+
+    Example:
+        >>> import io
+        >>> import av
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> content = io.BytesIO()
+        >>> with av.open(content, "w", format="mp4") as file:
+        ...     stream = file.add_stream("mpeg4", rate=25, width=32, height=16)
+        ...     for shade in (0, 128, 255):
+        ...         image = np.full((16, 32, 3), shade, np.uint8)
+        ...         file.mux(stream.encode(av.VideoFrame.from_ndarray(image)))
+        ...     file.mux(stream.encode(None))
+        >>> found = ps.video.info(content.getvalue())
+        >>> found.frames, found.height, found.width, found.rate
+        (3, 16, 32, 25.0)
     """
     found: VideoInfo = load("penstock.formats.video", "video", "ps.video").info(source)
     return found
@@ -53,6 +69,22 @@ def decode(
         InvalidArgumentError: other frames or channels than these.
         StorageError: the file cannot be opened.
         MissingExtraError: PyAV is not installed.
+
+    Example:
+        >>> import io
+        >>> import av
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> content = io.BytesIO()
+        >>> with av.open(content, "w", format="mp4") as file:
+        ...     stream = file.add_stream("mpeg4", rate=25, width=32, height=16)
+        ...     for shade in (0, 128, 255):
+        ...         image = np.full((16, 32, 3), shade, np.uint8)
+        ...         file.mux(stream.encode(av.VideoFrame.from_ndarray(image)))
+        ...     file.mux(stream.encode(None))
+        >>> clip = ps.video.decode(content.getvalue(), frames=[2, 0])
+        >>> clip.shape, clip.mean(axis=(1, 2, 3)).round().tolist()
+        ((2, 16, 32, 3), [255.0, 0.0])
     """
     clip: npt.NDArray[np.uint8] = load("penstock.formats.video", "video", "ps.video").decode(
         source, frames, seconds, channels

@@ -26,6 +26,23 @@ def register_format(name: str, kind: type[FileFormat]) -> None:
     Raises:
         InvalidTypeError: no class of `ps.FileFormat`.
         InvalidArgumentError: another format has that name.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> class Samples(ps.FileFormat):  # numbers of two bytes
+        ...     def count(self, name):
+        ...         return pathlib.Path(name).stat().st_size // 2
+        ...     def read(self, name, rows):
+        ...         return np.fromfile(name, "<i2")[rows]
+        ...     def spec(self, name):
+        ...         return ps.TensorSpec((), np.int16)
+        >>> ps.register_format("samples", Samples)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     _ = pathlib.Path(directory, "a.raw").write_bytes(bytes([1, 0, 2, 0]))
+        ...     print([int(x) for x in ps.FilesDataset(f"{directory}/*.raw", format="samples")])
+        [1, 2]
     """
     given: Any = kind
     if not isinstance(given, type) or not issubclass(given, FileFormat):
