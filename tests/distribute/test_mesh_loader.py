@@ -181,6 +181,17 @@ def test_a_new_epoch_ends_the_one_before_it(mesh: Mesh) -> None:
     assert len(epoch(second)) == 4
 
 
+def test_a_pass_of_which_no_step_was_taken_begins_again(mesh: Mesh) -> None:
+    loader = ps.jax.loader(rows(16).batch(4), mesh, P("data"))
+    steps = iter(loader)
+    next(steps)
+    loader.load_state_dict(loader.state_dict())
+    tried, rest = iter(loader), iter(loader)
+    with pytest.raises(ps.ClosedError, match="another loop over this loader has begun"):
+        next(tried)
+    assert [batch.tolist() for batch in rest] == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+
+
 def test_a_closed_loader_has_no_thread_and_no_epochs(mesh: Mesh) -> None:
     with ps.jax.loader(rows(100).batch(4), mesh, P("data")) as loader:
         next(iter(loader))

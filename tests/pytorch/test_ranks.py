@@ -102,9 +102,28 @@ def test_ranks_that_disagree_are_told_so_on_every_rank() -> None:
         return found
 
     for datasets, seeds, states in on_ranks(scenario, 2):
-        assert "WorkerError: ps.torch.loader: the workers distribute different datasets: range(" in datasets
-        assert "different datasets: Options(seed=0) on worker 0 is Options(seed=1) on worker 1" in seeds
+        assert "WorkerError: ps.torch.loader: the ranks distribute different datasets: range(" in datasets
+        assert "different datasets: Options(seed=0) on rank 0 is Options(seed=1) on rank 1" in seeds
         assert "rank 0 and rank 1 of 2 continue from different states" in states
+
+
+def test_a_loader_that_one_rank_cannot_make_fails_on_every_rank() -> None:
+    def scenario(rank: int) -> list[str]:
+        times = np.zeros(8, "datetime64[s]" if rank else "float32")
+        found = [
+            error_of(lambda: ps.torch.loader(ps.Dataset.from_tensor_slices(times).batch(4))),
+            error_of(lambda: ps.torch.loader(ROWS.batch(8), pin_memory=rank == 0 and not torch.cuda.is_available())),
+        ]
+        with ps.torch.loader(ROWS.batch(8)) as loader:  # the ranks still make the same loaders in the same order
+            assert len(list(loader)) == 3
+        return found
+
+    (dtype_0, pinned_0), (dtype_1, pinned_1) = on_ranks(scenario, 2)
+    assert "ElementError: torch has no dtype" in dtype_1
+    assert "WorkerError: ps.torch.loader failed on rank 1 of 2: ElementError: torch has no dtype" in dtype_0
+    if not torch.cuda.is_available():
+        assert "needs CUDA" in pinned_0
+        assert "WorkerError: ps.torch.loader failed on rank 0 of 2: InvalidArgumentError" in pinned_1
 
 
 def test_ranks_of_a_mesh_share_rows_and_sequences() -> None:
@@ -167,7 +186,7 @@ def test_a_rank_whose_input_fails_ends_all_after_the_same_step(tmp_path: Path) -
 
     (steps, message), (others, other_message) = on_ranks(scenario, 2, tmp_path)
     assert steps == others == 4
-    assert "WorkerError: worker 1 of 2 failed at step 4 of its input with ValueError: invalid literal" in message
+    assert "WorkerError: rank 1 of 2 failed at step 4 of its input with ValueError: invalid literal" in message
     assert "ValueError: invalid literal for int() with base 10: 'one'" in other_message
 
 

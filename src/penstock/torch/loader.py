@@ -26,7 +26,7 @@ from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.rng import draw_seed
-from penstock.torch.meeting import connected
+from penstock.torch.meeting import connected, tell_failure
 from penstock.torch.placing import Placing
 from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised
 from penstock.torch.tensors import check_dtypes
@@ -91,14 +91,18 @@ def loader(
         torch.Size([2, 2]) tensor([0, 1])
         torch.Size([1, 2]) tensor([0])
     """
-    _check(dataset, input_options)
-    options = input_options or InputOptions()
     ranks = find_ranks(mesh, dp, context_parallel, rank, num_ranks)
-    placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
-    inputs = DividedInput(dataset, ranks.data)
-    if ranks.source == "arguments":
-        _check_alone(inputs)
-    elif ranks.count == 1:
+    try:
+        _check(dataset, input_options)
+        options = input_options or InputOptions()
+        placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
+        inputs = DividedInput(dataset, ranks.data)
+        if ranks.source == "arguments":
+            _check_alone(inputs)
+    except Exception as error:
+        tell_failure(ranks, error)
+        raise
+    if ranks.count == 1:
         inputs.fix_seeds(draw_seed(), inputs.drawn)  # this loader's epochs are counted by itself, as on many ranks
     control = connected(ranks, failure_timeout_seconds)
     try:

@@ -22,31 +22,58 @@ from penstock.runtime.at_exit import end_before_libraries
 from penstock.torch.ranks import Ranks, group_is_initialised
 
 _calls = itertools.count()
+_ALL_CAME = "all came"
+"""The name under which the last rank to come sets "", or one that failed, what it failed with."""
 
 
 def connected(ranks: Ranks, failure_timeout_seconds: float) -> Control | None:
     """This rank's end of a new control channel between all ranks; None for one that is alone or was given its number.
 
     Raises:
-        WorkerError: rank 0 did not come.
+        WorkerError: a rank did not come, or has told that it failed.
     """
-    if ranks.count == 1 or ranks.source == "arguments":
+    if not _meets(ranks):
         return None
     call = next(_calls)
-    store = torch.distributed.PrefixStore(f"penstock/loader/{call}", _store())
+    store = _store_of(call)
+    if store.add("came", 1) == ranks.count:
+        store.set(_ALL_CAME, "")
+    _wait(store, _ALL_CAME, f"not all of {ranks.count} ranks came", call)
+    failure = store.get(_ALL_CAME).decode()
+    if failure:
+        raise WorkerError(failure)
     if ranks.rank == 0:
         hub = Hub(_own_host(), ranks.count)
         end_before_libraries(hub, Hub.finish)  # registered before the channel, and so called after it
         store.set("hub", msgspec.json.encode((hub.host, hub.port, hub.key.hex())))
+    _wait(store, "hub", f"rank 0 of {ranks.count} did not come", call)
+    host, port, key = msgspec.json.decode(store.get("hub"), type=tuple[str, int, str])
+    return Control((host, port), bytes.fromhex(key), ranks.rank, ranks.count, failure_timeout_seconds, member="rank")
+
+
+def tell_failure(ranks: Ranks, error: Exception) -> None:
+    """Tell the ranks that wait for this one in `connected` why it does not come; nothing where they do not wait."""
+    if _meets(ranks):
+        said = f"ps.torch.loader failed on rank {ranks.rank} of {ranks.count}: {type(error).__name__}: {error}"
+        _store_of(next(_calls)).set(_ALL_CAME, said)
+
+
+def _meets(ranks: Ranks) -> bool:
+    return ranks.count > 1 and ranks.source != "arguments"
+
+
+def _store_of(call: int) -> Any:
+    return torch.distributed.PrefixStore(f"penstock/loader/{call}", _store())
+
+
+def _wait(store: Any, name: str, otherwise: str, call: int) -> None:
     try:
-        store.wait(["hub"], timedelta(seconds=SETUP_SECONDS))
+        store.wait([name], timedelta(seconds=SETUP_SECONDS))
     except RuntimeError as error:
         raise WorkerError(
-            f"rank 0 of {ranks.count} did not come to call {call + 1} of ps.torch.loader within {SETUP_SECONDS:.0f} "
-            f"seconds: every rank must make the same loaders in the same order ({error})"
+            f"{otherwise} to call {call + 1} of ps.torch.loader within {SETUP_SECONDS:.0f} seconds: every rank must "
+            f"make the same loaders in the same order ({error})"
         ) from error
-    host, port, key = msgspec.json.decode(store.get("hub"), type=tuple[str, int, str])
-    return Control((host, port), bytes.fromhex(key), ranks.rank, ranks.count, failure_timeout_seconds)
 
 
 def _store() -> Any:

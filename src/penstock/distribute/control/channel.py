@@ -55,6 +55,7 @@ class Control:
         failure_timeout_seconds: after another worker's failure, how long until this process is ended if its main
             thread has not learned of it: it is then blocked in a collective that will never complete. It is also the
             longest that the process waits for the others at its own end.
+        member: what users call a worker, for errors.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Control:
         worker: int,
         workers: int,
         failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+        member: str = "worker",
     ) -> None:
         self.worker = worker
         self.workers = workers
@@ -72,6 +74,7 @@ class Control:
         self._connection = Client(address, "AF_INET", authkey=key)
         send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
+        self.member = member
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
@@ -132,13 +135,13 @@ class Control:
                 if gone := self._left.intersection(missing):
                     raise WorkerError(
                         f"{self._name(min(gone))} has ended its program, while {self._name(self.worker)} waits for it "
-                        f"at {topic}: every worker must take the same steps"
+                        f"at {topic}: every {self.member} must take the same steps"
                     )
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     raise WorkerError(
                         f"{self._name(missing[0])} did not come to {topic} within {timeout:.0f} seconds: "
-                        "every worker must make the same calls in the same order"
+                        f"every {self.member} must make the same calls in the same order"
                     )
                 self._changed.wait(remaining)
             payloads = {worker: queues[worker].popleft() for worker in others}
@@ -153,7 +156,7 @@ class Control:
         except msgspec.DecodeError as error:
             raise WorkerError(
                 f"{self._name(worker)} said something else than {self._name(self.worker)} at {topic} ({error}): every "
-                "worker must make the same calls, with the same version of penstock"
+                f"{self.member} must make the same calls, with the same version of penstock"
             ) from None
 
     def wake(self) -> None:
@@ -182,7 +185,7 @@ class Control:
             raise WorkerError(
                 self._failure
                 or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: "
-                "every worker must take the same steps"
+                f"every {self.member} must take the same steps"
             )
 
     def check_in_main(self, topic: str = "") -> None:
@@ -289,7 +292,7 @@ class Control:
             if time.monotonic() >= max(failed, self._last_call) + self.failure_timeout_seconds:
                 self._end(
                     f"could not be told of it within {self.failure_timeout_seconds:.0f} seconds and is ended: it "
-                    "waits for a worker that will not come"
+                    f"waits for a {self.member} that will not come"
                 )
         with self._changed:
             self._changed.wait_for(lambda: self._closed)
@@ -306,7 +309,7 @@ class Control:
         return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
 
     def _name(self, worker: int) -> str:
-        return f"worker {worker} of {self.workers}"
+        return f"{self.member} {worker} of {self.workers}"
 
     def _leave(self) -> None:
         """At the interpreter's exit: tell the others whether the program has succeeded."""

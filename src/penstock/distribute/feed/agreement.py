@@ -130,13 +130,15 @@ class ExchangedAgreement(Agreement):
         if self._same and any(
             (one.sizes is None) != (step is None) or one.all_sizes != answers[0].all_sizes for one in answers
         ):
+            member = self._control.member
             raise WorkerError(
-                f"{self._topic}: the workers read different data: "
+                f"{self._topic}: the {member}s read different data: "
                 + ", ".join(
-                    f"worker {worker} has {'no further batch' if one.sizes is None else f'a batch of {one.rows} rows'}"
+                    f"{member} {worker} has "
+                    + ("no further batch" if one.sizes is None else f"a batch of {one.rows} rows")
                     for worker, one in enumerate(answers)
                 )
-                + ". Under AutoShardPolicy.DATA the dataset must be the same on every worker: use "
+                + ". Under AutoShardPolicy.DATA the dataset must be the same on all of them: use "
                 "distribute_datasets_from_function for a source of each worker's own"
             )
         present = [one for one in answers if one.sizes is not None]

@@ -130,8 +130,8 @@ class DistributedDataset:
                 pairs = itertools.zip_longest(answers[0].labels, other_input.labels, fillvalue="nothing")
                 first, other = next(pair for pair in pairs if pair[0] != pair[1])
                 raise WorkerError(
-                    f"{self._call}: the workers distribute different datasets: {first} on worker 0 is {other} on "
-                    f"worker {worker}"
+                    f"{self._call}: the {control.member}s distribute different datasets: {first} on {control.member} 0 "
+                    f"is {other} on {control.member} {worker}"
                 )
         inputs.fix_seeds(answers[0].seed, answers[0].drawn)
         counted = [Lengths(*one.lengths) for one in answers if one.lengths and one.leaves and one.leaves == layout]
@@ -165,7 +165,8 @@ class DistributedDataset:
             try:
                 self._inputs = self._inputs.over_files(names)
             except StorageError as failure:
-                error = f"worker {control.worker} cannot read the files that worker 0 has listed: {failure}"
+                member = control.member
+                error = f"{member} {control.worker} cannot read the files that {member} 0 has listed: {failure}"
         failed = control.gather(f"{self._call}: files read", error, str, timeout=SETUP_SECONDS)
         if any(failed):
             raise StorageError(f"{self._call}: {next(filter(None, failed))}")
@@ -380,6 +381,8 @@ class DistributedIterator(Iterator[Any]):
         self._taken: int | None = 0  # steps handed out in this epoch; None after a state that does not say it
         self._ended = False
         self._closed = False
+        self._asked = False
+        self._loop: object = None  # of a loader: which of its loops may take the steps
         self._process = os.getpid()
         self._begin()
 
@@ -405,6 +408,11 @@ class DistributedIterator(Iterator[Any]):
         Workers that share global batches all have the same errors; workers that read data of their own have their own.
         """
         return self._source.errors_at(self._position)
+
+    @property
+    def _untouched(self) -> bool:
+        """Whether nobody has asked it for a step, and somebody still may."""
+        return not self._asked and not self._closed
 
     def explain(self) -> str:
         """What this worker reads for its steps as text, with how many calls of each parallel `map` run.
@@ -432,6 +440,7 @@ class DistributedIterator(Iterator[Any]):
                 "this distributed iterator was made in another process, where its threads run: call "
                 "iter(distributed_dataset)"
             )
+        self._asked = True
         if self._ended:
             raise StopIteration
         if self._control is not None:

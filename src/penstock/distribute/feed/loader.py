@@ -52,12 +52,17 @@ class StepLoader:
         return self._steps.explain()
 
     def __iter__(self) -> Iterator[Any]:
-        """A new epoch, or the rest of the one that a state was restored in; the pass before it is closed."""
+        """A new epoch, or the rest of the one that a state was restored in; the pass before it is closed.
+
+        A pass of which no step was taken is given again: trainers try whether a loader can be iterated.
+        """
+        if self._upcoming is None and self._current is not None and self._current._untouched:
+            self._upcoming, self._current = self._current, None
         begun = self._begun()
         if self._current is not None:
             self._current.close()
         self._current, self._upcoming = begun, None
-        return begun
+        return _Loop(begun)
 
     def _begun(self) -> DistributedIterator:
         """The pass that the next `iter` gives."""
@@ -161,6 +166,19 @@ class StepLoader:
 
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError("a loader cannot be copied or sent to another process: send loader.state_dict()")
+
+
+class _Loop(Iterator[Any]):
+    """The steps of a pass, for the last loop that has begun over it."""
+
+    def __init__(self, steps: DistributedIterator) -> None:
+        self._steps = steps
+        self._number = steps._loop = object()
+
+    def __next__(self) -> Any:
+        if self._steps._loop is not self._number:
+            raise ClosedError("another loop over this loader has begun: it has the steps of this one")
+        return next(self._steps)
 
 
 def _digest(state: Any) -> str:
