@@ -1,8 +1,9 @@
 """Batches as tensors, against PyTorch's DataLoader: `python -m benchmarks.against_torch` where torch is installed too.
 
 It is not among the benchmarks that `make bench` runs, because torch is no development dependency: `.venv-torch`, which
-`make test-torch` makes, has it. Figures are by the clock and by processor time, that of worker processes included; the
-latter say more where the machine has other work.
+`make test-torch` makes, has it. Figures are by the clock and by processor time; the latter say more where the machine
+has other work. That of worker processes is included once they have ended, as `DataLoader`'s have after an epoch. Those
+of `map(processes=True)` go on, so only the clock tells of the map that keeps the lock.
 """
 
 import os
