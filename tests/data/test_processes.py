@@ -4,10 +4,12 @@ import os
 import signal
 import threading
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from until import until
 
 import penstock as ps
 from penstock.testing import check_conformance
@@ -41,6 +43,13 @@ def ends_its_process_at_3(x):
 def in_processes(dataset, function, calls=2, **arguments):
     """The map, with a function that is gone with the test, and its processes with it."""
     return dataset.map(partial(function), num_parallel_calls=calls, processes=True, **arguments)
+
+
+def running(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def elements_and_errors(dataset):
@@ -158,6 +167,14 @@ def test_a_result_that_the_function_writes_to_again_is_kept():
 def test_processes_are_kept_for_the_next_iteration_of_the_same_function():
     mapped = in_processes(ps.Dataset.range(3), lambda x: (x, os.getpid())[1], calls=1)
     assert set(map(int, mapped)) == set(map(int, mapped))
+
+
+def test_a_kept_process_that_was_killed_meanwhile_costs_nothing():
+    dataset = in_processes(ps.Dataset.range(3), lambda x: (x, os.getpid())[1], calls=1)
+    (first,) = set(map(int, dataset))
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not running(first))
+    assert first not in set(map(int, dataset))
 
 
 def test_what_a_function_refers_to_is_that_of_each_iteration():

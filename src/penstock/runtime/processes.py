@@ -167,8 +167,11 @@ class _Running:
     def begin(self) -> _Call:
         """A call of a process that nobody asks now."""
         with self._changed:
-            if self._idle:
+            while self._idle:
                 process = self._idle.pop()
+                if not process.ended:
+                    break
+                self._processes.discard(process)  # somebody has killed it
             else:
                 process = _Process(self._module, self._first)
                 self._processes.add(process)
@@ -223,6 +226,12 @@ class _Process:
         if not os.read(self._told, 1):
             raise LostProcess(self.status())
         return self._answer.read()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, as far as the system knows."""
+        with self._lock:
+            return self._process.poll() is not None
 
     def kill(self) -> None:
         """Kill it, without waiting until it has ended."""
