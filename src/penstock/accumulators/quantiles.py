@@ -15,7 +15,7 @@ KEPT_VALUES = 1 << 13
 merges, of which there are log2(values / EXACT_VALUES): it is below 0.001 of the whole for eight billion values."""
 
 Part = tuple[Array, Doubles | None]
-"""Values in any order, and their weights; None where all weigh 1."""
+"""Values and their weights; None where all weigh 1. These are sorted where they are added, which workers do at once."""
 
 
 class Quantiles(Accumulator):
@@ -47,7 +47,7 @@ class Quantiles(Accumulator):
             values, heavy = values[kept], None if heavy is None else heavy[kept]
         for start in range(0, len(values), EXACT_VALUES):
             part = slice(start, start + EXACT_VALUES)
-            self._wait((values[part], None if heavy is None else heavy[part]))
+            self._wait((np.sort(values[part]), None) if heavy is None else (values[part], heavy[part]))
 
     def _wait(self, part: Part) -> None:
         """Keep values until too many of them are distinct."""

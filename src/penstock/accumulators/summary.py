@@ -52,7 +52,7 @@ class Summary:
 def summary_of(values: Array, weights: Doubles | None) -> Summary:
     """The exact summary of these values."""
     if weights is None:
-        ordered = np.sort(values)
+        ordered = np.sort(values, kind="stable")  # merges what is sorted in parts
         differs = ordered[1:] != ordered[:-1]
         if differs.all():  # as most floats do: then ranks are places, and nothing has to be counted
             ends = np.arange(len(ordered) + 1, dtype=np.float64)
