@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -66,10 +67,18 @@ def in_process(tmp_path_factory):
         passes.ROWS = before
 
 
-def test_one_worker_learns_the_same_to_the_last_bit(in_process, tmp_path):
+def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_process, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("penstock.data.save_progress._LINE_SECONDS", 0.0)
+    caplog.set_level("INFO", "penstock.data.save_progress")
     with ps.service.local(num_workers=1) as service:
         ps.transform.analyze(rows(), preprocess, tmp_path, service=service.target)
     assert learned(tmp_path) == in_process
+    told = [re.match(r"(.*), ([\d,]+) of 2,000 rows", record.getMessage()) for record in caplog.records]
+    passes_told = [line[1] for line in told if line is not None and line[2] == "2,000"]
+    assert dict.fromkeys(passes_told) == dict.fromkeys(
+        [f"ps.transform.analyze, pass {number} of 2: 100%" for number in (1, 2)]
+    )
+    assert any(line is not None and line[2] != "2,000" for line in told)
 
 
 @pytest.mark.parametrize("num_workers", [2, 3])
@@ -80,3 +89,23 @@ def test_workers_that_are_killed_in_a_pass_learn_every_row_once(in_process, tmp_
         ps.transform.analyze(rows(str(flags)), preprocess, tmp_path / "working_dir", service=service.target)
     assert sorted(path.name for path in flags.iterdir()) == ["1700", "500"]
     assert learned(tmp_path / "working_dir") == in_process
+
+
+def test_rows_that_end_every_worker_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(passes, "ROWS", 128)
+
+    def row(n):
+        if n == 1000:  # as where there is too little memory
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"x": float(n)}
+
+    def preprocess(c):
+        return {"x": ps.transform.scale_to_0_1(c["x"])}
+
+    with (
+        ps.service.local(num_workers=2) as service,
+        pytest.raises(
+            ps.PoisonError, match=r"among rows 896 to 1,023 is one whose function ends.*more memory, or leave"
+        ),
+    ):
+        ps.transform.analyze(ps.Dataset.range(1500).map(row), preprocess, tmp_path, service=service.target)

@@ -7,7 +7,7 @@ from penstock.accumulators.accumulator import State
 from penstock.accumulators.encoding import from_bytes, to_bytes
 from penstock.data.dataset import Dataset
 from penstock.data.save_progress import SaveProgress
-from penstock.errors import ElementError
+from penstock.errors import ElementError, PoisonError
 from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service
 
@@ -62,7 +62,8 @@ def one_pass(
     progress = SaveProgress(what, known if known >= 0 else None, 0)
     batches = dataset.ragged_batch(rows_at_a_time) if _uneven(dataset) else dataset.batch(rows_at_a_time)
     whole, total = summarize.empty(), 0
-    for rows, parts in _here(batches, summarize) if service is None else _on_workers(batches, summarize, service):
+    found = _here(batches, summarize) if service is None else _on_workers(batches, summarize, service, rows_at_a_time)
+    for rows, parts in found:
         for name, part in parts.items():
             whole[name].merge(part)
         total += rows
@@ -85,15 +86,26 @@ def _here(batches: Dataset, summarize: Summarize) -> Iterator[tuple[int, Mapping
             yield _rows(batch), summarize.batch(batch)
 
 
-def _on_workers(batches: Dataset, summarize: Summarize, service: Service) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _on_workers(
+    batches: Dataset, summarize: Summarize, service: Service, rows_at_a_time: int
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     made = batches.map(_AsBytes(summarize)).apply(distribute("distributed_epoch", service))
     with iter(made) as iterator:
-        for data in iterator:
-            found = from_bytes(bytes(data))
-            parts = summarize.empty()
-            for name, state in found["states"].items():
-                parts[name].load(state)
-            yield found["rows"], parts
+        try:
+            for data in iterator:
+                found = from_bytes(bytes(data))
+                parts = summarize.empty()
+                for name, state in found["states"].items():
+                    parts[name].load(state)
+                yield found["rows"], parts
+        except PoisonError as error:
+            first = error.position * rows_at_a_time
+            raise PoisonError(
+                f"among rows {first:,} to {first + rows_at_a_time - 1:,} is one whose function ends the process that "
+                "calls it, as a crash in native code or too little memory does: it has cost several data workers. Give "
+                "workers more memory, or leave such rows out by dataset.filter(...)",
+                error.position,
+            ) from error
 
 
 def _rows(batch: Mapping[str, Any]) -> int:
