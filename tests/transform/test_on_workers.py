@@ -81,7 +81,7 @@ def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_p
     assert any(line is not None and line[2] != "2,000" for line in told)
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_workers_that_are_killed_in_a_pass_learn_every_row_once(in_process, tmp_path, num_workers):
     flags = Path(tmp_path) / "flags"
     flags.mkdir()
