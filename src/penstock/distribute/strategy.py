@@ -41,6 +41,12 @@ class Strategy(ABC):
     """Runs the same function on several replicas, each with its slice of the data.
 
     In the results of `run` each leaf is a `PerReplica`; with one replica in sync it is the bare value.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> isinstance(strategy, ps.Strategy), strategy.num_replicas_in_sync
+        (True, 2)
     """
 
     _workers: StrategyWorkers

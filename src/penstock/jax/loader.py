@@ -20,7 +20,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.jax.placement import MeshPlacement
 from penstock.jax.rows import MeshInput, MeshWorkers
 from penstock.jax.shardings import check_leaf, shardings_of
-from penstock.spec import LeafSpec, with_rows
+from penstock.spec import LeafSpec, TensorSpec, assuming, with_rows
 from penstock.structure import flatten
 
 _CALL = "ps.jax.loader"
@@ -28,7 +28,16 @@ _numbers = itertools.count(1)
 
 
 class MeshLoader(StepLoader):
-    """Batches as global arrays; from `ps.jax.loader`."""
+    """Batches as global arrays; from `ps.jax.loader`.
+
+    Example:
+        >>> import jax
+        >>> import penstock as ps
+        >>> mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+        >>> with ps.jax.loader(ps.Dataset.range(16).batch(8), mesh, jax.P("data")) as loader:
+        ...     len(loader), loader.element_spec
+        (2, TensorSpec(shape=(8,), dtype=int32))
+    """
 
     def __init__(self, steps: DistributedDataset, parts: int) -> None:
         super().__init__(_CALL, steps)
@@ -38,7 +47,8 @@ class MeshLoader(StepLoader):
     def element_spec(self) -> Any:
         """The specification of a global batch: a `ps.TensorSpec` for each leaf.
 
-        The number of rows is given where it is the same in every step, else it is None.
+        The number of rows is given where it is the same in every step, else it is None. Dtypes are those of the arrays:
+        without `jax_enable_x64`, JAX holds 64-bit numbers in 32 bits.
         """
         leaves, structure = flatten(self._steps.element_spec)
         slices = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
@@ -46,7 +56,9 @@ class MeshLoader(StepLoader):
 
     def _whole(self, leaf: LeafSpec) -> LeafSpec:
         rows = leaf.shape[0]
-        return with_rows(leaf, None if rows is None else rows * self._parts, assumed=0 in leaf.assumed_axes)
+        whole = with_rows(leaf, None if rows is None else rows * self._parts, assumed=0 in leaf.assumed_axes)
+        held = TensorSpec(whole.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return assuming(held, whole.assumed_axes, dtype=leaf.assumed_dtype)
 
 
 def loader(

@@ -183,6 +183,13 @@ def service(
         InvalidTypeError: a number that is no integer.
         InvalidArgumentError: a number out of range; several machines without TLS; a certificate without its key.
         ServiceError: this process is not connected to Ray, or Ray cannot place or start an actor.
+
+    Example:
+        `docs/many-machines.md` has a whole program, which the tests run on a started Ray:
+
+            with ps.ray.service(num_workers=2, max_workers=64) as service:
+                for batch in dataset.distribute(service=service.target, job_name="train"):
+                    ...
     """
     least = check_integer("service", "num_workers", num_workers, minimum=1)
     if max_workers is not None:

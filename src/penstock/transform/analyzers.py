@@ -179,6 +179,23 @@ def histogram(
             from 0 to 1.
         categorical: count equal values instead.
         name: shown in summaries.
+
+    Returns:
+        The counts, one for each bin, and the boundaries as one row. Numbers beyond the boundaries count in the
+        outermost bins. With `categorical`: the counts, and the categories in order.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"x": [1.0, 2.5, 3.0, 6.0]}
+        >>> def preprocess(columns):
+        ...     counts, _ = ps.transform.histogram(columns["x"], boundaries=[0, 2, 4, 8])
+        ...     return {"y": columns["x"][:, None] * counts}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"][0])
+        [1. 2. 1.]
     """
     if categorical:
         keys, counts = results("count_per_key", 2, x, **named(name))
@@ -214,6 +231,19 @@ def count_per_key(
         key: strings or integers.
         key_vocabulary_filename: not needed here: counts of any number of keys are learned.
         name: shown in summaries.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"word": ["a", "b", "a"], "times": [1, 1, 10]}
+        >>> def preprocess(columns):
+        ...     _, counts = ps.transform.count_per_key(columns["word"])
+        ...     return {"y": columns["times"][:, None] * counts}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].tolist())
+        [[2, 1], [2, 1], [20, 10]]
     """
     del key_vocabulary_filename
     keys, counts = results("count_per_key", 2, key, **named(name))

@@ -343,6 +343,24 @@ def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None)
         vocab_size: the number of indices.
         smooth: log((rows + 1) / (1 + rows with the token)) + 1, otherwise log(rows / rows with the token) + 1.
         name: shown in summaries.
+
+    Returns:
+        Two columns of rows of equal lengths: the tokens in order, and their weights, float32.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"text": ["a cat a", "a dog"]}
+        >>> def preprocess(columns):
+        ...     words = ps.transform.compute_and_apply_vocabulary(ps.transform.split(columns["text"]))
+        ...     tokens, weights = ps.transform.tfidf(words, 3)
+        ...     return {"tokens": tokens, "weights": weights}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     row = output.transform_features_layer()({"text": ["a cat a"]})
+        ...     print(row["tokens"][0].tolist(), [f"{weight:.2f}" for weight in row["weights"][0]])
+        [0, 2] ['0.67', '0.47']
     """
     documents, corpus = results("document_counts", 2, x, vocab_size)
     return (
@@ -362,6 +380,19 @@ def sparse_tensor_to_dense_with_shape(
         default_value: in places without a number.
         indices: the place of each number in its row, in rows of the same lengths, as the index column of TensorFlow's
             `SparseFeature` has it. None for numbers without gaps between them.
+
+    Example:
+        >>> import tempfile
+        >>> import pyarrow
+        >>> import penstock as ps
+        >>> rows = {"v": pyarrow.array([[7.0, 8.0], [9.0]])}
+        >>> def preprocess(columns):
+        ...     return {"y": ps.transform.sparse_tensor_to_dense_with_shape(columns["v"], [None, 3], -1)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_arrow(pyarrow.table(rows))
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].tolist())
+        [[7.0, 8.0, -1.0], [9.0, -1.0, -1.0]]
     """
     lengths = [None if size is None else int(size) for size in shape]
     return noted("to_dense", *present(x, indices), shape=lengths, default_value=default_value)

@@ -13,6 +13,15 @@ class InputReplicationMode(StrEnum):
     Attributes:
         PER_WORKER: one on each worker, which feeds all its replicas.
         PER_REPLICA: one for each replica.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> options = ps.InputOptions(replication_mode="PER_REPLICA")
+        >>> def rows(context):
+        ...     return ps.Dataset.range(4).shard(context.num_input_pipelines, context.input_pipeline_id).batch(2)
+        >>> [batch.values for batch in strategy.distribute_datasets_from_function(rows, options)]
+        [(array([0, 2]), array([1, 3]))]
     """
 
     PER_WORKER = "PER_WORKER"

@@ -101,6 +101,13 @@ class TPUStrategy(MultiWorkerMirroredStrategy):
 
     Raises:
         InvalidArgumentError: there is no TPU.
+
+    Example:
+        >>> import penstock as ps
+        >>> try:
+        ...     strategy = ps.TPUStrategy()
+        ... except ps.InvalidArgumentError:
+        ...     strategy = ps.MirroredStrategy()  # on a machine without TPUs
     """
 
     _platform = "tpu"

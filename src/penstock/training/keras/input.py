@@ -14,6 +14,11 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
     """A dataset as Keras's `fit`, `evaluate` and `predict` take it; from `ps.keras.as_input`.
 
     Each pass over it is the next epoch of the dataset. Keras calls its methods.
+
+    Example:
+        >>> import penstock as ps
+        >>> ps.keras.as_input(ps.Dataset.range(10).batch(4)).num_batches
+        3
     """
 
     batch_size = None
