@@ -16,6 +16,7 @@ DIGESTS = {
     3: "38e959c32aff1721",
     4: "766744abff7e5960",
     5: "1514d1cce4a97085",
+    6: "7adbd1417ccd5915",
 }
 """What the messages of each protocol are, by its number."""
 

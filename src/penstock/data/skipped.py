@@ -377,10 +377,10 @@ def _noted(error: Exception) -> re.Match[str] | None:
 
 def _text(error: Exception) -> str:
     try:
-        said = str(error)
+        text = str(error)
     except Exception:  # a class of the user's that cannot be shown
-        said = ""
-    return _shortened(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+        text = ""
+    return _shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _shortened(text: str) -> str:

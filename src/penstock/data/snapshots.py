@@ -42,13 +42,13 @@ def make_snapshot(path: Path, node: Node, options: Options, save: Callable[[dict
         StorageError: what is there was made by another pipeline, or is no snapshot.
     """
     note = pipeline_note(node, options)
-    said = time.monotonic()
+    logged = time.monotonic()
     while not path.exists():
         try:
             save(note)
         except BeingWritten as error:
-            if time.monotonic() - said > _LINE_SECONDS:
-                said = time.monotonic()
+            if time.monotonic() - logged > _LINE_SECONDS:
+                logged = time.monotonic()
                 _logger.info("snapshot waits: %s", error)
             time.sleep(_PAUSE_SECONDS)
         except StorageError:

@@ -23,10 +23,10 @@ def keep_freed_memory() -> None:
     It takes effect once; not with another C library, or if the environment already sets these thresholds.
     mallopt(3) describes the two thresholds.
     """
-    said = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
+    already_set = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
         "GLIBC_TUNABLES", ""
     )
-    if platform.libc_ver()[0] != "glibc" or said:
+    if platform.libc_ver()[0] != "glibc" or already_set:
         return
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -165,11 +165,11 @@ class _Check:
 
     def _reporting_progress(self, elements: Iterator[Any], run: str, position: int = 0) -> Iterator[Any]:
         """The elements up to the limit, reporting progress every few seconds."""
-        said = time.monotonic()
+        reported = time.monotonic()
         for element in islice(elements, self._limit - position):
             position += 1
-            if time.monotonic() - said > _PROGRESS_SECONDS:
-                said = time.monotonic()
+            if time.monotonic() - reported > _PROGRESS_SECONDS:
+                reported = time.monotonic()
                 self._say(f"{run}: {position} elements …")
             yield element
 

@@ -76,12 +76,12 @@ class Scaler:
             return None
         wanted = min(self._largest, max(self._smallest, math.ceil(load.needed)))
         self._wanted.append(wanted)
-        said = f"readers wait {load.waiting:.0%} of the time, data workers are busy {load.busy:.0%}"
+        seen = f"readers wait {load.waiting:.0%} of the time, data workers are busy {load.busy:.0%}"
         if wanted > present:
-            return self._decided(wanted, f"{said}: from {present} to {wanted} workers")
+            return self._decided(wanted, f"{seen}: from {present} to {wanted} workers")
         if len(self._wanted) == _CALM_DECISIONS and max(self._wanted) < present:
             fewer = max(self._wanted)
-            return self._decided(fewer, f"{said}, for {_CALM_DECISIONS} reports: from {present} to {fewer} workers")
+            return self._decided(fewer, f"{seen}, for {_CALM_DECISIONS} reports: from {present} to {fewer} workers")
         return None
 
     def _decided(self, workers: int, reason: str) -> Decision:

@@ -96,7 +96,7 @@ class Reader:
     def _awaited_task(self) -> FetchTask | None:
         """Wait for the task that delivers the next elements; None at the end."""
         shared = self._shared
-        begun = said = time.monotonic()
+        begun = warned = time.monotonic()
         while (task := self._progress.next_task()) is None:
             if shared.failure is not None:
                 raise shared.failure
@@ -109,10 +109,10 @@ class Reader:
             shared.turn_free.notify()
             shared.arrived.wait(_SILENCE_SECONDS)
             shared.caller_waits = False
-            if time.monotonic() > said + _SILENCE_SECONDS:
-                said = time.monotonic()
+            if time.monotonic() > warned + _SILENCE_SECONDS:
+                warned = time.monotonic()
                 why = self._session.trouble or self._workers.why_silent()
-                _logger.warning("no element for %.0f s: %s", said - begun, why)
+                _logger.warning("no element for %.0f s: %s", warned - begun, why)
         shared.counters.seconds_waited += time.monotonic() - begun
         return task
 

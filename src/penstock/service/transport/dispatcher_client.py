@@ -167,8 +167,8 @@ class DispatcherClient:
             self._drop(line)
             if wrong := line.tls_trouble(error):
                 raise self._no_handshake(address, wrong) from None
-            said = str(error).partition(". gRPC client debug context")[0].strip()
-            reason = f"the dispatcher at {address} cannot be reached: {said}"
+            cause = str(error).partition(". gRPC client debug context")[0].strip()
+            reason = f"the dispatcher at {address} cannot be reached: {cause}"
             raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING) from error
         self._reached_before = True
         if len(answers) != 1:

@@ -31,7 +31,7 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
         name=type(error).__qualname__,
         arguments=[_plain(argument) for argument in error.args],
         notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(trace.format()).rstrip()}"],
-        said=_text_of(error) or "",
+        message=_text_of(error) or "",
         left_out=left_out,
     )
 
@@ -47,10 +47,10 @@ def to_exception(failed: Failed) -> Exception:
     found = _class_of(failed)
     error = _make_exception(found, failed.arguments) if found is not None else None
     if found is not None and error is not None and _text_of(error) is None:
-        error = _make_exception(_of_python(found), [failed.said])
+        error = _make_exception(_of_python(found), [failed.message])
     if error is None:
-        said = ", ".join(map(str, failed.arguments))
-        error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + said if said else ''}")
+        arguments = ", ".join(map(str, failed.arguments))
+        error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + arguments if arguments else ''}")
     for note in failed.notes:
         error.add_note(note)
     return error

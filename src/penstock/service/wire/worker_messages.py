@@ -144,7 +144,7 @@ class Failed(Message, frozen=True, tag="failed"):
         module: where the exception's class is found, with `name`.
         arguments: its arguments, those that are plain values; others as text.
         notes: PEP 678, with the worker's traceback last.
-        said: the exception as text.
+        message: the exception as text.
         left_out: what was left out before the element that failed.
     """
 
@@ -153,7 +153,7 @@ class Failed(Message, frozen=True, tag="failed"):
     name: str
     arguments: list[Any]
     notes: list[str]
-    said: str = ""
+    message: str = ""
     left_out: LeftOut | None = None
 
 

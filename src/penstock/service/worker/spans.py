@@ -185,8 +185,8 @@ def as_exception(error: BaseException) -> Exception:
     """What a function raised, as an `Exception`, so that it ends neither this process nor the trainer's."""
     if isinstance(error, Exception):
         return error
-    said = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")
-    said.__cause__ = error
+    kept = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")
+    kept.__cause__ = error
     for note in getattr(error, "__notes__", ()):
-        said.add_note(note)
-    return said
+        kept.add_note(note)
+    return kept

@@ -100,8 +100,8 @@ class WriteBarrier:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
-            said = CallDone(error=f"{type(error).__name__}: {error}")
-            self._control.post(GatherItem.of(self._control.worker, self._next(), said))
+            failed = CallDone(error=f"{type(error).__name__}: {error}")
+            self._control.post(GatherItem.of(self._control.worker, self._next(), failed))
 
     def _next(self) -> str:
         return f"{self._topic}, barrier {self._passed + 1}"
