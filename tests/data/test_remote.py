@@ -19,6 +19,7 @@ from two_workers import two_workers
 
 import penstock as ps
 from penstock.cli import main
+from penstock.formats import retries
 
 pytest.importorskip("obstore.store", reason="the extra cloud is not installed: pip install obstore")
 object_stores = importlib.import_module("penstock.formats.object_stores")
@@ -153,7 +154,7 @@ def test_faults_that_pass_cost_no_row(server, fault, by_index):
 def test_a_server_that_is_busy_for_longer_than_obstore_asks_is_asked_again(server, monkeypatch):
     monkeypatch.setattr(object_stores, "_stores", {})
     monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
-    monkeypatch.setattr(object_stores, "_DELAYS", [0.001] * 3)
+    monkeypatch.setattr(retries, "BUSY_DELAYS", (0.001,) * 3)
     server.objects["bucket/a"] = lines(1, 2)
     server.fail("bucket/a", status(503), status(429, Retry_After="1"), status(500))
     assert list(ps.TextLineDataset("s3://bucket/a")) == ["1", "2"]

@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 
 _DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 _PAGE = 1000
+_HADOOP = "webhdfs/v1/"
 
 
 class ObjectServer(ThreadingHTTPServer):
@@ -94,10 +95,11 @@ def status(code: int, **headers: str) -> Callable[["_Answer", bytes], None]:
 
 
 def cut(answer: "_Answer", content: bytes) -> None:
-    """Half of the content, after which the connection is closed."""
-    answer.begin_content(content)
-    answer.wfile.write(answer.part(content)[: len(answer.part(content)) // 2])
-    answer.wfile.flush()
+    """Half of the content, if any is sent, after which the connection is closed."""
+    if content and answer.command == "GET":
+        answer.begin_content(content)
+        answer.wfile.write(answer.part(content)[: len(answer.part(content)) // 2])
+        answer.wfile.flush()
     answer.close_connection = True
     answer.connection.shutdown(socket.SHUT_RDWR)
 
@@ -133,6 +135,9 @@ class _Answer(BaseHTTPRequestHandler):
         place, _, query = self.path.partition("?")
         name = urllib.parse.unquote(place).strip("/")
         asked = urllib.parse.parse_qs(query, keep_blank_values=True)
+        if name.startswith(_HADOOP):
+            self._answer_of_hadoop(name.removeprefix(_HADOOP), asked)
+            return
         if "list-type" in asked or "comp" in asked:
             fault = self.server.fault_for(name)
             if fault is None:
@@ -140,6 +145,29 @@ class _Answer(BaseHTTPRequestHandler):
             else:
                 fault(self, b"")
             return
+        self._answer_counted(name)
+
+    def _answer_of_hadoop(self, name: str, asked: dict[str, list[str]]) -> None:
+        """As WebHDFS has it: what a file or a folder is, what is in a folder, and parts of files."""
+        op = asked["op"][0]
+        below = {one: len(content) for one, content in self.server.objects.items() if one.startswith(f"{name}/")}
+        if op == "OPEN":
+            begin, length = (int(asked[key][0]) for key in ("offset", "length"))
+            self.headers["Range"] = f"bytes={begin}-{begin + length - 1}"
+            self._answer_counted(name)
+        elif op == "LISTSTATUS":
+            files = [_about_in_hadoop(one.removeprefix(f"{name}/"), size) for one, size in below.items()]
+            self.send(200, json.dumps({"FileStatuses": {"FileStatus": files}}).encode())
+        elif (fault := self.server.fault_for(f"{name}?")) is not None:
+            fault(self, b"")
+        elif name in self.server.objects or below:
+            about = _about_in_hadoop("", len(self.server.objects.get(name, b"")), "DIRECTORY" if below else "FILE")
+            self.send(200, json.dumps({"FileStatus": about}).encode())
+        else:
+            missing = {"exception": "FileNotFoundException", "message": f"File /{name} does not exist."}
+            self.send(404, json.dumps({"RemoteException": missing}).encode())
+
+    def _answer_counted(self, name: str) -> None:
         with self.server.lock:
             self.server.requests[name] += name in self.server.objects  # another may be one of the test before
             self.server.answering += 1
@@ -222,6 +250,10 @@ class _Answer(BaseHTTPRequestHandler):
         left = [name for name in found if name > after]
         page, more = left[:_PAGE], len(left) > _PAGE
         self.send(200, (_azure if "comp" in asked else _s3)(self.server, bucket, page, more).encode())
+
+
+def _about_in_hadoop(suffix: str, length: int, kind: str = "FILE") -> dict[str, Any]:
+    return {"pathSuffix": suffix, "type": kind, "length": length, "modificationTime": 1445412480000}
 
 
 def _s3(server: ObjectServer, bucket: str, page: list[str], more: bool) -> str:

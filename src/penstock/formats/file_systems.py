@@ -1,19 +1,40 @@
-"""Files whose protocol object_stores.py does not know, such as hf:// or memory://, through fsspec."""
+"""Files whose protocol object_stores.py does not know, such as hf:// or memory://, through fsspec.
+
+Its file systems have clients of many kinds, of which few send a request again that has failed. So that is done here.
+"""
 
 import hashlib
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 import fsspec
 
-from penstock.errors import InvalidArgumentError, MissingExtraError, StorageError
+from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockError, StorageError
+from penstock.formats import retries
 from penstock.formats.remote_file import RemoteFile
+
+_BROKEN: Final = {
+    ("aiohttp", "ClientConnectionError"),
+    ("aiohttp", "ClientPayloadError"),
+    ("azure", "ServiceRequestError"),
+    ("azure", "ServiceResponseError"),
+    ("botocore", "HTTPClientError"),
+    ("httpx", "TransportError"),
+    ("requests", "ChunkedEncodingError"),
+    ("requests", "ConnectionError"),
+    ("requests", "Timeout"),
+}
+"""The clients' errors for a connection that breaks or cannot be made, each with its package."""
+
+Result = TypeVar("Result")
 
 
 class _SystemFile(RemoteFile):
     def __init__(self, name: str, first: int) -> None:
         self.name = name
         self._system, self._path = file_system(name)
-        about = self._system.info(self._path)
+        about = _asked(name, lambda: self._system.info(self._path))
         if about.get("type") == "directory":
             raise StorageError(f"{name!r} is a directory: name its files, for example by ps.Dataset.list_files")
         self.size = int(about["size"])
@@ -21,10 +42,7 @@ class _SystemFile(RemoteFile):
         self.head = self._fetch(0, min(first, self.size)) if first and self.size else b""
 
     def _fetch(self, begin: int, end: int) -> Any:
-        try:
-            return self._system.cat_file(self._path, begin, end)
-        except OSError as error:
-            raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
+        return _asked(self.name, lambda: self._system.cat_file(self._path, start=begin, end=end))
 
 
 def open_file(name: str, first: int) -> RemoteFile:
@@ -32,7 +50,7 @@ def open_file(name: str, first: int) -> RemoteFile:
 
     Raises:
         InvalidArgumentError, MissingExtraError: as `file_system`.
-        OSError: it cannot be opened.
+        StorageError: it cannot be opened.
     """
     return _SystemFile(name, first)
 
@@ -42,10 +60,10 @@ def read_file(name: str) -> bytes:
 
     Raises:
         InvalidArgumentError, MissingExtraError: as `file_system`.
-        OSError: it cannot be read.
+        StorageError: it cannot be read.
     """
     system, path = file_system(name)
-    content: bytes = system.cat_file(path)
+    content: bytes = _asked(name, lambda: system.cat_file(path))
     return content
 
 
@@ -54,10 +72,14 @@ def matching(pattern: str) -> list[str]:
 
     Raises:
         InvalidArgumentError, MissingExtraError: as `file_system`.
+        StorageError: the files cannot be listed.
     """
     system, path = file_system(pattern)
-    found = system.glob(path, detail=True)
-    return [system.unstrip_protocol(name) for name, detail in found.items() if detail["type"] == "file"]
+    found = _asked(pattern, lambda: system.glob(path, detail=True), "listed")
+    names = [name for name, detail in found.items() if detail["type"] == "file"]
+    # What stands around the path, such as a host, belongs to every name, and few file systems give it back.
+    begin, inside, end = pattern.rpartition(path)
+    return [f"{begin}{name}{end}" if inside else system.unstrip_protocol(name) for name in names]
 
 
 def file_system(name: str) -> tuple[Any, str]:
@@ -78,3 +100,76 @@ def file_system(name: str) -> tuple[Any, str]:
             name=getattr(error.__cause__, "name", None),
         ) from error
     return system, path
+
+
+def _asked(name: str, request: Callable[[], Result], done: str = "read") -> Result:
+    """What a request gives, which is sent again after faults that pass."""
+    with _reading(name, done):
+        return retries.patiently(request, _delays_after)
+
+
+@contextmanager
+def _reading(name: str, done: str) -> Iterator[None]:
+    """What goes wrong is said in one line.
+
+    Raises:
+        StorageError: in place of the errors of clients, which have no class in common.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        faults = _faults(error)
+        status, last = _answer(faults), f"{type(faults[-1]).__name__}: {_first_line(faults[-1])}"
+        if any(map(_is_broken, faults)):
+            what = last
+        elif isinstance(error, PermissionError) or status in (401, 403):
+            what = f"access is refused ({last}). Credentials are those of fsspec's package for the protocol"
+        elif status is not None and status != 404:
+            what = f"the server answers {status} ({last})"
+        elif isinstance(error, FileNotFoundError) or status == 404:
+            what = "there is no such file. Names are exact; a pattern such as '.../*' lists what there is"
+        else:
+            what = last
+        raise StorageError(f"{name!r} cannot be {done}: {what}") from error
+
+
+def _delays_after(error: Exception) -> Sequence[float]:
+    """How many seconds lie between requests that fail in this way; none if the fault would stay."""
+    faults = _faults(error)
+    if any(map(_is_broken, faults)):
+        return retries.BROKEN_DELAYS
+    return retries.BUSY_DELAYS if _answer(faults) in retries.BUSY else ()
+
+
+def _faults(error: BaseException) -> list[BaseException]:
+    """An error and its causes: some file systems say of any fault that there is no such file."""
+    found = [error]
+    while (cause := found[-1].__cause__) is not None and cause not in found:
+        found.append(cause)
+    return found
+
+
+def _answer(faults: Sequence[BaseException]) -> int | None:
+    """What the server has answered, by HTTP's number, if that was a refusal."""
+    for fault in faults:
+        response: Any = getattr(fault, "response", None)
+        if isinstance(response, dict):  # of botocore
+            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            places = ((response, "status_code"), (fault, "status"), (fault, "status_code"), (fault, "code"))
+            found = next((number for owner, place in places if (number := getattr(owner, place, None))), None)
+        if str(found).isdigit() and 400 <= int(found) < 600:
+            return int(found)
+    return None
+
+
+def _is_broken(fault: BaseException) -> bool:
+    """Whether a connection broke or could not be made."""
+    names = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(fault).__mro__}
+    return isinstance(fault, (ConnectionError, TimeoutError)) or not names.isdisjoint(_BROKEN)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0].strip()[:300]

@@ -7,11 +7,9 @@ and addresses come from the environment, by the names that the stores' own tools
 """
 
 import os
-import random
 import re
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ import obstore.store
 from obstore import exceptions
 
 from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats import retries
 from penstock.formats.file_cache import DIRECTORY
 from penstock.formats.files import changed
 from penstock.formats.remote_file import RemoteFile
@@ -37,10 +36,8 @@ _RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2},
     "retry_timeout": timedelta(minutes=3),
 }
-_DELAYS: Final = (1.0, 2.0, 4.0, 8.0, *[15.0] * 11)
-"""How many seconds lie between requests to a server that is too busy: at most so many, at least half."""
-_BUSY: Final = re.compile(r"status code: (408|429|50[0234])\b")
-"""How the messages of obstore's errors say so."""
+_STATUS: Final = re.compile(r"status code: (\d+)")
+"""How the messages of obstore's errors say what a server has answered."""
 _PATTERN_SIGNS: Final = re.compile(r"[*?\[]")
 """In patterns of names "/" separates parts, and nothing else is a folder."""
 _ABSENT: Final = "status code: 404"
@@ -140,7 +137,7 @@ def open_file(name: str, first: int) -> RemoteFile:
             found = _patiently(lambda: obstore.get(store, path, options={"range": (0, max(first, 1))}))
             return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
         except (exceptions.GenericError, exceptions.NotSupportedError) as error:  # an empty file has no first bytes
-            if _BUSY.search(str(error)):
+            if _is_busy(error):
                 raise
             found = _patiently(lambda: obstore.get(store, path))
             whole = _WholeFile(name, store, path, found.meta)
@@ -186,15 +183,13 @@ def matching(pattern: str) -> list[str]:
 
 
 def _patiently(request: Callable[[], Result]) -> Result:
-    """What a request gives, which is repeated for two to three minutes while its server is too busy."""
-    for delay in _DELAYS:
-        try:
-            return request()
-        except exceptions.GenericError as error:
-            if not _BUSY.search(str(error)):
-                raise
-        time.sleep(delay * random.uniform(0.5, 1))
-    return request()
+    """What a request gives, which is sent again while its server is too busy; what breaks, obstore has sent again."""
+    return retries.patiently(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else ())
+
+
+def _is_busy(error: Exception) -> bool:
+    status = _STATUS.search(str(error)) if isinstance(error, exceptions.GenericError) else None
+    return status is not None and int(status[1]) in retries.BUSY
 
 
 @contextmanager
