@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+from two_workers import two_workers
 
 import penstock as ps
 
@@ -119,6 +120,49 @@ def test_arrays_on_disk_are_read_by_chunks(tmp_path):
             np.testing.assert_array_equal(batch[np.argsort(batch[:, 0])], values)
             np.testing.assert_array_equal(np.stack(list(dataset.repeat(2).shard(3, 1))), np.tile(values, (2, 1))[1::3])
         assert list(ps.Dataset.from_source(file["words"])) == [b"a", b"bc"]
+
+
+def zarr_array(folder):
+    """Written and read by TensorStore."""
+    tensorstore = pytest.importorskip("tensorstore", reason="TensorStore is not installed")
+    store = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder / "z")}}
+    array = tensorstore.open(store, create=True, dtype="int64", shape=[100]).result()
+    array.write(np.arange(100)).result()
+    return array
+
+
+def numpy_array(folder):
+    np.save(folder / "a.npy", np.arange(100))
+    return np.load(folder / "a.npy", mmap_mode="r")
+
+
+def hdf5_array(folder):
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"] = np.arange(100)
+    return h5py.File(folder / "a.h5")["x"]
+
+
+@pytest.mark.parametrize("make", [zarr_array, numpy_array, hdf5_array])
+def test_arrays_on_disk_are_shuffled_resumed_and_divided(make, tmp_path):
+    dataset = ps.Dataset.from_source(make(tmp_path)).shuffle(seed=4).batch(7)
+    iterator, other, whole = (iter(dataset.with_options(ps.Options(seed=1))) for _ in range(3))
+    taken = [int(x) for _ in range(5) for x in next(iterator)]
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    expected = [int(x) for batch in whole for x in batch]
+    assert taken + [int(x) for batch in other for x in batch] == expected
+    assert sorted(expected) == list(range(100)) != expected
+    by_row = dataset.with_options(ps.Options(auto_shard_policy="DATA"))
+    parts = [ps.HostStrategy(1, 2, worker).distribute_dataset(by_row) for worker in range(2)]
+    assert sorted(int(x) for part in parts for step in part for x in step.values[0]) == list(range(100))
+    with pytest.raises(ps.InvalidArgumentError, match=r"from_source\(.* reads no files; use AutoShardPolicy.DATA"):
+        ps.HostStrategy(1, 2, 0).distribute_dataset(dataset.with_options(ps.Options(auto_shard_policy="FILE")))
+    with two_workers() as service:
+        if make is hdf5_array:  # an open file
+            with pytest.raises(ps.InvalidTypeError, match="cannot be given .* make it where it is used"):
+                dataset.apply(ps.service.distribute("distributed_epoch", service))
+            return
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
+        assert [int(x) for batch in shared for x in batch] == expected
 
 
 class Frames:

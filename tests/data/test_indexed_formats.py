@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tfrecord_bytes
 from object_server import object_server
 from past_errors import read_past_errors
 
 import penstock as ps
 from penstock.testing import check_conformance
+
+WRITTEN = Path(__file__).parent / "written_by_others" / "numbers"
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ def write_lines(path, numbers):
     path.write_bytes(b"".join(b"%d\n" % number for number in numbers))
 
 
-def write_tfrecords(path, numbers):
-    path.write_bytes(b"".join(tfrecord_bytes.record(b"record %4d" % number) for number in numbers))
+def written(extension):
+    """Copies files of the same numbers that the format's own library has written: TensorFlow, MosaicML Streaming."""
+    return lambda path, numbers: path.write_bytes((WRITTEN / f"{numbers[0] // 100}.{extension}").read_bytes())
 
 
 def write_csv(path, numbers):
@@ -77,18 +79,6 @@ def write_array(path, numbers):
 def write_fields(path, numbers):
     with path.open("wb") as file:
         np.save(file, np.array([(number, number / 2) for number in numbers], [("x", ">i4"), ("y", "f8", (1,))]))
-
-
-def write_mds(path, numbers):
-    """Byte by byte, as the format is described: its own library needs PyTorch."""
-    about = {"column_names": ["a", "word", "x"], "column_encodings": ["ndarray:int16", "str", "int"]}
-    head = json.dumps({**about, "column_sizes": [None, None, 8], "format": "mds", "version": 2}).encode()
-    samples = []
-    for number in numbers:
-        array, word = b"\x08\x01\x02" + struct.pack("<2h", number, -number), b"w%d" % number
-        samples.append(struct.pack("<2I", len(array), len(word)) + array + word + struct.pack("<q", number))
-    edges = np.cumsum([4 * (len(samples) + 2) + len(head), *map(len, samples)])
-    path.write_bytes(struct.pack("<I", len(samples)) + edges.astype("<u4").tobytes() + head + b"".join(samples))
 
 
 def damaged_mds(content):
@@ -139,7 +129,7 @@ KINDS = {
         "line 41, at byte 160: expected UTF-8, got the byte 0xff",
     ),
     "tfrecord": Kind(
-        write_tfrecords,
+        written("tfrecord"),
         lambda files: ps.FilesDataset(files, "tfrecord").map(lambda record: int(record[6:])),
         lambda content: replaced(content, 27 * 40 + 20, b"?"),
         range(40, 41),
@@ -171,7 +161,7 @@ KINDS = {
         write_fields, lambda files: ps.FilesDataset(files, "npy").map(lambda row: row["x"]), None, range(0), ""
     ),
     "mds": Kind(
-        write_mds,
+        written("mds"),
         lambda files: ps.MdsDataset(files, ["x", "a"]).map(lambda row: row["x"] + row["a"].sum()),
         damaged_mds,
         range(40, 41),
@@ -330,7 +320,39 @@ def test_rows_of_a_damaged_file_fail_and_those_behind_them_come(kind, files, tmp
     assert len(list(skipping)) == 300 - len(lost) and skipping.errors.count == len(lost)
 
 
-def test_a_file_that_is_there_no_longer_or_cut_is_an_error(kind, files, tmp_path):
+REFUSED = {
+    "parquet": "cannot be read as a Parquet file: Parquet magic bytes not found in footer",
+    "records of one length": "has {size} bytes, which are no whole number of records of 8 bytes",
+    "npy": r"is cut: its array of int16\(100, 2\) takes 528 bytes, and there are {size}",
+    "npy with fields": "is cut: its array of .* takes 1328 bytes, and there are {size}",
+    "mds": "is damaged or cut: its samples end at byte [0-9]+, and it has {size}",
+    "array record": "cannot be read as an ArrayRecord file: it is damaged, cut",
+}
+"""What is said of cut files when the dataset is made, where they tell how many rows they have."""
+CUT = {
+    "tfrecord": "record 50 at byte 1350: the file is truncated: expected 12 more bytes from there",
+    "csv with quotes in words": "line 101: a value in quotes is not closed",
+    "tar": "sample 50: the archive is cut: 511 bytes are missing",
+    "json lines": "line 51: JSON parse error",
+}
+"""What is said behind the rows before the cut. Text and CSV may end anywhere: their last value is what is there."""
+
+
+def test_a_cut_file_is_refused_or_gives_the_rows_before_the_cut(kind, files, tmp_path):
+    content = (files / "1.data").read_bytes()
+    path = tmp_path / "1.data"
+    path.write_bytes(content[: len(content) // 2 + (3 if kind == "json lines" else 1)])
+    paths = [files / "0.data", path, files / "2.data"]
+    if kind in REFUSED:
+        with pytest.raises(ps.StorageError, match=f"1.data' {REFUSED[kind].format(size=path.stat().st_size)}"):
+            KINDS[kind].read(paths)
+        return
+    got, errors = read_past_errors(KINDS[kind].read(paths), ps.StorageError, ps.ElementError)
+    assert got[:149] == list(range(149)) and got[-100:] == list(range(200, 300)) and len(got) <= 251
+    assert [CUT[kind] in str(error) and "1.data" in str(error) for error in errors] == ([True] if kind in CUT else [])
+
+
+def test_a_file_that_is_not_there_and_a_directory_are_errors(kind, files, tmp_path):
     with pytest.raises(ps.StorageError, match="there is no file"):
         KINDS[kind].read(tmp_path / "none.data")
     with pytest.raises(ps.StorageError, match="is a directory"):
