@@ -127,6 +127,35 @@ def test_quantiles_of_many_values_are_within_the_stated_error():
     assert np.abs(ranks - np.arange(1, 1000) / 1000).max() < 0.0005
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda generator: generator.pareto(0.5, 60_000),
+        lambda generator: generator.lognormal(0, 9, 60_000).astype(np.float32),
+        lambda generator: generator.normal(0, 30, 60_000).astype(np.float16),
+        lambda generator: 2**62 + generator.integers(0, 50_000, 60_000),
+        lambda generator: generator.integers(0, 2**64, 60_000, np.uint64),
+        lambda generator: np.where(generator.random(60_000) < 0.9, 7.0, generator.normal(size=60_000)),
+        lambda generator: np.where(generator.random(60_000) < 0.1, np.inf, generator.normal(size=60_000)),
+        lambda generator: generator.choice([-1e308, 0.0, 1e308], 60_000) * generator.random(60_000),
+        lambda generator: np.arange(60_000.0),
+    ],
+)
+def test_quantiles_of_numbers_of_any_distribution_are_within_the_stated_error(monkeypatch, draw):
+    monkeypatch.setattr(quantiles, "EXACT_VALUES", 4096)
+    monkeypatch.setattr(quantiles, "KEPT_VALUES", 1024)
+    values = draw(np.random.default_rng(5))
+    parts = [_one(part) for part in np.split(values, 20)]
+    for part in parts[1:]:
+        parts[0].merge(part)
+    found = parts[0].result(100)
+    assert not parts[0].exact or len(np.unique(values)) <= 4096
+    assert (found[0], found[-1]) == (values.min(), values.max()) and found.dtype == values.dtype
+    ordered, wanted = np.sort(values), np.arange(101) / 100
+    below, above = (np.searchsorted(ordered, found, side=side) / len(values) for side in ("left", "right"))
+    assert np.maximum(np.maximum(below - wanted, wanted - above), 0).max() <= 5 / 1024 / 2
+
+
 def test_a_heavy_value_is_as_many_light_ones():
     heavy, light = Quantiles(), Quantiles()
     heavy.add(np.array([1.0, 2.0, 3.0, 9.0]), np.array([3.0, 1.0, 2.0, 0.0]))

@@ -56,6 +56,16 @@ def test_a_saved_model_transforms_as_the_function_does(output, tmp_path):
         np.testing.assert_allclose(np.asarray(values), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_nan_and_infinite_numbers_are_transformed_as_the_function_does(output):
+    rows, transform = output
+    given = {name: np.tile(column[:3], (2, 1)[: column.ndim]) for name, column in rows.items() if name != "w"}
+    given["x"][:3] = given["v"][:3, 0] = [np.nan, np.inf, -np.inf]
+    found = transform.to_keras()(given)
+    expected = transform.transform_features_layer()(given | {"w": rows["w"][:6]})
+    for name, values in found.items():
+        np.testing.assert_allclose(np.asarray(values), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_what_needs_strings_is_refused(output):
     with pytest.raises(InvalidTypeError, match="'word' cannot be computed in a model, because of column 'w'"):
         output[1].to_keras(["z", "word"])

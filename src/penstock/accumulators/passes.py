@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from penstock.accumulators.accumulator import State
 from penstock.accumulators.encoding import from_bytes, to_bytes
 from penstock.data.dataset import Dataset
@@ -35,6 +37,21 @@ class Summarize(Protocol):
         """Those of the rows of a batch."""
 
 
+# NaN and infinite numbers are data here, of which NumPy's warnings would say nothing new.
+quietly = np.errstate(all="ignore")
+
+
+@quietly
+def _summaries(summarize: Summarize, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    return summarize.batch(batch)
+
+
+@quietly
+def _merge(whole: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    for name, part in parts.items():
+        whole[name].merge(part)
+
+
 class _AsBytes:
     """From a batch to its summaries as bytes, on the workers of a service."""
 
@@ -42,7 +59,7 @@ class _AsBytes:
         self._summarize = summarize
 
     def __call__(self, batch: Mapping[str, Any]) -> bytes:
-        states = {name: summary.state() for name, summary in self._summarize.batch(batch).items()}
+        states = {name: summary.state() for name, summary in _summaries(self._summarize, batch).items()}
         return to_bytes({"rows": _rows(batch), "states": states})
 
 
@@ -64,8 +81,7 @@ def one_pass(
     whole, total = summarize.empty(), 0
     found = _here(batches, summarize) if service is None else _on_workers(batches, summarize, service, rows_at_a_time)
     for rows, parts in found:
-        for name, part in parts.items():
-            whole[name].merge(part)
+        _merge(whole, parts)
         total += rows
         progress.add(rows)
     progress.end()
@@ -83,7 +99,7 @@ def _uneven(dataset: Dataset) -> bool:
 def _here(batches: Dataset, summarize: Summarize) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with iter(batches) as iterator:
         for batch in iterator:
-            yield _rows(batch), summarize.batch(batch)
+            yield _rows(batch), _summaries(summarize, batch)
 
 
 def _on_workers(

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State
-from penstock.accumulators.summary import Summary, exact, merged, summary_of
+from penstock.accumulators.summary import Summary, compressed_summary_of, exact, merged, summary_of
 
 EXACT_VALUES = 1 << 19
 """Of at most so many distinct values all quantiles are exact."""
@@ -15,7 +15,7 @@ KEPT_VALUES = 1 << 13
 merges, of which there are log2(values / EXACT_VALUES): it is below 0.001 of the whole for eight billion values."""
 
 Part = tuple[Array, Doubles | None]
-"""Values and their weights; None where all weigh 1. These are sorted where they are added, which workers do at once."""
+"""Values and their weights; None where all weigh 1."""
 
 
 class Quantiles(Accumulator):
@@ -47,18 +47,25 @@ class Quantiles(Accumulator):
             values, heavy = values[kept], None if heavy is None else heavy[kept]
         for start in range(0, len(values), EXACT_VALUES):
             part = slice(start, start + EXACT_VALUES)
-            self._wait((np.sort(values[part]), None) if heavy is None else (values[part], heavy[part]))
+            self._wait((values[part], None if heavy is None else heavy[part]))
 
     def _wait(self, part: Part) -> None:
         """Keep values until too many of them are distinct."""
         self._pending.append(part)
         self._waiting += len(part[0])
-        if self._waiting > 2 * EXACT_VALUES:
-            together = _summary(self._pending)
-            self._pending, self._waiting = [(together.values, together.weights)], len(together)
-            if len(together) > EXACT_VALUES:
-                self._pending, self._waiting = [], 0
-                self._carry(0, together.compressed(KEPT_VALUES))
+        if self._waiting <= 2 * EXACT_VALUES:
+            return
+        together = _summary(self._pending) if self.exact else self._compressed()
+        self._pending, self._waiting = [(together.values, together.weights)], len(together)
+        if not self.exact or len(together) > EXACT_VALUES:
+            self._pending, self._waiting = [], 0
+            self._carry(0, together.compressed(KEPT_VALUES))
+
+    def _compressed(self) -> Summary:
+        """A summary of the values that are waiting, where others are compressed already."""
+        if any(weights is not None for _, weights in self._pending):
+            return _summary(self._pending).compressed(KEPT_VALUES)
+        return compressed_summary_of(np.concatenate([values for values, _ in self._pending]), KEPT_VALUES)
 
     def _carry(self, level: int, summary: Summary) -> None:
         while (same := self._levels.pop(level, None)) is not None:
@@ -74,9 +81,7 @@ class Quantiles(Accumulator):
 
     def summary(self) -> Summary:
         """One summary of everything."""
-        found = _summary(self._pending)
-        if self._levels:
-            found = found.compressed(KEPT_VALUES)  # as it would be if more followed
+        found = _summary(self._pending) if self.exact or not self._pending else self._compressed()
         for level in sorted(self._levels):
             found = merged(found, self._levels[level])
         return found
@@ -112,14 +117,18 @@ class Quantiles(Accumulator):
 
 
 def _summary(parts: list[Part]) -> Summary:
-    """The summary of all these values."""
-    if not parts:
+    """The exact summary of all these values."""
+    light = [values for values, weights in parts if weights is None]
+    found = [(values, weights) for values, weights in parts if weights is not None]
+    if light:
+        counted = summary_of(np.concatenate(light), None)
+        if not found:
+            return counted
+        found.append((counted.values, counted.weights))
+    if not found:
         return exact(np.zeros(0), np.zeros(0))
-    values = np.concatenate([values for values, _ in parts])
-    if all(weights is None for _, weights in parts):
-        return summary_of(values, None)
-    ones = (np.ones(len(values)) if weights is None else weights for values, weights in parts)
-    return summary_of(values, np.concatenate(list(ones)))
+    values, weights = (np.concatenate(column) for column in zip(*found, strict=True))
+    return summary_of(values, weights)
 
 
 def _ends(summary: Summary) -> Doubles:

@@ -10,6 +10,8 @@ import numpy as np
 
 from penstock.accumulators.accumulator import Array, Doubles
 
+_CELLS = 1 << 16
+
 
 @dataclass(frozen=True, eq=False)
 class Summary:
@@ -52,18 +54,56 @@ class Summary:
 def summary_of(values: Array, weights: Doubles | None) -> Summary:
     """The exact summary of these values."""
     if weights is None:
-        ordered = np.sort(values, kind="stable")  # merges what is sorted in parts
-        differs = ordered[1:] != ordered[:-1]
-        if differs.all():  # as most floats do: then ranks are places, and nothing has to be counted
-            ends = np.arange(len(ordered) + 1, dtype=np.float64)
-            return Summary(ordered, np.ones(len(ordered)), ends[:-1], ends[1:])
-        starts = np.flatnonzero(np.concatenate([[True], differs]))
-        sums = np.diff(np.append(starts, len(ordered))).astype(np.float64)
-        distinct = ordered[starts]
-    else:
-        distinct, places = np.unique(values, return_inverse=True)
-        sums = np.bincount(places, weights, len(distinct)).astype(np.float64)
-    return exact(distinct, sums)
+        return exact(*_counted(values))
+    distinct, places = np.unique(values, return_inverse=True)
+    return exact(distinct, np.bincount(places, weights, len(distinct)).astype(np.float64))
+
+
+def compressed_summary_of(values: Array, count: int) -> Summary:
+    """About `count` of the values at equal distances in rank, without sorting the others; each with its exact rank.
+
+    The values are divided among cells by their distance from the least. The largest value of a cell has the rank at
+    which the cell ends. Only cells in which too many others precede it are sorted.
+    """
+    cells = _cells(values)
+    if cells is None:
+        return summary_of(values, None).compressed(count)
+    sizes = np.bincount(cells, minlength=_CELLS)
+    largest = np.full(_CELLS, values.min())
+    np.maximum.at(largest, cells, values)
+    equal = np.bincount(cells[values == largest[cells]], minlength=_CELLS)
+    crowded = sizes - equal > len(values) // (2 * count)
+    crowded[np.argmax(sizes > 0)] = True  # that of the smallest value, which must be kept
+    alone = (sizes > 0) & ~crowded
+    distinct, sums = _counted(values[crowded[cells]])
+    kept = np.concatenate([largest[alone], distinct])
+    order = np.argsort(kept, kind="stable")
+    weights = np.concatenate([equal[alone], sums]).astype(np.float64)[order]
+    most = np.cumsum(np.concatenate([sizes[alone], sums])[order], dtype=np.float64)
+    return Summary(kept[order], weights, most - weights, most).compressed(count)
+
+
+def _cells(values: Array) -> Array | None:
+    """A cell for each value, in the same order as the values; None where they have no width, or too much."""
+    sample = np.sort(values[:: max(len(values) // 1024, 1)]).astype(np.float64)
+    if len(sample) < 3:
+        return None
+    low, high = sample[1], sample[-2]  # not the ends, which may be far away
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not 0 < high - low < np.inf:
+            return None
+        places = (values - low) * (_CELLS / (high - low))
+    return np.asarray(np.clip(places, 0, _CELLS - 1).astype(np.uint16))
+
+
+def _counted(values: Array) -> tuple[Array, Doubles]:
+    """The distinct values in order, and how often each occurs."""
+    ordered = np.sort(values)
+    differs = ordered[1:] != ordered[:-1]
+    if differs.all():  # as most floats do
+        return ordered, np.ones(len(ordered))
+    starts = np.flatnonzero(np.concatenate([[True], differs]))
+    return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.float64)
 
 
 def exact(values: Array, weights: Doubles) -> Summary:

@@ -64,13 +64,13 @@ def apply_buckets_with_interpolation(column: Any, boundaries: Any) -> Any:
 
 
 def apply_buckets_per_key(column: Any, key: Any, keys: pa.LargeBinaryArray, boundaries: Array) -> Any:
-    """The bucket of each number between the boundaries of its key; -1 for a key that was not seen."""
+    """The bucket of each number between the boundaries of its key, the last of NaN; -1 for a key that was not seen."""
     ragged, (values, names) = aligned("bucketize_per_key", column, key)
     places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), -1).to_numpy().astype(np.int64)
     if len(keys) == 0:
         found = np.full(len(values), -1, np.int64)
     else:
         borders = boundaries[np.maximum(places, 0)]
-        found = (borders <= values.astype(boundaries.dtype)[:, None]).sum(axis=1)
+        found = (~(values.astype(boundaries.dtype)[:, None] < borders)).sum(axis=1)  # NaN is in the last one
         found = np.where(places < 0, -1, found).astype(np.int64)
     return found if ragged is None else ragged.with_values(found)

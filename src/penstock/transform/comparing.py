@@ -66,6 +66,7 @@ class Comparison:
         return _PAGE.format(summary=html.escape(self._summary()), rows="\n".join(map(_row, self.findings)))
 
 
+@np.errstate(all="ignore")
 def compare(old: TransformOutput | str | os.PathLike[str], new: TransformOutput | str | os.PathLike[str]) -> Comparison:
     """How new data differs from old, by what the same preprocessing function has learned of both.
 

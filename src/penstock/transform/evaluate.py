@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.transform import buckets, constants, scaling_operations, term_frequencies, text_operations, vocabularies
 from penstock.transform.columns import to_array, to_column
@@ -48,6 +50,7 @@ class Evaluator:
         wanted: the nodes to compute.
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, graph: Graph, learned: Mapping[int, tuple[Any, ...]], wanted: list[int]) -> None:
         self._graph = graph
         self._wanted = wanted
@@ -68,8 +71,9 @@ class Evaluator:
         nodes = ((number, graph.nodes[number]) for number in self._order)
         self.inputs = {node.arguments["name"]: number for number, node in nodes if node.operation == "input"}
 
+    @np.errstate(all="ignore")
     def __call__(self, columns: Mapping[str, Any]) -> list[Any]:
-        """The values of the wanted nodes for the rows of these columns.
+        """The values of the wanted nodes for the rows of these columns; of NaN and infinite numbers without warnings.
 
         Raises:
             InvalidArgumentError: a column is missing.

@@ -233,6 +233,7 @@ class LearnTukey(Learner):
 
     def add(self, column: Any) -> None:
         values = self.numbers(column).astype(self.float_dtype(), copy=False)
+        values = np.where(np.isfinite(values), values, np.nan)  # as in means, whose scale goes with these
         wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
         if wide.size:
             self.arguments["shape"] = list(values.shape[1:]) if self.elementwise else []
@@ -266,9 +267,9 @@ class LearnHistogram(Learner):
 
     def add(self, column: Any, borders: Any) -> None:
         values = self.numbers(column).astype(np.float32).reshape(-1)
-        # As in tft: between inner boundaries, the left of which belong to the bin before.
+        # As in tft: between inner boundaries, the left of which belong to the bin before; NaN is in the first one.
         inner = np.asarray(borders, np.float32).reshape(-1)[1:-1]
-        bins = np.searchsorted(inner, values, side="left")
+        bins = np.where(np.isnan(values), 0, np.searchsorted(inner, values, side="left"))
         self.accumulator.add(np.bincount(bins, minlength=len(inner) + 1)[None])
 
     def result(self, assets: Path) -> tuple[Any, ...]:

@@ -108,7 +108,8 @@ def analyze(
         what = f"ps.transform.analyze, pass {number + 1} of {len(levels)}"
         learners, rows = one_pass(dataset, LearnFromBatch(graph, learned, analyzers), service, what, ROWS)
         missing |= _missing(learners)
-        learned |= {int(key): found.result(directory.assets) for key, found in learners.items() if key.isdigit()}
+        with np.errstate(all="ignore"):  # as where they were learned from
+            learned |= {int(key): found.result(directory.assets) for key, found in learners.items() if key.isdigit()}
         directory.write(graph, data, learned, rows=rows, missing=missing)
     directory.write(
         graph,

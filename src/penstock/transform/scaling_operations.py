@@ -78,5 +78,6 @@ def density(column: Any, counts: Any, boundaries: Any, *, categorical: bool) -> 
     else:
         borders = boundaries.reshape(-1)
         shares = shares / ((borders[-1] - borders[0]) / np.float32(len(shares)))
-        places = np.searchsorted(borders[1:-1], column.astype(np.float32), side="left")
+        values = column.astype(np.float32)
+        places = np.where(np.isnan(values), 0, np.searchsorted(borders[1:-1], values, side="left"))
     return np.where(places < 0, np.float32(0), shares[np.maximum(places, 0)])

@@ -110,7 +110,8 @@ def _apply_buckets(x: Any, boundaries: Any) -> Any:
         rows = ops.reshape(boundaries, (*x.shape[1:], boundaries.shape[-1]))
     else:
         rows = ops.reshape(boundaries, (-1,))
-    return ops.sum(ops.cast(ops.expand_dims(x, -1) >= rows, "int32"), axis=-1)
+    not_below = ops.logical_not(ops.expand_dims(x, -1) < rows)  # true of NaN, as its bucket is the last one
+    return ops.sum(ops.cast(not_below, "int32"), axis=-1)
 
 
 def _index(x: Any, *, index: list[Any]) -> Any:
