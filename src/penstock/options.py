@@ -191,3 +191,17 @@ def check_integer(call: str, name: str, value: object, *, minimum: int) -> int:
     if number < minimum:
         raise InvalidArgumentError(f"{call}({name}=...) must be at least {minimum}, got {number}")
     return number
+
+
+def check_number(call: str, name: str, value: object) -> float:
+    """Check that an argument is a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidTypeError(f"{call}({name}=...) takes a number, got {value!r}")
+    return value
+
+
+def check_seconds(call: str, name: str, seconds: object) -> float:
+    """Check that an argument is a number of seconds greater than 0."""
+    if not 0 < check_number(call, name, seconds) < float("inf"):
+        raise InvalidArgumentError(f"{call}({name}=...) must be a number of seconds greater than 0, got {seconds!r}")
+    return check_number(call, name, seconds)

@@ -1,5 +1,6 @@
 """Whether JAX still has what penstock takes from it beyond its promises: where this fails, JAX has changed."""
 
+import forked
 import jax
 import jax.numpy as jnp
 import pytest
@@ -16,12 +17,31 @@ from penstock.distribute.jax.interface import (
     inner_traces,
     stands_under,
 )
+from penstock.runtime.ports import free_port
 
 CHANGED = f"JAX {jax.__version__} has changed what penstock.distribute.jax.interface takes from it: "
 
 
 def equations(function):
     return jax.make_jaxpr(function, axis_env=[("replica", 2)])(1.0).jaxpr.eqns
+
+
+@pytest.mark.slow
+def test_the_store_of_processes_keeps_what_was_put_first(tmp_path) -> None:
+    """In a process of its own, because JAX is connected once."""
+    program = """
+import sys
+import jax
+from penstock.distribute.jax.interface import ProcessesStore
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", 1, 0)
+store = ProcessesStore("meeting/")
+before = store.get("name")
+store.put("name", "first")
+store.put("name", "second")
+print(before, store.get("name"), store.add("count"), store.add("count"))
+"""
+    ran = forked.run("-c", program, str(free_port()), training=True)
+    assert ran.stdout == "None first 1 2\n", CHANGED + "the store of jax.distributed: " + ran.stderr
 
 
 @pytest.mark.parametrize("collective", [lax.psum, lax.pmax, lax.pmin])

@@ -115,6 +115,28 @@ def test_a_process_whose_input_fails_is_named_at_its_step(workers) -> None:
     assert other["error"] == "WorkerError: worker 1 of 2 failed at step 2 of its input with ValueError: a bad row"
 
 
+def test_a_process_that_never_makes_the_loader_fails_all_within_the_timeout(workers) -> None:
+    ended = workers("mesh_failures", "absent", workers=2, devices=4)
+    for told in (seen["absent"] for seen in ended.seen):
+        assert told.startswith("worker 1 of 2 did not come to ps.jax.loader (call 1) within 0.5 seconds: every worker")
+    assert ended.seconds < SECONDS
+
+
+def test_a_loader_that_one_process_cannot_make_fails_on_all_at_once(workers) -> None:
+    ended = workers("mesh_failures", "refused_by_one", workers=2, devices=4)
+    one, other = (seen["refused_by_one"] for seen in ended.seen)
+    assert "names the axis 'dta', which the mesh does not have" in other["error"]
+    assert one["error"] == f"ps.jax.loader (call 1) failed on worker 1 of 2: InvalidArgumentError: {other['error']}"
+    assert one["steps"] == other["steps"] == 5
+
+
+def test_a_state_that_one_process_alone_loads_fails_all_within_the_timeout(workers) -> None:
+    ended = workers("mesh_failures", "loaded_by_one", workers=2, devices=4)
+    one, other = (seen["loaded_by_one"] for seen in ended.seen)
+    assert one.startswith("worker 1 of 2 did not come to ps.jax.loader(...).load_state_dict within 0.5 seconds: every")
+    assert other == f"worker 0 of 2 has given up: {one}"
+
+
 def test_a_process_that_is_lost_is_named(workers) -> None:
     ended = workers("mesh_failures", "killed", workers=2, devices=4)
     assert ended.statuses[1] == -signal.SIGKILL

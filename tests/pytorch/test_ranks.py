@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -120,10 +121,91 @@ def test_a_loader_that_one_rank_cannot_make_fails_on_every_rank() -> None:
 
     (dtype_0, pinned_0), (dtype_1, pinned_1) = on_ranks(scenario, 2)
     assert "ElementError: torch has no dtype" in dtype_1
-    assert "WorkerError: ps.torch.loader failed on rank 1 of 2: ElementError: torch has no dtype" in dtype_0
+    assert "WorkerError: call 1 of ps.torch.loader failed on rank 1 of 2: ElementError: torch has no dtype" in dtype_0
     if not torch.cuda.is_available():
         assert "needs CUDA" in pinned_0
-        assert "WorkerError: ps.torch.loader failed on rank 0 of 2: InvalidArgumentError" in pinned_1
+        assert "WorkerError: call 2 of ps.torch.loader failed on rank 0 of 2: InvalidArgumentError" in pinned_1
+
+
+def test_a_rank_that_never_makes_the_loader_fails_all_within_the_timeout() -> None:
+    def scenario(rank: int) -> tuple[str, float]:
+        if rank == 1:  # until the others have given up, of which nothing but the store tells
+            store = torch.distributed.PrefixStore(
+                "penstock/loader/0", torch.distributed.distributed_c10d._get_default_store()
+            )
+            store.wait(["outcome"])
+        begin = time.monotonic()
+        message = error_of(lambda: ps.torch.loader(ROWS.batch(8), failure_timeout_seconds=0.5))
+        return message, time.monotonic() - begin
+
+    for message, seconds in on_ranks(scenario, 3):
+        assert message.startswith(
+            "WorkerError: rank 1 of 3 did not come to call 1 of ps.torch.loader within 0.5 seconds: every rank must "
+            "make the same calls in the same order; where one has more to do before it, give all of them a larger fail"
+        )
+        assert seconds < 10
+
+
+def test_without_a_group_ranks_wait_no_longer_for_each_other() -> None:
+    def scenario(rank: int) -> str:
+        if rank == 1:
+            return ""
+        return error_of(lambda: ps.torch.loader(ROWS.batch(8), failure_timeout_seconds=0.5))
+
+    alone, _ = on_ranks(scenario, 2, group=False, seconds=30)
+    assert "WorkerError: the ranks did not all come to ps.torch.loader within 0.5 seconds" in alone
+
+
+def test_a_state_that_one_rank_alone_loads_fails_all_within_the_timeout() -> None:
+    def scenario(rank: int) -> str:
+        loader = ps.torch.loader(ps.Dataset.range(8).batch(8).repeat(), failure_timeout_seconds=0.5)
+        if rank == 0:
+            return error_of(lambda: loader.load_state_dict(loader.state_dict()))
+        return error_of(lambda: [None for _ in loader])
+
+    one, other = on_ranks(scenario, 2, seconds=30)
+    did_not_come = (
+        "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict within 0.5 seconds: every rank must make "
+        "the same calls in the same order"
+    )
+    assert (one, other) == (
+        f"WorkerError: {did_not_come}",
+        f"WorkerError: rank 0 of 2 has given up: {did_not_come}",
+    )
+
+
+def test_ranks_that_are_not_alike_are_told_so_at_once_on_every_rank() -> None:
+    """The limit is far longer than the test may take."""
+
+    def scenario(rank: int) -> list[str]:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        batches, first = ROWS.batch(8), rank == 1
+        sizes = ROWS.batch(7 if first else 8)
+        calls = [
+            lambda: ps.torch.loader(batches, mesh, dp="data" if first else "dp"),
+            lambda: ps.torch.loader(batches, mesh, dp="tp" if first else "dp"),
+            lambda: ps.torch.loader(batches, mesh, dp="dp", context_parallel="tp" if first else None),
+            lambda: ps.torch.loader(batches, mesh["dp"], input_options=DROP if first else PAD),
+            lambda: ps.torch.loader(sizes, mesh, dp="dp", input_options=DROP),
+        ]
+        found = [error_of(call) for call in calls]
+        with ps.torch.loader(batches, mesh, dp="dp", input_options=DROP) as loader:
+            state = loader.state_dict()
+            found.append(error_of(lambda: loader.load_state_dict({"penstock": "{"} if first else state)))
+        return found
+
+    refused = (
+        "WorkerError: call 1 of ps.torch.loader failed on rank 1 of 4: InvalidArgumentError: ps.torch.loader(dp=.."
+    )
+    seen = on_ranks(scenario, 4)
+    assert [errors[0].startswith(refused) for errors in seen] == [True, False, True, True]
+    for dimension, dp, sequence, partial, size, state in seen:
+        assert "names 'data', which is no dimension of the mesh: it has 'dp', 'tp'" in dimension
+        assert "dp=['dp'] of sizes [2], context_parallel=None of size 1 on rank 0 is dp=['tp'] of sizes [2]" in dp
+        assert "context_parallel=None of size 1 on rank 0 is dp=['dp'] of sizes [2], context_parallel='tp'" in sequence
+        assert "partial_batch pad on rank 0 is partial_batch drop on rank 1" in partial
+        assert 'InvalidArgumentError: InputOptions(partial_batch="drop") would leave out every step' in size
+        assert "rank 0 and rank 1 of 4 continue from different states" in state
 
 
 def test_ranks_of_a_mesh_share_rows_and_sequences() -> None:

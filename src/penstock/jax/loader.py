@@ -1,6 +1,5 @@
 """`ps.jax.loader`: a dataset as global arrays on the devices of a mesh."""
 
-import itertools
 from functools import cached_property
 from typing import Any
 
@@ -14,17 +13,17 @@ from penstock.distribute.feed.dataset import DistributedDataset, ragged_row_coun
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.steps import check_spec
-from penstock.distribute.jax.processes import check_connected, control_of_all_processes
+from penstock.distribute.jax.processes import check_connected, control_of_all_processes, meeting_of_processes
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.jax.placement import MeshPlacement
 from penstock.jax.rows import MeshInput, MeshWorkers
-from penstock.jax.shardings import check_leaf, shardings_of
+from penstock.jax.shardings import all_processes_have, check_leaf, shardings_of
+from penstock.options import check_seconds
 from penstock.spec import LeafSpec, TensorSpec, assuming, with_rows
 from penstock.structure import flatten
 
 _CALL = "ps.jax.loader"
-_numbers = itertools.count(1)
 
 
 class MeshLoader(StepLoader):
@@ -83,8 +82,9 @@ def loader(
         specs: with a mesh, the `PartitionSpec` of all leaves, or a pytree of them.
         input_options: as for `distribute_dataset`: how many steps are kept ready, and what happens to a batch whose
             rows cannot be divided evenly. With `partial_batch="pad"` elements are pairs of the batch and a mask.
-        failure_timeout_seconds: after another process's failure, how long this one may stay blocked on its devices.
-            The first loader of a process decides.
+        failure_timeout_seconds: how long this process waits for others that do not make a call which all must make,
+            and, after another one's failure, how long it may stay blocked on its devices. For the latter the first
+            loader of a process decides.
 
     Returns:
         An iterable; each `iter` begins a new epoch. It has `len` where that is known, `element_spec`, `state_dict()`
@@ -97,7 +97,7 @@ def loader(
             divide at the end of the data, without `partial_batch="pad"` or `"drop"`; a dtype that JAX lacks; a launcher
             that names other processes, to which `jax.distributed` is not connected.
         ElementError: elements that are not batches, or an axis after the rows that is not divided evenly.
-        WorkerError: the processes gave different datasets or shardings, or one of them failed.
+        WorkerError: the processes gave different datasets or shardings, one of them failed, or one did not come.
 
     Example:
         >>> import jax
@@ -110,6 +110,38 @@ def loader(
         (8,) [0 1 2 3 4 5 6 7]
         (8,) [ 8  9 10 11 12 13 14 15]
     """
+    check_seconds(_CALL, "failure_timeout_seconds", failure_timeout_seconds)
+    meeting = None
+    if all_processes_have(sharding):
+        own, count = jax.process_index(), jax.process_count()
+        meeting = meeting_of_processes(_CALL, own, count, failure_timeout_seconds)
+    try:
+        inputs, place, options = _prepared(dataset, sharding, specs, input_options)
+    except Exception as error:
+        if meeting is not None:
+            meeting.fail(error)
+        raise
+    if jax.process_count() == 1:
+        check_connected(find_cluster(), f"call jax.distributed.initialize() in all of them before {_CALL}")
+    control = None
+    if meeting is not None:
+        meeting.come()
+        control = control_of_all_processes(meeting)
+    steps = DistributedDataset(inputs, place, options, control, meeting.call if meeting is not None else _CALL)
+    workers = inputs.workers
+    if ragged_row_counts(steps, inputs.full_rows) and workers.replicas_in_sync > 1:
+        raise InvalidArgumentError(
+            f"{_CALL}: a batch may have a number of rows that {workers.replicas_in_sync} slices do not divide, because "
+            f"the dataset's last batch is shorter or its lengths are not known: choose "
+            f'input_options=ps.InputOptions(partial_batch="pad"), which adds a mask, or "drop"'
+        )
+    return MeshLoader(steps, workers.replicas_in_sync)
+
+
+def _prepared(
+    dataset: Any, sharding: Any, specs: Any, input_options: Any
+) -> tuple[MeshInput, MeshPlacement, InputOptions]:
+    """What a loader is made of, from its arguments, without a word to other processes."""
     options = _checked(dataset, input_options)
     spec = dataset.element_spec
     check_spec(spec)
@@ -124,17 +156,7 @@ def loader(
     _check_divided(inputs, partial)
     mask = NamedSharding(shardings[0].mesh, PartitionSpec(*shardings[0].spec[:1]))  # type: ignore[no-untyped-call]
     place = MeshPlacement([*shardings, mask], structure.paths(), workers.replicas_in_sync, workers.own_slices)
-    if jax.process_count() == 1:
-        check_connected(find_cluster(), f"call jax.distributed.initialize() in all of them before {_CALL}")
-    control = control_of_all_processes(failure_timeout_seconds) if workers.count > 1 else None
-    steps = DistributedDataset(inputs, place, options, control, f"{_CALL} (call {next(_numbers)})")
-    if ragged_row_counts(steps, inputs.full_rows) and workers.replicas_in_sync > 1:
-        raise InvalidArgumentError(
-            f"{_CALL}: a batch may have a number of rows that {workers.replicas_in_sync} slices do not divide, because "
-            f"the dataset's last batch is shorter or its lengths are not known: choose "
-            f'input_options=ps.InputOptions(partial_batch="pad"), which adds a mask, or "drop"'
-        )
-    return MeshLoader(steps, workers.replicas_in_sync)
+    return inputs, place, options
 
 
 def _checked(dataset: Any, options: Any) -> InputOptions:

@@ -85,14 +85,13 @@ class MeshInput(DividedInput):
     Args:
         dataset: the whole dataset.
         workers: the processes of the mesh.
-        layout: words for what else must be the same on all processes.
+        division: words for how rows are divided, which must be the same on all processes.
     """
 
     workers: MeshWorkers
 
-    def __init__(self, dataset: Dataset, workers: MeshWorkers, layout: Sequence[str]) -> None:
-        super().__init__(dataset, workers)
-        self._mesh_layout = list(layout)
+    def __init__(self, dataset: Dataset, workers: MeshWorkers, division: Sequence[str]) -> None:
+        super().__init__(dataset, workers, division)
         if self.shard.own_batches and self.shard.policy is AutoShardPolicy.OFF and workers.shares < workers.count:
             raise InvalidArgumentError(
                 "ps.jax.loader: several processes of this mesh hold the same rows, so they cannot read from a named "
@@ -111,13 +110,6 @@ class MeshInput(DividedInput):
             return AutoShardPolicy.DATA
         return policy
 
-    def over_files(self, names: list[list[str]]) -> "MeshInput":
-        return MeshInput(self._over(names), self.workers, self._mesh_layout)
-
     def fix_seeds_alone(self) -> None:
         # Not the user's own dataset, whose other iterations would count as epochs of this loader.
         self._part = Dataset(self.shard.node, self._options())
-
-    @property
-    def labels(self) -> list[str]:
-        return [*super().labels, *self._mesh_layout]

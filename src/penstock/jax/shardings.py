@@ -48,6 +48,14 @@ def shardings_of(sharding: Any, specs: Any, structure: Structure) -> list[NamedS
     return found
 
 
+def all_processes_have(sharding: Any) -> bool:
+    """Whether what is given for the shardings names devices of all of several processes, as far as it can be read."""
+    meshes = [getattr(one, "mesh", one) for one in jax.tree.leaves(sharding, is_leaf=_is_leaf)]
+    mesh = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), jax.sharding.get_mesh())
+    count: int = jax.process_count()
+    return count > 1 and not mesh.empty and len({device.process_index for device in mesh.devices.flat}) == count
+
+
 def _broadcast(given: Any, structure: Structure) -> list[Any]:
     """What is given for each leaf; one thing may stand for all leaves below it."""
     if _is_leaf(given):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import check_integer
+from penstock.options import check_integer, check_number, check_seconds
 from penstock.service.security.credentials import (
     ClientCredentials,
     Pem,
@@ -133,7 +133,7 @@ class DispatcherConfig:
         for name in ("missed_heartbeats", "max_message_bytes"):
             check_integer("DispatcherConfig", name, getattr(self, name), minimum=1)
         for name in ("finished_job_seconds", "job_gc_seconds", "dataset_gc_seconds", "worker_gc_seconds"):
-            if not _number("DispatcherConfig", name, getattr(self, name)) >= 0:
+            if not check_number("DispatcherConfig", name, getattr(self, name)) >= 0:
                 raise InvalidArgumentError(
                     f"DispatcherConfig({name}=...) must be at least 0, got {getattr(self, name)!r}"
                 )
@@ -278,19 +278,6 @@ def _check_port(call: str, port: object) -> None:
         raise InvalidTypeError(f"{call}(port=...) takes an integer, got {port!r}")
     if not 0 <= port < 1 << 16:
         raise InvalidArgumentError(f"{call}(port=...) must be from 0 to 65535, got {port!r}")
-
-
-def _number(call: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidTypeError(f"{call}({name}=...) takes a number, got {value!r}")
-    return value
-
-
-def check_seconds(call: str, name: str, seconds: object) -> float:
-    """Check that an argument is a number of seconds greater than 0."""
-    if not 0 < _number(call, name, seconds) < float("inf"):
-        raise InvalidArgumentError(f"{call}({name}=...) must be a number of seconds greater than 0, got {seconds!r}")
-    return _number(call, name, seconds)
 
 
 def _check_worker_address(address: object, addresses: tuple[str, ...]) -> None:

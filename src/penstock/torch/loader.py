@@ -11,8 +11,8 @@ import torch
 from penstock.data.dataset import Dataset
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
+from penstock.distribute.control.messages import Payload
 from penstock.distribute.feed.dataset import (
-    SETUP_SECONDS,
     DistributedDataset,
     DistributedIterator,
     agreed_part,
@@ -25,10 +25,11 @@ from penstock.distribute.feed.dataset import (
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
+from penstock.options import check_seconds
 from penstock.rng import draw_seed
-from penstock.torch.meeting import connected, tell_failure
+from penstock.torch.meeting import connected, meeting_of
 from penstock.torch.placing import Placing
-from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised
+from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised, launched
 from penstock.torch.tensors import check_dtypes
 
 _KEY = "penstock"
@@ -69,8 +70,8 @@ def loader(
             one: of the sequence.
         rank: the number of this rank, from 0, where nothing else says so. Ranks given in this way exchange nothing.
         num_ranks: the number of ranks.
-        failure_timeout_seconds: after another rank's failure, how long this process may stay blocked in a collective
-            before it is ended.
+        failure_timeout_seconds: how long a rank waits for others that do not make a call which all must make, and,
+            after another rank's failure, how long it may stay blocked in a collective before it is ended.
 
     Returns:
         A `Loader`.
@@ -91,33 +92,41 @@ def loader(
         torch.Size([2, 2]) tensor([0, 1])
         torch.Size([1, 2]) tensor([0])
     """
-    ranks = find_ranks(mesh, dp, context_parallel, rank, num_ranks)
+    check_seconds("ps.torch.loader", "failure_timeout_seconds", failure_timeout_seconds)
+    given = rank is not None or num_ranks is not None
+    meeting = None if given else meeting_of(launched(), failure_timeout_seconds)
     try:
+        ranks = find_ranks(mesh, dp, context_parallel, rank, num_ranks)
         _check(dataset, input_options)
         options = input_options or InputOptions()
         placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
-        inputs = DividedInput(dataset, ranks.data)
+        inputs = DividedInput(dataset, ranks.data, [*ranks.division, f"partial_batch {options.partial_batch}"])
         if ranks.source == "arguments":
             _check_alone(inputs)
     except Exception as error:
-        tell_failure(ranks, error)
+        if meeting is not None:
+            meeting.fail(error)
         raise
     if ranks.count == 1:
         inputs.fix_seeds(draw_seed(), inputs.drawn)  # this loader's epochs are counted by itself, as on many ranks
-    control = connected(ranks, failure_timeout_seconds)
+    control = connected(meeting)
     try:
         steps = DistributedDataset(inputs, placing, options, control, "ps.torch.loader", bare=True)
-        if may_be_empty(steps):
-            raise InvalidArgumentError(
-                f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "
-                'no losses is NaN: give ps.torch.loader input_options=ps.InputOptions(partial_batch="drop"), which '
-                'leaves such steps out, or "pad", which gives every rank as many rows and a mask of the real ones'
-            )
-    except BaseException:
+    except BaseException as error:
         if control is not None:
+            if not isinstance(error, WorkerError):  # which the others have too
+                control.fail(f"failed in ps.torch.loader with {type(error).__name__}: {error}")
             control.close()
         raise
-    return Loader(steps, ranks, placing, control)
+    loader = Loader(steps, ranks, placing, control)
+    if may_be_empty(steps):
+        loader.close()
+        raise InvalidArgumentError(
+            f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "
+            'no losses is NaN: give ps.torch.loader input_options=ps.InputOptions(partial_batch="drop"), which '
+            'leaves such steps out, or "pad", which gives every rank as many rows and a mask of the real ones'
+        )
+    return loader
 
 
 class Loader:
@@ -220,9 +229,7 @@ class Loader:
                 "each rank reads files of its own here, and ranks that were given by rank=... and num_ranks=... cannot "
                 "exchange their positions: initialise torch.distributed, or use AutoShardPolicy.DATA"
             )
-        topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
-        said = self._control.gather(topic, (number, state), tuple[int, dict[str, Any]], timeout=SETUP_SECONDS)
-        found = dict(said)
+        found = dict(self._exchanged(self._control, (number, state), tuple[int, dict[str, Any]]))
         steps = [one["step"] for one in found.values()]
         if len(set(steps)) > 1:
             raise WorkerError(
@@ -242,11 +249,10 @@ class Loader:
             ClosedError: the loader was closed.
         """
         self._check_open()
-        text = state.get(_KEY) if isinstance(state, dict) else None
-        if not isinstance(text, str):
+        position = _position_in(state)
+        self._check_same(position)
+        if position is None:
             raise StateMismatchError(f"ps.torch.loader takes a state of its own, {{{_KEY!r}: ...}}, got {state!r:.200}")
-        self._check_same(text)
-        position = json.loads(text)
         ended = position.pop(_ENDED, False)
         if self._opened is not None:
             self._opened.close()
@@ -271,12 +277,16 @@ class Loader:
                 "batches: restore it under the AutoShardPolicy that it was saved under"
             )
 
-    def _check_same(self, text: str) -> None:
-        """Refuse states that differ between ranks, on all of them."""
+    def _exchanged(self, control: Control, own: Payload, kind: type[Payload]) -> list[Payload]:
+        """What all ranks say in a call of `state_dict` or `load_state_dict`."""
+        topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
+        return control.gather(topic, own, kind, timeout=control.failure_timeout_seconds)
+
+    def _check_same(self, position: dict[str, Any] | None) -> None:
+        """Refuse states that differ between ranks, on all of them; None stands for what is no state."""
         if self._control is None:
             return
-        topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
-        states = self._control.gather(topic, json.dumps(agreed_part(json.loads(text))), str, timeout=SETUP_SECONDS)
+        states = self._exchanged(self._control, json.dumps(agreed_part(position)), str)
         for rank, other in enumerate(states):
             if other != states[0]:
                 raise WorkerError(
@@ -332,6 +342,15 @@ class _Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         return self._owner._next(self, self._iterator)
+
+
+def _position_in(state: Any) -> dict[str, Any] | None:
+    """The position that a state of `Loader.state_dict` holds; None where it is something else."""
+    try:
+        found = json.loads(state[_KEY])
+    except (TypeError, KeyError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _check(dataset: Any, input_options: Any) -> None:

@@ -28,6 +28,7 @@ class Ranks:
         parts: into how many parts a sequence is cut.
         part: which of them is this rank's.
         source: who has said so; "arguments" where nothing connects the ranks.
+        division: words for how rows are divided, which must be the same on all ranks.
     """
 
     count: int
@@ -36,6 +37,7 @@ class Ranks:
     parts: int = 1
     part: int = 0
     source: str = "alone"
+    division: tuple[str, ...] = ()
 
 
 def find_ranks(mesh: Any, dp: Any, context_parallel: Any, rank: int | None, num_ranks: int | None) -> Ranks:
@@ -55,18 +57,26 @@ def find_ranks(mesh: Any, dp: Any, context_parallel: Any, rank: int | None, num_
         )
     if rank is not None or num_ranks is not None:
         return _given(rank, num_ranks)
+    found = launched()
+    if found is None:
+        warn_of_others("ps.torch.loader", "initialise torch.distributed first, or give it rank=... and num_ranks=...")
+        return Ranks(1, 0, StrategyWorkers(1, 0, 1))
+    return found
+
+
+def launched() -> Ranks | None:
+    """The ranks as the process group has them, or else as torchrun's variables say; None where there are neither."""
     if group_is_initialised():
         count, own = torch.distributed.get_world_size(), torch.distributed.get_rank()
         return Ranks(count, own, StrategyWorkers(count, own, 1), source="the process group")
     try:
         cluster = TORCHRUN(os.environ)
     except IncompleteError:
-        cluster = None
-    if cluster is not None and cluster.num_workers is not None and cluster.worker_index is not None:
-        count, own = cluster.num_workers, cluster.worker_index
-        return Ranks(count, own, StrategyWorkers(count, own, 1), source="torchrun" if count > 1 else "alone")
-    warn_of_others("ps.torch.loader", "initialise torch.distributed first, or give it rank=... and num_ranks=...")
-    return Ranks(1, 0, StrategyWorkers(1, 0, 1))
+        return None
+    if cluster is None or cluster.num_workers is None or cluster.worker_index is None:
+        return None
+    count, own = cluster.num_workers, cluster.worker_index
+    return Ranks(count, own, StrategyWorkers(count, own, 1), source="torchrun" if count > 1 else "alone")
 
 
 def group_is_initialised() -> bool:
@@ -113,7 +123,9 @@ def _of_mesh(mesh: Any, dp: Any, context_parallel: Any) -> Ranks:
             )
         parts, part = mesh.size(sequence), coordinate[sequence]
     count, own = torch.distributed.get_world_size(), torch.distributed.get_rank()
-    return Ranks(count, own, StrategyWorkers(prod(sizes), index, 1), parts, part, "the process group")
+    names = [mesh.mesh_dim_names[dimension] if mesh.mesh_dim_names else dimension for dimension in dimensions]
+    division = f"dp={names} of sizes {sizes}, context_parallel={context_parallel!r} of size {parts}"
+    return Ranks(count, own, StrategyWorkers(prod(sizes), index, 1), parts, part, "the process group", (division,))
 
 
 def _dimensions(mesh: Any, dp: Any) -> list[int]:

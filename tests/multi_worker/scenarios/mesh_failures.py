@@ -5,7 +5,8 @@ import signal
 from typing import Any
 
 import jax
-from scenarios.meshes import P, _mesh
+from jax.experimental import multihost_utils
+from scenarios.meshes import ROWS, P, _mesh, _refusal
 
 import penstock as ps
 
@@ -33,6 +34,31 @@ def row_fails(_: None) -> Any:
         return row
 
     return _steps(ps.Dataset.range(10**9).map(checked).batch(4))
+
+
+def absent(_: None) -> Any:
+    """Process 1 does not make the loader until process 0 has given up."""
+    if jax.process_index() == 1:
+        multihost_utils.sync_global_devices("process 0 has given up")
+    told = _refusal(lambda: ps.jax.loader(ROWS.batch(4), _mesh(), P("data"), failure_timeout_seconds=0.5))
+    if jax.process_index() == 0:
+        multihost_utils.sync_global_devices("process 0 has given up")
+    return told
+
+
+def refused_by_one(_: None) -> Any:
+    """Process 1 names an axis that is not there; then all make a loader."""
+    told = _refusal(lambda: ps.jax.loader(ROWS.batch(4), _mesh(), P("dta" if jax.process_index() else "data")))
+    with ps.jax.loader(ROWS.batch(4), _mesh(), P("data")) as loader:
+        return {"error": told, "steps": len(loader)}
+
+
+def loaded_by_one(_: None) -> Any:
+    """Process 0 alone loads a state."""
+    loader = ps.jax.loader(ROWS.batch(4).repeat(), _mesh(), P("data"), failure_timeout_seconds=0.5)
+    if jax.process_index() == 0:
+        return _refusal(lambda: loader.load_state_dict(loader.state_dict()))
+    return _refusal(lambda: [None for _ in loader])
 
 
 def killed(_: None) -> Any:

@@ -42,6 +42,10 @@ FAILURE_TIMEOUT_SECONDS = 30.0
 _BLAME_SECONDS = 2.0
 
 
+class _DidNotComeError(WorkerError):
+    """A worker did not make a call that all must make, within the limit."""
+
+
 class Control:
     """One worker's end of the control channel.
 
@@ -118,14 +122,27 @@ class Control:
             closed: called after `wake`: whether to give up.
 
         Raises:
-            WorkerError: another worker failed, has left, did not answer in time, or sent something else.
+            WorkerError: another worker failed, has left, did not answer in time, which fails all, or sent something
+                else.
             Closed: `closed()` says so.
         """
         self.post(GatherItem.of(self.worker, topic, own))
+        others = [worker for worker in range(self.workers) if worker != self.worker]
+        try:
+            payloads = self._awaited(topic, others, timeout, closed)
+        except _DidNotComeError as late:
+            self.fail(f"has given up: {late}")
+            raise WorkerError(str(late)) from None
+        messages = {worker: self._read(topic, payloads[worker], kind, worker) for worker in others}
+        return [messages.get(worker, own) for worker in range(self.workers)]
+
+    def _awaited(
+        self, topic: str, others: list[int], timeout: float | None, closed: Callable[[], bool] | None
+    ) -> dict[int, msgspec.Raw]:
+        """The next message of each of the others about a topic."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             queues = self._received[topic]
-            others = [worker for worker in range(self.workers) if worker != self.worker]
             while missing := [worker for worker in others if not queues[worker]]:
                 self.check(topic)
                 if topic in self._input_failures:
@@ -139,16 +156,15 @@ class Control:
                     )
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
-                    raise WorkerError(
-                        f"{self._name(missing[0])} did not come to {topic} within {timeout:.0f} seconds: "
+                    raise _DidNotComeError(
+                        f"{self._name(missing[0])} did not come to {topic} within {timeout:g} seconds: "
                         f"every {self.member} must make the same calls in the same order"
                     )
                 self._changed.wait(remaining)
             payloads = {worker: queues[worker].popleft() for worker in others}
             if not any(queues.values()):
                 del self._received[topic]
-        messages = {worker: self._read(topic, payloads[worker], kind, worker) for worker in others}
-        return [messages.get(worker, own) for worker in range(self.workers)]
+        return payloads
 
     def _read(self, topic: str, payload: msgspec.Raw, kind: type[Payload], worker: int) -> Payload:
         try:

@@ -1,7 +1,7 @@
 """What a distributed dataset reads: one dataset that the workers divide, or datasets that a function makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -182,11 +182,12 @@ class DividedInput(Inputs):
     Args:
         dataset: the whole dataset.
         workers: which worker this is, of how many.
+        division: words for how rows are divided, which must be the same on all workers.
     """
 
     shard: WorkerShard
 
-    def __init__(self, dataset: Any, workers: StrategyWorkers) -> None:
+    def __init__(self, dataset: Any, workers: StrategyWorkers, division: Sequence[str] = ()) -> None:
         if not isinstance(dataset, Dataset):
             raise InvalidTypeError(
                 f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
@@ -194,6 +195,7 @@ class DividedInput(Inputs):
             )
         check_spec(dataset.node.spec)
         self.workers = workers
+        self.division = list(division)
         self._whole = dataset
         self.shard = self.shard_of(workers.index)
         self.has_own_data = self.shard.own_batches
@@ -225,7 +227,7 @@ class DividedInput(Inputs):
         return [] if self.shard.policy is AutoShardPolicy.OFF else names_of_listings(self._whole.node)
 
     def over_files(self, names: list[list[str]]) -> "DividedInput":
-        return DividedInput(self._over(names), self.workers)
+        return type(self)(self._over(names), self.workers, self.division)
 
     def _over(self, names: list[list[str]]) -> Dataset:
         return Dataset(with_listings(self._whole.node, names), self._whole.options())
@@ -275,7 +277,7 @@ class DividedInput(Inputs):
         seed = self._whole.options().seed
         seeds = [] if seed is None else [f"Options(seed={seed})"]
         nodes = [node.label for node in self._whole.node.walk()]
-        return [f"policy {self.shard.policy.name}", *nodes, *classes, *seeds]
+        return [f"policy {self.shard.policy.name}", *nodes, *classes, *seeds, *self.division]
 
     @property
     def slices_per_batch(self) -> int:

@@ -1,4 +1,6 @@
-"""Everything that penstock uses of JAX beyond its stable interface: equations of traces, and the fast `flatten`.
+"""Everything that penstock uses of JAX beyond its stable interface.
+
+These are equations of traces, the fast `flatten`, and the store by which the processes of `jax.distributed` meet.
 
 `tests/distribute/test_jax_interface.py` checks each of these, and names the version of JAX that has changed one.
 """
@@ -9,6 +11,7 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax._src.distributed import global_state
 from jax.extend.core import ClosedJaxpr as ClosedJaxpr
 from jax.extend.core import Jaxpr as Jaxpr
 from jax.extend.core import Literal as Literal
@@ -26,6 +29,32 @@ COMBINING: dict[Any, Callable[[Any, Any], Any]] = {
 REPLICA_NUMBER = primitives.axis_index_p
 SCAN, LOOP, BRANCH = primitives.scan_p, primitives.while_p, primitives.cond_p
 _CALLS = (primitives.jit_p, primitives.remat_p, primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+
+
+class ProcessesStore:
+    """The store of `jax.distributed`, for one meeting of its processes; see `Store` of `control/meeting.py`."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._client: Any = global_state.client
+
+    def add(self, name: str) -> int:
+        return int(self._client.key_value_increment(self._prefix + name, 1))
+
+    def put(self, name: str, value: str) -> None:
+        try:
+            self._client.key_value_set(self._prefix + name, value)
+        except jax.errors.JaxRuntimeError as error:
+            if not str(error).startswith("ALREADY_EXISTS"):
+                raise
+
+    def get(self, name: str) -> str | None:
+        try:
+            return str(self._client.key_value_try_get(self._prefix + name))
+        except jax.errors.JaxRuntimeError as error:
+            if not str(error).startswith("NOT_FOUND"):
+                raise
+            return None
 
 
 def axes_of(equation: Any) -> tuple[Any, ...]:

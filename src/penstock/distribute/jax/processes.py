@@ -1,29 +1,45 @@
 """The control channel between the processes of JAX's cluster, whatever runs on their devices."""
 
+import itertools
 import threading
 
 import jax
-import msgspec
-import numpy as np
-from jax.experimental import multihost_utils
 
 from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.hub import Hub
+from penstock.distribute.control.meeting import Meeting
+from penstock.distribute.jax.interface import ProcessesStore
 from penstock.errors import InvalidArgumentError
-from penstock.runtime.at_exit import end_before_libraries
-
-_MESSAGE_BYTES = 512
 
 _lock = threading.Lock()
 _shared: list[Control] = []
+_meetings = itertools.count(1)
 
 
-def control_of_all_processes(failure_timeout_seconds: float) -> Control:
-    """The channel that all loaders of this process share; every process must ask for it first at the same time."""
+def meeting_of_processes(call: str, own: int, count: int, seconds: float, member: str = "worker") -> Meeting:
+    """Where processes meet for one more call that all of them make.
+
+    Args:
+        call: its name, for errors.
+        own: the number of this process.
+        count: the number of all.
+        seconds: how long one waits for the others.
+        member: what users call one of them.
+
+    Raises:
+        InvalidArgumentError: `jax.distributed` is not initialised, so that they have no store.
+    """
+    if not jax.distributed.is_initialized():
+        raise InvalidArgumentError(f"{call} needs jax.distributed.initialize() where there are several processes")
+    number = next(_meetings)
+    return Meeting(ProcessesStore(f"penstock/{number}/"), f"{call} (call {number})", own, count, member, seconds)
+
+
+def control_of_all_processes(meeting: Meeting) -> Control:
+    """The channel that all loaders of this process share; the first that all have come to make opens it."""
     with _lock:
         if not _shared or _shared[0].closed:
-            _shared[:] = [open_channel(None, jax.process_index(), jax.process_count(), failure_timeout_seconds)]
+            _shared[:] = [meeting.connect(own_address(), meeting.seconds)]
         return _shared[0]
 
 
@@ -50,16 +66,13 @@ def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_tim
         worker: the number of this worker, which is that of its process.
         workers: the number of workers.
         failure_timeout_seconds: as of `Control`.
+
+    Raises:
+        WorkerError: a worker did not make its strategy in time.
     """
-    address = b""
-    if worker == 0:
-        hub = Hub(_own_host(cluster), workers)
-        end_before_libraries(hub, Hub.finish)  # registered before the channel, and so called after it
-        address = msgspec.json.encode((hub.host, hub.port, hub.key.hex()))
-    message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
-    answer = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")
-    host, port, key = msgspec.json.decode(answer, type=tuple[str, int, str])
-    return Control((host, port), bytes.fromhex(key), worker, workers, failure_timeout_seconds)
+    meeting = meeting_of_processes("MultiWorkerMirroredStrategy", worker, workers, failure_timeout_seconds)
+    meeting.come()
+    return meeting.connect(_own_host(cluster), failure_timeout_seconds)
 
 
 def _own_host(cluster: Cluster | None) -> str:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, check_flag, check_integer
-from penstock.service.config import check_seconds
+from penstock.options import AUTOTUNE, check_flag, check_integer, check_seconds
 from penstock.service.security.resolving import Service, checked_service
 from penstock.service.transport.connect import as_protocol
 from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS
