@@ -1,5 +1,9 @@
 """Parquet files: columns, filters, nulls, and what is wrong with files. `test_indexed_formats.py` has the rest."""
 
+import datetime
+import decimal
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +83,8 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(directory, tmp_path):
     first = directory / "0.parquet"
     (tmp_path / "cut.parquet").write_bytes(first.read_bytes()[:-20])
     pq.write_table(pa.table({"x": [1.5], "word": ["a"], "list": [[1]]}), tmp_path / "other.parquet")
+    more = pq.read_table(first).append_column("more", pa.array([{"a": 1}] * 100))
+    pq.write_table(more, tmp_path / "more.parquet")
     for make, kind, message in (
         (lambda: ps.ParquetDataset(first, ["y"]), ps.InvalidArgumentError, r"has no column 'y'; its columns are \['x'"),
         (lambda: ps.ParquetDataset(first, "x"), ps.InvalidTypeError, "lists of names, got a string"),
@@ -97,7 +103,32 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(directory, tmp_path):
         (
             lambda: ps.ParquetDataset([first, tmp_path / "other.parquet"], ["x"]),
             ps.StorageError,
-            "other.parquet' has rows of .*float64.*int64",
+            "other.parquet' has float64 in its column 'x', and '.*' int64: types={'x': ...} reads both as one type",
+        ),
+        (
+            lambda: ps.ParquetDataset([first, tmp_path / "more.parquet"]),
+            ps.StorageError,
+            r"more.parquet' has a column 'more', and '.*' has only \['x', 'word', 'list'\]: name those .* by columns=",
+        ),
+        (
+            lambda: ps.ParquetDataset([tmp_path / "more.parquet", first]),
+            ps.StorageError,
+            "more.parquet' has a column 'more', and '.*' has only",
+        ),
+        (
+            lambda: ps.ParquetDataset(first, types={"none": int}),
+            ps.InvalidArgumentError,
+            r"types=...\): .* has no column 'none'",
+        ),
+        (
+            lambda: ps.ParquetDataset(first, types={"x": "bfloat16"}),
+            ps.InvalidTypeError,
+            "got 'bfloat16' for 'x': give one near to it, such as np.float32, and convert by map",
+        ),
+        (
+            lambda: ps.ParquetDataset(tmp_path / "more.parquet", types={"more": int}),
+            ps.InvalidTypeError,
+            r"types=...\) does not fit .*: column 'more' as int64: Unsupported cast from struct",
         ),
         (
             lambda: ps.ParquetDataset(ps.Dataset.list_files(directory / "*.parquet", shuffle=True)),
@@ -123,6 +154,56 @@ def test_nulls_are_errors_or_masked(tmp_path):
     assert [(int(row["x"]), bool(row["x_is_valid"])) for row in masked] == [(1, True), (0, False), (3, True)]
     with pytest.raises(ps.InvalidArgumentError, match="no such column"):
         ps.ParquetDataset(tmp_path / "a.parquet", mask_nulls=["y"])
+
+
+def test_columns_of_types_that_numpy_does_not_have_are_converted(tmp_path):
+    prices = pa.array([decimal.Decimal("1.50"), decimal.Decimal("-2.25")], pa.decimal128(10, 2))
+    table = pa.table(
+        {
+            "price": prices,
+            "wide": prices.cast(pa.decimal256(40, 2)),
+            "at": pa.array([datetime.time(0, 1), datetime.time(2)], pa.time32("ms")),
+            "list": pa.FixedSizeListArray.from_arrays(prices, 1),
+            "id": pa.array([1, 300]),
+            "pairs": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=1)
+    for name, kind, advice in (
+        ("price", "decimal128", "types={'price': np.float64} converts it, and columns="),
+        ("wide", "decimal256", "types={'wide': np.float64} converts it"),
+        ("at", "time32", "types={'at': np.int64} converts it"),
+        ("list", "decimal128", "give another type for the column by types={'list': ...}, or leave it out"),
+        ("pairs", "map", "give another type for the column by types={'pairs': ...}, or leave it out"),
+    ):
+        with pytest.raises(ps.InvalidTypeError, match=f"got {kind}.*: {advice}"):
+            ps.ParquetDataset(path, [name])
+    types = {"price": np.float64, "wide": str, "at": "int32", "list": pa.list_(pa.float32(), 1), "id": np.float32}
+    dataset = ps.ParquetDataset(path, [*types], types)
+    assert {name: (spec.shape, spec.dtype.name) for name, spec in dataset.element_spec.items()} == {
+        "at": ((), "int32"),
+        "id": ((), "float32"),
+        "list": ((1,), "float32"),
+        "price": ((), "float64"),
+        "wide": ((), "object"),
+    }
+    sent = pickle.loads(pickle.dumps(dataset))[1]
+    assert {**sent, "list": sent["list"].tolist()} == {
+        "at": 7_200_000,
+        "id": 300,
+        "list": [-2.25],
+        "price": -2.25,
+        "wide": "-2.25",
+    }
+    assert ps.ParquetDataset(path, ["price"], {"price": int}, filter=pc.field("price") > prices[0]).cardinality() == 0
+    assert ps.ParquetDataset(path, ["id"], {"id": float}).fingerprint() != ps.ParquetDataset(path, ["id"]).fingerprint()
+    iterator = iter(ps.ParquetDataset(path, ["id"], {"id": np.int8}))
+    assert next(iterator)["id"] == 1
+    with pytest.raises(
+        ps.StorageError, match="row group 1, rows 1 to 1, .*: column 'id' as int8: Integer value 300 not in range"
+    ):
+        next(iterator)
 
 
 def test_explain_says_what_a_row_at_random_costs(tmp_path):

@@ -1,5 +1,6 @@
 """What `save` writes in formats of others: read back as it was by `load`, and by independent readers of each format."""
 
+import decimal
 import io
 import os
 import pickle
@@ -16,6 +17,7 @@ import pytest
 from forked import Forked, run
 from hypothesis import given
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16
 from two_workers import two_workers
 from until import until
 
@@ -89,6 +91,23 @@ def test_numpy_files_are_read_by_numpy(tmp_path):
     found = np.load(tmp_path / "fields" / "part-00000.npy", mmap_mode="r")
     assert found["id"].tolist() == [0, 1, 2, 3, 4] and found["weights"].shape == (5, 2, 2)
     assert_same_elements(ps.FilesDataset(str(tmp_path / "fields" / "*.npy"), "npy"), numbers(5))
+
+
+NUMBERS = ["bool", "i1", ">i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", ">f8", "longdouble", "c8", "c16"]
+TIMES = ["M8[D]", "M8[ns]", "m8[ms]"]
+
+
+@pytest.mark.parametrize("form", ["alone", "fields"])
+def test_numpy_files_hold_numbers_of_every_dtype(form, tmp_path):
+    for number, name in enumerate(NUMBERS + TIMES):
+        column = np.array([[0, 1], [1, 0], [1, 1]]).astype(name)
+        given = column if form == "alone" else {"x": column, "only": column[:, 0]}
+        dataset = ps.Dataset.from_tensor_slices(given)
+        dataset.save(tmp_path / str(number), format="npy")
+        assert_same_elements(ps.Dataset.load(tmp_path / str(number)), dataset)
+        read = np.load(tmp_path / str(number) / "part-00000.npy")
+        read = read if form == "alone" else read["x"]
+        assert read.dtype == column.dtype and (read == column).all()
 
 
 def test_tar_archives_are_read_by_tarfile(tmp_path):
@@ -167,6 +186,12 @@ def test_batches_with_a_short_last_one_are_rows_of_unequal_length(tmp_path):
         ("parquet", np.complex64(1), "no type for complex64, of .*'x'.*penstock's own format"),
         ("parquet", np.datetime64("2026", "Y"), "no type for datetime64"),
         ("npy", "text", "hold numbers in one shape"),
+        ("npy", bfloat16(1), "no type for bfloat16, of .*'x'.*: convert it by map, such as to float32, or save in"),
+        ("tar", bfloat16(1), "no type for bfloat16, of 'x': convert it by map, such as to float32, or save in"),
+        ("tfrecord", bfloat16(1), "got bfloat16 in 'x': convert it by map"),
+        ("parquet", bfloat16(1), "no type for bfloat16, of .*'x'.*: convert it by map, or save in penstock's own"),
+        ("parquet", decimal.Decimal("1.5"), "objects of type Decimal: convert them by map, to numbers, strings or"),
+        ("penstock", decimal.Decimal("1.5"), "objects of type Decimal: convert them by map, to numbers, strings or"),
         ("tfrecord", np.float64(1), "got float64 in 'x'"),
         ("tfrecord", np.datetime64("2026-01-01"), "got datetime64"),
         ("tar", np.array(["a", "b"], object), "strings and bytes by themselves"),

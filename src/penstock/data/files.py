@@ -1,7 +1,7 @@
 """Datasets of the records of files."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression, check_exists, has_protocol, is_pattern, matching_files
 from penstock.formats.fixed_records import FixedRecords
+from penstock.formats.indexed.differing_files import difference
 from penstock.formats.indexed.file_format import FileFormat
 from penstock.formats.indexed.fixed_files import FixedFiles
 from penstock.formats.indexed.registry import format_of
@@ -139,6 +140,7 @@ def FixedLengthRecordDataset(  # noqa: N802  # as TensorFlow has it
 def ParquetDataset(  # noqa: N802  # as the others
     files: Files,
     columns: Sequence[str] | None = None,
+    types: Mapping[str, Any] | None = None,
     *,
     filter: Any = None,
     mask_nulls: Sequence[str] = (),
@@ -152,6 +154,8 @@ def ParquetDataset(  # noqa: N802  # as the others
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
         columns: those to read; None for all.
+        types: what columns are converted to, by name: what NumPy takes for a dtype, `str`, or a type of Arrow. Decimals
+            and times of day need one, since NumPy has none for them. Numbers that do not fit are errors.
         filter: an expression of Arrow's, such as `pyarrow.compute.field("age") >= 18`, over any columns: other rows are
             left out. Its columns are read once when the dataset is made, but for row groups that their statistics rule
             out.
@@ -162,7 +166,7 @@ def ParquetDataset(  # noqa: N802  # as the others
         StorageError: a file is missing, is no Parquet file, or has other columns than the first one; while iterating, a
             row group is damaged. Its rows fail, and iterating continues behind them.
         InvalidArgumentError: a column that is not there, a filter that does not fit, or a pattern without files.
-        InvalidTypeError: something else than names.
+        InvalidTypeError: what is no type, a column of a type that NumPy has no place for, or something else than names.
 
     Example:
         >>> import os, tempfile
@@ -177,7 +181,7 @@ def ParquetDataset(  # noqa: N802  # as the others
         raise InvalidTypeError("ParquetDataset(columns=..., mask_nulls=...) take lists of names, got a string")
     if columns is not None and not columns:
         raise InvalidArgumentError("ParquetDataset(columns=...) takes at least one column, got none")
-    return files_by_index("ParquetDataset", files, indexed.parquet.ParquetFiles(columns, filter, mask_nulls))
+    return files_by_index("ParquetDataset", files, indexed.parquet.ParquetFiles(columns, filter, mask_nulls, types))
 
 
 def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N802  # as the others
@@ -223,11 +227,11 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
         raise _no_files(call)
     with ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool:
         counts = dict(zip(given, pool.map(format.count, given), strict=True))
-        specs = zip(given, pool.map(format.spec, given), strict=True)
-        _, first = next(specs)
-        for name, spec in specs:
-            if spec != first:
-                raise StorageError(f"{call}: {name!r} has rows of {spec}, and {given[0]!r} of {first}")
+        kinds = zip(given, pool.map(format.kind, given), strict=True)
+        first = next(kinds)
+        for other in kinds:
+            if other[1] != first[1]:
+                raise StorageError(f"{call}: {difference(call, first, other)}")
     options = files.options() if isinstance(files, Dataset) else None
     return Dataset(IndexedFiles(names, call, format, counts, site=user_site()), options)
 

@@ -54,7 +54,8 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
         return _field(name, array, {"kind": "bytes"}), array
     if kinds == {np.ndarray}:
         return _encode_ragged(name, list(column))
-    raise InvalidTypeError(f"cannot store objects of type {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    named = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise InvalidTypeError(f"cannot store objects of type {named}: convert them by map, to numbers, strings or bytes")
 
 
 def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Column:

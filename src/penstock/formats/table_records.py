@@ -42,9 +42,10 @@ class TableRecords(RecordFormat):
 
     @property
     def spec(self) -> Any:
+        columns = self.rows(self._empty())  # or the error of a type that is not read
         if any(varies_in_shape(kind) for kind in self.schema.types):
             return None
-        return map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), self.rows(self._empty()))
+        return map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
 
     def _empty(self) -> pa.Table:
         return self.schema.empty_table()
@@ -186,7 +187,8 @@ def _arrow_type(call: str, name: str, kind: Any) -> pa.DataType:
         return pa.from_numpy_dtype(np.dtype(kind))
     except (TypeError, pa.ArrowNotImplementedError) as error:
         raise InvalidTypeError(
-            f"{call}(types=...) takes types of Arrow, dtypes of NumPy, str or bytes, got {kind!r} for {name!r}"
+            f"{call}(types=...) takes types of Arrow, dtypes of NumPy that Arrow has too, str or bytes, got {kind!r} "
+            f"for {name!r}: give one near to it, such as np.float32, and convert by map"
         ) from error
 
 

@@ -30,8 +30,8 @@ _IN_NUMPY: Final = frozenset(
     )
 )
 """The types whose arrays Arrow turns into NumPy's."""
-_WITH_MASKS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
-"""What takes `mask_nulls` as a list of names."""
+_READERS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
+"""What takes `columns`, `types` and `mask_nulls`, by their names."""
 
 
 class _ColumnPath(NamedTuple):
@@ -197,6 +197,31 @@ def varies_in_shape(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
+def values_of(kind: pa.DataType) -> str:
+    """What NumPy has in place of a type: the same for types whose rows are alike.
+
+    Example:
+        >>> values_of(pa.list_(pa.large_string())), values_of(pa.struct({"at": pa.timestamp("s", "UTC")}))
+        ('lists of strings', "{'at': datetime64[s]}")
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return values_of(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return values_of(kind.value_type)
+    if pa.types.is_struct(kind):
+        return "{" + ", ".join(f"{field.name!r}: {values_of(field.type)}" for field in kind) + "}"
+    if pa.types.is_fixed_size_list(kind):
+        return f"lists of {kind.list_size} {values_of(kind.value_type)}"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"lists of {values_of(kind.value_type)}"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "strings"
+    if kind.id not in _IN_NUMPY:
+        return str(kind)
+    dtype = pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return "bytes" if dtype.kind == "O" else str(dtype)
+
+
 def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: bool = False) -> Any:
     """An Arrow array as a column; a struct as a dictionary of columns.
 
@@ -231,15 +256,28 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         return _rows(array, where, within)
     raise InvalidTypeError(
         f"{where.call} takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
-        f"{where}: cast the column, or leave it out"
+        f"{where}: {_of_another_type(kind, where, within)}"
     )
+
+
+def _of_another_type(kind: pa.DataType, where: _ColumnPath, within: bool) -> str:
+    """What to do about a column that NumPy has no place for."""
+    near = "np.int64" if pa.types.is_time(kind) else "np.float64" if pa.types.is_decimal(kind) else "..."
+    if where.call not in _READERS:
+        shown = {"np.int64": "pa.int64()", "np.float64": "pa.float64()"}.get(near, near)
+        return f"cast the column, by column.cast({shown}), or leave it out"
+    if within or where.path != f"[{where.column!r}]" or near == "...":
+        return f"give another type for the column by types={{{where.column!r}: ...}}, or leave it out by columns=[...]"
+    return f"types={{{where.column!r}: {near}}} converts it, and columns=[...] leaves it out"
 
 
 def _rows(array: pa.Array, where: _ColumnPath, within: bool) -> Any:
     """Lists as an array with one more axis if they have one length, else as one array per row; not copied."""
     values = _of_arrow(array.flatten(), where, within=True)
     if isinstance(values, dict):
-        raise InvalidTypeError(f"{where.call} takes lists of numbers or strings, got {array.type}{where}")
+        raise InvalidTypeError(
+            f"{where.call} takes lists of numbers or strings, got {array.type}{where}: leave the column out"
+        )
     lengths = array.value_lengths().to_numpy(zero_copy_only=False)
     if len(lengths) and not within and values.dtype != object and (lengths == lengths[0]).all():
         return values.reshape(len(lengths), lengths[0], *values.shape[1:])
@@ -258,7 +296,7 @@ def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:
 
 def _without_nulls(where: _ColumnPath) -> str:
     """What to do about nulls."""
-    if where.call not in _WITH_MASKS:
+    if where.call not in _READERS:
         return (
             "leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or give a mask next "
             "to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "

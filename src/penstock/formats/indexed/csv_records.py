@@ -142,7 +142,8 @@ def _sampled(
 
     try:
         found = schema(body)
-    except (pa.ArrowException, ElementError, UnicodeDecodeError):
+    except (pa.ArrowException, ElementError, UnicodeDecodeError) as error:
+        problem = error
         # Some record is damaged. It is an error where it is read; a few of those before it tell as much as there is.
         lines = _ends(body, True, delimiter.encode())
         found = None
@@ -150,13 +151,13 @@ def _sampled(
             lines = lines[: len(lines) // 2]
             try:
                 found = schema(body[: int(lines[-1])])
-            except (pa.ArrowException, UnicodeDecodeError):
-                continue
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                problem = error
         if found is None:
             raise StorageError(
                 f"{call}: {name!r} has columns {names}, and its first record does not fit them, or the given types: "
-                f"{body[: int(lines[0])]!r:.200}"
-            ) from None
+                f"{body[: int(lines[0])]!r:.200}: {problem}"
+            ) from problem
     text = [(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in found]
     return pa.schema(text)
 

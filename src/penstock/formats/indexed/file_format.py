@@ -77,3 +77,7 @@ class FileFormat(ABC):
     def spec(self, name: str) -> Any:
         """What a row is: a `ps.TensorSpec` for each leaf; None where only reading one tells."""
         return None
+
+    def kind(self, name: str) -> Any:
+        """What the rows of several files have in common; by column if rows are dictionaries. By default the `spec`."""
+        return self.spec(name)

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 
 from penstock import formats
-from penstock.errors import InvalidArgumentError, StorageError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.files import changed, has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
-from penstock.formats.tables import as_columns, masked, varies_in_shape
+from penstock.formats.table_records import arrow_types
+from penstock.formats.tables import as_columns, masked, values_of, varies_in_shape
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten, map_structure
@@ -32,6 +33,7 @@ _Decoded = tuple[list[npt.NDArray[Any]], Structure]
 """The columns of rows, and the structure of a row."""
 _DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
 
+_CALL: Final = "ParquetDataset"
 _OPEN_FILES: Final = 64
 _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
@@ -44,7 +46,11 @@ class ParquetFiles(FileFormat):
         columns: the names of those that are read; None for all.
         filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
         mask_nulls: the columns that get a column of booleans beside them, as `ps.Dataset.from_arrow` says.
+        types: the types that columns are cast to, by name.
         verify: whether the checksums of pages are verified, of files that have some.
+
+    Raises:
+        InvalidTypeError: a type that Arrow does not have.
     """
 
     def __init__(
@@ -52,11 +58,13 @@ class ParquetFiles(FileFormat):
         columns: Sequence[str] | None = None,
         filter: pd.Expression | None = None,
         mask_nulls: Sequence[str] = (),
+        types: Mapping[str, Any] | None = None,
         verify: bool = False,
     ) -> None:
         self.columns = None if columns is None else list(columns)
         self.filter = filter
         self.mask_nulls = list(mask_nulls)
+        self.types = arrow_types(_CALL, types)
         self.verify = verify
         self._begin()
 
@@ -66,7 +74,8 @@ class ParquetFiles(FileFormat):
         self._kept: KeptRows[_Decoded | str] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"columns": self.columns, "filter": self.filter, "mask_nulls": self.mask_nulls, "verify": self.verify}
+        arguments = ("columns", "filter", "mask_nulls", "types", "verify")
+        return {argument: getattr(self, argument) for argument in arguments}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -90,10 +99,21 @@ class ParquetFiles(FileFormat):
         self._file(name)
 
     def spec(self, name: str) -> Any:
-        empty = masked(self._file(name).schema.empty_table(), self.mask_nulls, "ParquetDataset")
-        columns = as_columns(empty, call="ParquetDataset")
+        empty = masked(self._empty(name), self.mask_nulls, _CALL)
+        columns = as_columns(empty, call=_CALL)
         unknown = any(varies_in_shape(field.type) for field in empty.schema)
         return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
+
+    def kind(self, name: str) -> Any:
+        self.spec(name)  # or the error of a type that is not read
+        return {field.name: values_of(field.type) for field in self._empty(name).schema}
+
+    def _empty(self, name: str) -> pa.Table:
+        """The columns of a file, without rows."""
+        try:
+            return self._cast(self._file(name).schema.empty_table())
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidTypeError(f"{_CALL}(types=...) does not fit {name!r}: {error}") from error
 
     def read(self, name: str, rows: Rows) -> Any:
         file = self._file(name)
@@ -138,13 +158,25 @@ class ParquetFiles(FileFormat):
     def _decoded(self, file: "_ParquetFile", groups: list[int]) -> dict[int, _Decoded]:
         if not groups:
             return {}
-        table = masked(file.read(groups), self.mask_nulls, "ParquetDataset")
-        columns, structure = flatten(as_columns(table, call="ParquetDataset"))
+        table = masked(self._cast(file.read(groups)), self.mask_nulls, _CALL)
+        columns, structure = flatten(as_columns(table, call=_CALL))
         edges = np.cumsum([0, *(file.ends[group] - file.begin(group) for group in groups)])
         return {
             group: ([column[start:stop] for column in columns], structure)
             for group, (start, stop) in zip(groups, pairwise(edges), strict=True)
         }
+
+    def _cast(self, table: pa.Table) -> pa.Table:
+        """The columns in the types that were given for them."""
+        for name, kind in self.types.items():
+            if name not in table.column_names:
+                continue
+            try:
+                column = table[name].cast(kind)
+            except pa.ArrowException as error:
+                raise type(error)(f"column {name!r} as {kind}: {error}") from error
+            table = table.set_column(table.column_names.index(name), name, column)
+        return table
 
     def _decoded_alone(self, file: "_ParquetFile", group: int) -> _Decoded | str:
         try:
@@ -159,7 +191,7 @@ class ParquetFiles(FileFormat):
         with self._lock:
             found = self._files.get(name)
             if found is None:
-                found = self._files[name] = _ParquetFile(name, self.columns, self.filter, self.verify)
+                found = self._files[name] = _ParquetFile(name, self.columns, self.filter, list(self.types), self.verify)
                 if len(self._files) > _OPEN_FILES:
                     self._files.popitem(last=False)[1].close()
             self._files.move_to_end(name)
@@ -175,7 +207,9 @@ class _ParquetFile:
         largest: the number of rows of the largest row group.
     """
 
-    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, verify: bool) -> None:
+    def __init__(
+        self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str], verify: bool
+    ) -> None:
         self.name = name
         self.lock = threading.Lock()
         self._last = -1
@@ -192,12 +226,13 @@ class _ParquetFile:
             raise
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"{name!r} cannot be read as a Parquet file: {error}") from error
-        missing = [column for column in columns or () if column not in schema.names]
-        if missing:
-            self.close()
-            raise InvalidArgumentError(
-                f"ParquetDataset(columns=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
-            )
+        for argument, given in (("columns", columns or ()), ("types", typed)):
+            missing = [column for column in given if column not in schema.names]
+            if missing:
+                self.close()
+                raise InvalidArgumentError(
+                    f"{_CALL}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
+                )
         self._columns = columns
         self.schema = schema if columns is None else pa.schema([schema.field(column) for column in columns])
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -275,5 +310,5 @@ class _ParquetFile:
                 found = part.scanner(columns={"kept": filter}).to_table()["kept"].fill_null(False)
                 kept[group] = np.flatnonzero(found.to_numpy())
         except (pa.ArrowException, TypeError) as error:
-            raise InvalidArgumentError(f"ParquetDataset(filter=...) does not fit {self.name!r}: {error}") from error
+            raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
         return kept

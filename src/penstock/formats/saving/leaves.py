@@ -63,9 +63,13 @@ def kind_of(column: Column) -> Kind:
         if len(found) == 1:
             return found.pop()
     named = ", ".join(sorted(kind.__name__ for kind in kinds))
+    if kinds == {np.ndarray}:
+        raise InvalidTypeError(
+            f"this format cannot store objects of type {named} in arrays of arrays: convert them by map, or save in "
+            "penstock's own format"
+        )
     raise InvalidTypeError(
-        f"this format cannot store objects of type {named}{' in arrays of arrays' if kinds == {np.ndarray} else ''}: "
-        "convert them by map, or save in penstock's own format"
+        f"this format cannot store objects of type {named}: convert them by map, to numbers, strings or bytes"
     )
 
 

@@ -27,6 +27,11 @@ class NpyShards(ShardFormat):
         super().check(structure, specs, columns)
         names_of(structure)
         for path, spec, column in zip(structure.paths(), specs, columns, strict=True):
+            if spec.dtype.kind == "V":  # bfloat16 and its kind, of which NumPy's files keep the bytes alone
+                raise InvalidTypeError(
+                    f"arrays of NumPy have no type for {spec.dtype}, of {path or 'the element'}: convert it by map, "
+                    "such as to float32, or save in penstock's own format"
+                )
             if spec.dtype.kind not in _NUMBERS or None in spec.shape or is_ragged(dense(column)):
                 raise InvalidTypeError(
                     f"arrays of NumPy hold numbers in one shape, got {spec} of {path or 'the element'}: encode it by "

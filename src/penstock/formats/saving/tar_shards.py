@@ -56,8 +56,13 @@ def members_of(structure: Structure, kinds: Sequence[Kind], columns: Columns) ->
             found.append(KEY)
             continue
         dtype = column[0].dtype if is_ragged(column) else column.dtype
-        if "/" in name or "\0" in name or not name or (kind == "numbers" and dtype.kind == "V"):
-            raise InvalidTypeError(f"a tar archive has no member for {name!r} of {dtype}: rename or convert it")
+        if kind == "numbers" and dtype.kind == "V":
+            raise InvalidTypeError(
+                f"members of tar archives are arrays of NumPy, which have no type for {dtype}, of {name!r}: convert it "
+                "by map, such as to float32, or save in penstock's own format"
+            )
+        if "/" in name or "\0" in name or not name:
+            raise InvalidTypeError(f"a tar archive has no member of the name {name!r}: rename it by map")
         found.append(_extension(name.lower(), kind, dtype, is_ragged(column) or column.ndim > 1))
     if set(found) <= {KEY}:
         raise InvalidTypeError("a sample of a tar archive needs a member besides its name")
