@@ -21,6 +21,7 @@ import ray
 from until import until
 
 import penstock as ps
+from penstock.parameter_server import dispatch
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,20 +86,24 @@ def test_all_services_have_one_interface_and_drain_alike(kind: str) -> None:
         stopping.join()
 
 
-def test_one_certificate_with_one_name_serves_machines_that_it_does_not_know(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A certificate that has signed itself, for no machine but a name."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here to make a certificate")
+    made = tmp_path_factory.mktemp("tls")
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
          "-subj", "/CN=data", "-addext", "subjectAltName=DNS:data",
-         "-out", tmp_path / "crt", "-keyout", tmp_path / "key"],
+         "-out", made / "crt", "-keyout", made / "key"],
         check=True, capture_output=True,
     )  # fmt: skip
-    cert, key = (tmp_path / "crt").read_bytes(), (tmp_path / "key").read_bytes()
-    options = {"num_cpus": 0.5}
-    with ps.ray.service(
-        1, worker_options=options, tls_cert=cert, tls_key=key, tls_root=cert, tls_name="data"
-    ) as service:
+    cert, key = (made / "crt").read_bytes(), (made / "key").read_bytes()
+    return {"tls_cert": cert, "tls_key": key, "tls_root": cert, "tls_name": "data"}
+
+
+def test_one_certificate_with_one_name_serves_machines_that_it_does_not_know(tls: dict[str, Any]) -> None:
+    with ps.ray.service(1, worker_options={"num_cpus": 0.5}, **tls) as service:
         address = ray.get(service._dispatcher.address.remote())
         assert address.target.startswith(f"grpc+tls://{ray.util.get_node_ip_address()}:")
         read = ps.Dataset.range(5).apply(
@@ -124,8 +129,8 @@ QUARTER = {"num_cpus": 0.25}
 
 
 @contextmanager
-def coordinated(num_ps: int, *, shared_memory: bool) -> Iterator[ps.ClusterCoordinator]:
-    engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=shared_memory)
+def coordinated(num_ps: int, *, shared_memory: bool, **tls: Any) -> Iterator[ps.ClusterCoordinator]:
+    engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=shared_memory, **tls)
     partitioner = ps.FixedShardsPartitioner(num_ps)
     with ps.ParameterServerStrategy(2, num_ps, engine, variable_partitioner=partitioner) as strategy:
         yield ps.ClusterCoordinator(strategy)
@@ -138,11 +143,14 @@ def test_workers_and_servers_that_are_actors_keep_the_coordinators_promises(tmp_
         promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
 
 
-def test_actors_without_shared_memory_keep_them_too_and_a_checkpoint_replaces_a_lost_server(tmp_path: Path) -> None:
+def test_actors_that_encrypt_keep_them_too_and_a_checkpoint_replaces_a_lost_server(
+    tmp_path: Path, tls: dict[str, Any]
+) -> None:
     def created(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
         return coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0, momentum=0.5))
 
-    with coordinated(1, shared_memory=False) as coordinator:
+    with coordinated(1, shared_memory=False, **tls) as coordinator:
+        assert coordinator.strategy.servers[0].address.result().host == ray.util.get_node_ip_address()
         variables = created(coordinator)
 
         def add() -> float:
@@ -177,6 +185,23 @@ def test_a_keras_model_is_trained_on_actors() -> None:
         losses = model.fit(rows.batch(16), epochs=3, steps_per_epoch=20, verbose=0).history["loss"]
         assert int(model.optimizer.iterations.value) == 60
     assert losses[0] > 10 * losses[2]
+
+
+def test_servers_whose_certificate_nobody_trusts_are_said(tls: dict[str, Any]) -> None:
+    engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=False, **tls)
+    with pytest.raises(ps.UnavailableError, match="is not trusted, IP address mismatch.*tls_name a name in it"):
+        ps.ParameterServerStrategy(1, engine=replace(engine, tls_name=None))
+    with pytest.raises(ps.InvalidArgumentError, match="tls_cert and tls_key belong together"):
+        replace(engine, tls_key=None)
+
+
+def test_a_function_that_ends_its_actors_says_with_what(monkeypatch) -> None:
+    monkeypatch.setattr(dispatch, "MOST_RUNS", 2)
+    with ps.ParameterServerStrategy(1, engine=ps.ray.ParameterServers(QUARTER, QUARTER)) as strategy:
+        coordinator = ps.ClusterCoordinator(strategy)
+        value = coordinator.schedule(lambda: os._exit(3))
+        with pytest.raises(ps.WorkerError, match="a function has cost 2 workers .* has ended with ActorDiedError"):
+            value.fetch()
 
 
 def test_a_strategy_outside_of_a_ray_cluster_says_so(monkeypatch) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from penstock.errors import CancelledError, OutOfRangeError, PenstockError, WorkerError
+from penstock.errors import CancelledError, OutOfRangeError, PenstockError, UnavailableError, WorkerError
 from penstock.parameter_server.closures import loads
 from penstock.parameter_server.engine import Process
 from penstock.parameter_server.line import ProcessLine
@@ -210,19 +210,14 @@ class Dispatch:
             self._give_out()
             self._asleep = True
         found = self._selector.select(self._watchdog_seconds)
-        for key, _ in found:
+        for key, events in found:
             if key.data is None:
                 with suppress(BlockingIOError):
                     self._wake_reader.recv(1 << 12)
             elif isinstance(key.data, _Worker):
-                worker, line = key.data, key.data.line
-                self._from_worker(worker)
-                while not worker.lost and line is not None and line.has_more():
-                    self._from_worker(worker)
+                self._exchange(key.data, events)
             else:
-                self._from_server(key.data)
-                while self._controls[key.data].has_more():
-                    self._from_server(key.data)
+                self._hear_server(key.data)
         self._watch()
         return True
 
@@ -242,7 +237,8 @@ class Dispatch:
             if isinstance(line, ProcessLine):
                 worker.line = line
                 self._selector.register(line, selectors.EVENT_READ, worker)
-            elif worker.index not in self._known:  # there is no place for it
+                self._exchange(worker, selectors.EVENT_READ)  # what came with its proof is here already
+            elif isinstance(line, UnavailableError) and worker.index not in self._known:  # there is no place for it
                 raise line
             else:
                 _logger.warning("worker %d: %s", worker.index, line)
@@ -278,21 +274,48 @@ class Dispatch:
                 self.changed.notify_all()
 
     def _tell(self, worker: _Worker, message: Message) -> None:
+        """Send to a worker, or as much as there is room for: a slow one holds up no other."""
         assert worker.line is not None
         with suppress(OSError):  # it has ended, which the end of its line reports
-            worker.line.send(message)
+            worker.line.send(message, wait=False)
+            self._watch_line(worker)
 
-    def _from_worker(self, worker: _Worker) -> None:
+    def _exchange(self, worker: _Worker, events: int) -> None:
+        """Receive and send what can be without waiting for the worker, and do what it has said."""
+        line = worker.line
+        assert line is not None
+        try:
+            if events & selectors.EVENT_WRITE:
+                with suppress(OSError):
+                    line.flush()
+                self._watch_line(worker)
+            if events & selectors.EVENT_READ:
+                line.fill()
+        except EOFError:
+            self._lose(worker)
+            return
+        while not worker.lost and line.has_more():
+            message = line.receive_one()
+            if message is not None:
+                self._from_worker(worker, message)
+
+    def _watch_line(self, worker: _Worker) -> None:
         assert worker.line is not None
-        message = worker.line.receive()
-        if message is None:
-            self._selector.unregister(worker.line)
-            worker.line.close()
-            worker.process.end()
-            worker.lost = True
-            if not worker.finished:  # otherwise the servers have not heard yet that it counts
-                self._start_again(worker)
-        elif isinstance(message, Ready):
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.line.unsent else 0)
+        if self._selector.get_key(worker.line).events != events:
+            self._selector.modify(worker.line, events, worker)
+
+    def _lose(self, worker: _Worker) -> None:
+        assert worker.line is not None
+        self._selector.unregister(worker.line)
+        worker.line.close()
+        worker.process.end()
+        worker.lost = True
+        if not worker.finished:  # otherwise the servers have not heard yet that it counts
+            self._start_again(worker)
+
+    def _from_worker(self, worker: _Worker, message: Message) -> None:
+        if isinstance(message, Ready):
             self._open_iterators(worker)
         elif isinstance(message, Opened):
             with self.changed:
@@ -352,10 +375,18 @@ class Dispatch:
         except OSError as error:
             raise lost(server) from error
 
-    def _from_server(self, server: int) -> None:
-        message = self._controls[server].receive()
-        if message is None:
-            raise lost(server)
+    def _hear_server(self, server: int) -> None:
+        line = self._controls[server]
+        try:
+            line.fill()
+        except EOFError as end:
+            raise lost(server) from end
+        while line.has_more():
+            message = line.receive_one()
+            if message is not None:
+                self._from_server(server, message)
+
+    def _from_server(self, server: int, message: Message) -> None:
         if isinstance(message, SnapshotTaken):
             self._pending_snapshots[0][2].append((server, message))
             self._finish_snapshot()
@@ -403,14 +434,15 @@ class Dispatch:
         """Start a lost worker again; a closure that it had not finished runs again."""
         for server in range(len(self._controls)):
             self._send(server, Discard(worker.number))
-        closure = worker.closure
-        _logger.warning("worker %d has ended with %s: it is started again", worker.index, worker.process.status())
+        closure, status = worker.closure, worker.process.status()
+        _logger.warning("worker %d has ended with %s: it is started again", worker.index, status)
         with self.changed:
             if closure is not None:
                 self.running -= 1
                 if closure.runs >= MOST_RUNS:
                     error = WorkerError(
-                        f"a function has cost {closure.runs} workers their process: it is not run again"
+                        f"a function has cost {closure.runs} workers their process: it is not run again; the last one "
+                        f"has ended with {status}"
                     )
                     closure.value.set_exception(error)
                     self._cancel_rest(error)
@@ -420,8 +452,8 @@ class Dispatch:
         quick_ends = 0 if worker.ready else worker.quick_ends + 1
         if quick_ends >= _QUICK_ENDS:
             raise WorkerError(
-                f"worker {worker.index} has ended {quick_ends} times before it was ready, with "
-                f"{worker.process.status()}; what it wrote says why"
+                f"worker {worker.index} has ended {quick_ends} times before it was ready, with {status}; what it wrote "
+                "says why"
             )
         self._workers[worker.index] = self._start(worker.index)
         self._workers[worker.index].quick_ends = quick_ends

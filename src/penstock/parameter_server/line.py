@@ -6,12 +6,11 @@ more: its token then travels back, and the sender may use the memory again.
 """
 
 import itertools
-import select
 import socket
 import struct
 import weakref
-from array import array
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from os import close
 from typing import Any
@@ -20,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.parameter_server.connection import MOST_FILES, Connection, PlainConnection
 from penstock.parameter_server.messages import ArrayPart, Frame, Message
 from penstock.runtime.memory import LARGE, Memory
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
@@ -27,10 +27,9 @@ from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
 Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<Q")
-_MOST_FILES = 64
-"""How many files a frame can carry; Linux allows 253."""
+_MOST_FILES = MOST_FILES - 1
+"""How many segments a frame can bring, beside a line."""
 
-_ANCILLARY = socket.CMSG_SPACE((_MOST_FILES + 1) * 4)
 _CHUNK = 1 << 16
 """So much is received at once, which is several frames of small messages."""
 _LARGEST_CHUNK = 1 << 22
@@ -43,13 +42,13 @@ class ProcessLine:
     """One end of a line. One thread may use it at a time.
 
     Args:
-        connection: the socket, which the line then owns.
+        connection: the socket, or what is over it, which the line then owns.
         arena: where large arrays are copied that are not in shared memory yet; several lines may share it. None where
             the other end is on another machine.
     """
 
-    def __init__(self, connection: socket.socket, arena: Arena | None) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket | Connection, arena: Arena | None) -> None:
+        self._connection = connection if isinstance(connection, Connection) else PlainConnection(connection)
         self._arena = arena
         self._tokens = itertools.count()
         self._held: dict[int, Array] = {}
@@ -58,10 +57,8 @@ class ProcessLine:
         self._mappings: dict[int, Mapping | OSError] = {}
         # Arrays are freed by the garbage collector, which may only append here.
         self._returned: deque[int] = deque()
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
         self._buffer = bytearray()
-        self._files: deque[int] = deque()
+        self._outgoing: deque[memoryview] = deque()
         self.lines: list[socket.socket] = []
 
     @property
@@ -116,8 +113,11 @@ class ProcessLine:
         array.flags.writeable = False
         return array
 
-    def send(self, message: Message | None, lines: tuple[socket.socket, ...] = ()) -> None:
+    def send(self, message: Message | None, lines: tuple[socket.socket, ...] = (), *, wait: bool = True) -> None:
         """Send a message with its arrays, and open lines with it.
+
+        Args:
+            wait: until the other end has room for all of it; otherwise `flush` sends what is left.
 
         Raises:
             OSError: the other end is closed.
@@ -129,12 +129,34 @@ class ProcessLine:
         files = [*(segment.file for segment in self._new), *(line.fileno() for line in lines)]
         frame = Frame(message, segments, forgotten, self._taken_back(), len(lines))
         content = _encoder.encode(frame)
-        data = _LENGTH.pack(len(content)) + content
+        data = memoryview(_LENGTH.pack(len(content)) + content)
         if files:
-            sent = socket.send_fds(self._connection, [data], files)
+            self.flush(wait=True)
+            data = data[self._connection.send_with_files(data, files) :]
             self._new.clear()
-            data = data[sent:]
-        self._connection.sendall(data)
+        self._outgoing.append(data)
+        self.flush(wait=wait)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something is left to be sent, because the other end has had no room for it."""
+        return bool(self._outgoing) or self._connection.unsent
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Send what is left, or as much as the other end has room for.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        while self.unsent:
+            data = self._outgoing[0] if self._outgoing else memoryview(b"")
+            sent = self._connection.send(data, wait=wait)
+            if self._outgoing and sent == len(data):
+                self._outgoing.popleft()
+            elif sent == 0:
+                return
+            else:
+                self._outgoing[0] = data[sent:]
 
     def _taken_back(self) -> tuple[int, ...]:
         return tuple(self._returned.popleft() for _ in range(len(self._returned)))
@@ -152,7 +174,7 @@ class ProcessLine:
         return None
 
     def receive_one(self) -> Message | None:
-        """As `receive`, but only of the frame that has arrived: None too if it has no message.
+        """As `receive`, but only of the next frame: None too if it has no message.
 
         Raises:
             EOFError: the end of the line.
@@ -164,16 +186,37 @@ class ProcessLine:
 
     def take_back(self) -> None:
         """Note what has arrived where only tokens can have, so that the other end never waits to send them."""
-        while self.has_arrived() and self._frame() is not None:
-            pass
+        with suppress(EOFError):
+            self.fill()
+        while self.has_more():
+            self._frame()
 
-    def has_arrived(self) -> bool:
-        """Whether anything has arrived, or the end."""
-        return self.has_more() or bool(self._poll.poll(0))
+    def fill(self) -> None:
+        """Receive what has arrived, without waiting for the rest of a frame.
+
+        Raises:
+            EOFError: the end of the line.
+        """
+        received = False
+        while True:
+            most = self._most()
+            try:
+                content = self._connection.receive(most, wait=False)
+            except (OSError, EOFError) as end:
+                if received:  # who fills it again hears of it
+                    return
+                raise EOFError from end
+            self._buffer += content
+            received = True
+            if len(content) < most:
+                return
 
     def has_more(self) -> bool:
-        """Whether more was received than was asked for: a selector does not tell of it."""
+        """Whether a frame has been received, so that asking for it waits for nothing."""
         return self._missing() <= 0
+
+    def _most(self) -> int:
+        return min(max(self._missing(), _CHUNK), _LARGEST_CHUNK)
 
     def _missing(self) -> int:
         """How many bytes of the next frame have not been received; 0 or less if it is complete."""
@@ -186,7 +229,7 @@ class ProcessLine:
     def _frame(self) -> Frame | None:
         try:
             while (missing := self._missing()) > 0:
-                self._receive(min(max(missing, _CHUNK), _LARGEST_CHUNK))
+                self._buffer += self._connection.receive(self._most(), wait=True)
         except (OSError, EOFError):  # the other process has ended, or its machine is gone
             return None
         end = len(self._buffer) + missing
@@ -195,29 +238,19 @@ class ProcessLine:
         for number in frame.forgotten:
             self._mappings.pop(number, None)
         for number, size in frame.segments:
-            file = self._files.popleft()
+            file = self._connection.files.popleft()
             try:
                 self._mappings[number] = Mapping(file, size)
             except OSError as error:  # who asks for an array of it hears of it
                 self._mappings[number] = error
             finally:
                 close(file)
-        self.lines += [socket.socket(fileno=self._files.popleft()) for _ in range(frame.lines)]
+        self.lines += [socket.socket(fileno=self._connection.files.popleft()) for _ in range(frame.lines)]
         for token in frame.returned:
             self._held.pop(token, None)
         return frame
-
-    def _receive(self, most: int) -> None:
-        content, ancillary, _, _ = self._connection.recvmsg(most, _ANCILLARY)
-        if not content:
-            raise EOFError
-        self._buffer += content
-        for _, _, files in ancillary:
-            self._files.extend(array("i", files))
 
     def close(self) -> None:
         """End the line. Arrays that it has brought stay as they are."""
         self._connection.close()
         self._held.clear()
-        while self._files:
-            close(self._files.popleft())

@@ -1,34 +1,38 @@
 """Lines between processes that did not start each other: one listens, and the other one dials and says who it is.
 
 What arrives on a line is unpickled. So both ends first prove, before anything is decoded, that they know the secret of
-the strategy that has started them. What follows is not encrypted.
+the strategy that has started them. With TLS, what they say is encrypted from the start.
 """
 
-import hmac
+import errno
 import os
-import secrets
+import select
+import selectors
 import socket
-import struct
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.parameter_server.connection import Connection, PlainConnection, TlsConnection
 from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.proof import Exchange, admitted, introduced
+from penstock.parameter_server.tls import LineTls
 from penstock.runtime.shared_memory import Arena
 
 CONTROL: Final = -1
 READER: Final = -2
 """Who dials, if it is not the process of a worker, which gives its number."""
 
-_NONCE: Final = 32
-_CALLER = struct.Struct("<q")
 _SECONDS: Final = 10.0
-"""For reaching a machine, and for the proof."""
-
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
-"""A machine that is gone without a word is noticed after half a minute, where the system can be told so."""
+"""For reaching a machine, and for all of the proof."""
+_MOST_STRANGERS: Final = 128
+"""So many callers may be about to prove who they are. One more, and the first of them is sent away: a process of the
+strategy needs two messages for its proof, and so outruns those who say nothing, however many call."""
+_NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,32 +53,59 @@ class Address:
     secret: bytes = field(repr=False)
 
 
+@dataclass
+class _Stranger:
+    """Who has called, and has not proved yet who it is."""
+
+    connection: Connection
+    exchange: Exchange
+    until: float
+
+
 class LineListener:
-    """Takes the calls of processes that know the secret, in threads of its own.
+    """Takes the calls of processes that know the secret, in a thread of its own.
 
     Args:
         machine: the machine that this process is on.
         host: at which address of this machine it listens, "0.0.0.0" for all.
         reached_at: by what other machines reach this one.
         shared_memory: whether processes of this machine share memory with it.
+        tls: what it shows to other machines; None does not encrypt.
     """
 
-    def __init__(self, machine: str, host: str, reached_at: str, secret: bytes, *, shared_memory: bool) -> None:
+    def __init__(
+        self,
+        machine: str,
+        host: str,
+        reached_at: str,
+        secret: bytes,
+        *,
+        shared_memory: bool,
+        tls: LineTls | None = None,
+    ) -> None:
         self._secret = secret
-        self._arrived: deque[tuple[int, socket.socket]] = deque()
+        self._context = None if tls is None else tls.listening()
+        self._arrived: deque[tuple[int, Connection]] = deque()
+        self._strangers: dict[int, _Stranger] = {}  # by descriptor, in the order in which they have called
         self._wake_reader, self._wake_writer = socket.socketpair()
-        self._sockets = [socket.create_server((host, 0))]
+        self._end_reader, self._end_writer = socket.socketpair()
+        self._sockets = [socket.create_server((host, 0), backlog=_MOST_STRANGERS)]
         local = b""
         if shared_memory:
             # Linux names it: of its abstract namespace, nothing is left in the file system.
             listening = socket.socket(socket.AF_UNIX)
             listening.bind("")
-            listening.listen()
+            listening.listen(_MOST_STRANGERS)
             self._sockets.append(listening)
             local = listening.getsockname()
         self.address = Address(machine, os.getpid(), local, reached_at, self._sockets[0].getsockname()[1], secret)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._end_reader, selectors.EVENT_READ)
         for listening in self._sockets:
-            threading.Thread(target=self._listen, args=(listening,), name="penstock-listener", daemon=True).start()
+            listening.setblocking(False)
+            self._selector.register(listening, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._listen, name="penstock-listener", daemon=True)
+        self._thread.start()
 
     def fileno(self) -> int:
         """What a selector finds readable when `take` does not wait."""
@@ -86,89 +117,118 @@ class LineListener:
         caller, connection = self._arrived.popleft()
         return caller, _line(connection, arena)
 
-    def _listen(self, listening: socket.socket) -> None:
+    def _listen(self) -> None:
         while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._admit, args=(connection,), name="penstock-admission", daemon=True).start()
+            nearest = min((stranger.until for stranger in self._strangers.values()), default=None)
+            found = self._selector.select(None if nearest is None else max(nearest - time.monotonic(), 0))
+            for key, _ in found:
+                if key.fileobj is self._end_reader:
+                    return
+                if isinstance(key.fileobj, socket.socket):
+                    self._accept(key.fileobj)
+                elif key.fd in self._strangers:
+                    self._hear(self._strangers[key.fd])
+            now = time.monotonic()
+            for stranger in [stranger for stranger in self._strangers.values() if stranger.until <= now]:
+                self._send_away(stranger)
 
-    def _admit(self, connection: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            connection.settimeout(_SECONDS)
-            own = secrets.token_bytes(_NONCE)
-            connection.sendall(own)
-            caller, nonce, proof = (_exactly(connection, size) for size in (_CALLER.size, _NONCE, _NONCE))
-            if not hmac.compare_digest(proof, _proof(self._secret, b"dials", own, nonce, caller)):
-                connection.close()
-                return
-            connection.sendall(_proof(self._secret, b"listens", own, nonce, caller))
-            connection.settimeout(None)
-            self._arrived.append((*_CALLER.unpack(caller), connection))
+            connected, _ = listening.accept()
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # the call is still there
+                self._make_room()
+            return
+        if len(self._strangers) >= _MOST_STRANGERS:
+            self._make_room()
+        connection: Connection = PlainConnection(connected)
+        if self._context is not None and not connection.on_one_machine:
+            connection = TlsConnection(connected, self._context, None)
+        stranger = _Stranger(connection, admitted(connection, self._secret), time.monotonic() + _SECONDS)
+        self._strangers[connection.fileno()] = stranger
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._hear(stranger)
+
+    def _make_room(self) -> None:
+        if self._strangers:
+            self._send_away(next(iter(self._strangers.values())))
+        else:  # others of this process have all of it
+            time.sleep(_PAUSE_SECONDS)
+
+    def _hear(self, stranger: _Stranger) -> None:
+        try:
+            next(stranger.exchange)
+        except StopIteration as proved:
+            self._forget(stranger)
+            self._arrived.append((proved.value, stranger.connection))
             self._wake_writer.send(b"\0")
-        except OSError:  # who calls has ended, or says nothing
-            connection.close()
+        except (OSError, EOFError):  # who calls has ended, or does not know the secret
+            self._send_away(stranger)
+
+    def _send_away(self, stranger: _Stranger) -> None:
+        self._forget(stranger)
+        stranger.connection.close()
+
+    def _forget(self, stranger: _Stranger) -> None:
+        del self._strangers[stranger.connection.fileno()]
+        self._selector.unregister(stranger.connection)
 
     def close(self) -> None:
-        """Take no more calls."""
-        for listening in self._sockets:
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
-            listening.close()
-        for end in (self._wake_reader, self._wake_writer):
+        """Take no more calls, and hang up on those that nobody has taken."""
+        self._end_writer.close()
+        self._thread.join()
+        for stranger in list(self._strangers.values()):
+            self._send_away(stranger)
+        for _, connection in self._arrived:
+            connection.close()
+        self._selector.close()
+        for end in (*self._sockets, self._wake_reader, self._wake_writer, self._end_reader):
             end.close()
 
 
-def dial(address: Address, machine: str, caller: int, arena: Arena) -> ProcessLine:
+def dial(address: Address, machine: str, caller: int, arena: Arena, tls: LineTls | None = None) -> ProcessLine:
     """The line to a process that listens.
 
     Args:
         machine: the machine that this process is on.
         caller: `CONTROL`, `READER`, or the number of a worker's process.
+        tls: whom it trusts on other machines, if what they say is encrypted.
 
     Raises:
-        OSError: it cannot be reached, or does not know the secret.
+        OSError: it cannot be reached, is not trusted, or does not know the secret.
     """
+    until = time.monotonic() + _SECONDS
+    connection: Connection
     if address.local and address.machine == machine:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_SECONDS)
-        connection.connect(address.local)
+        connected = socket.socket(socket.AF_UNIX)
+        connection = PlainConnection(connected)
+        connected.connect(address.local)
     else:
-        connection = socket.create_connection((address.host, address.port), _SECONDS)
+        connected = socket.create_connection((address.host, address.port), _SECONDS)
+        connection = PlainConnection(connected) if tls is None else tls.dialling(connected, address.host)
     try:
-        its = _exactly(connection, _NONCE)
-        own, name = secrets.token_bytes(_NONCE), _CALLER.pack(caller)
-        connection.sendall(name + own + _proof(address.secret, b"dials", its, own, name))
-        if not hmac.compare_digest(_exactly(connection, _NONCE), _proof(address.secret, b"listens", its, own, name)):
-            raise ConnectionError("who listens there does not know the strategy's secret")
+        _complete(introduced(connection, address.secret, caller), connection, until)
+    except EOFError as end:
+        connection.close()
+        raise ConnectionError("it has closed the connection before it has said who it is") from end
     except BaseException:
         connection.close()
         raise
-    connection.settimeout(None)
     return _line(connection, arena)
 
 
-def _line(connection: socket.socket, arena: Arena) -> ProcessLine:
-    if connection.family == socket.AF_UNIX:
+def _complete(exchange: Exchange, connection: Connection, until: float) -> None:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    with suppress(StopIteration):
+        while True:
+            next(exchange)
+            if not poll.poll(max(until - time.monotonic(), 0) * 1000):
+                raise TimeoutError(f"it has not said within {_SECONDS:.0f} s who it is")
+
+
+def _line(connection: Connection, arena: Arena) -> ProcessLine:
+    if connection.on_one_machine:
         return ProcessLine(connection, arena)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connection.notice_loss()
     return ProcessLine(connection, None)
-
-
-def _proof(secret: bytes, side: bytes, *spoken: bytes) -> bytes:
-    return hmac.digest(secret, b"".join((side, *spoken)), "sha256")
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    content = b""
-    while len(content) < size:
-        part = connection.recv(size - len(content))
-        if not part:
-            raise ConnectionError("the other end has closed the connection before it has said who it is")
-        content += part
-    return content

@@ -62,16 +62,18 @@ class Server:
         """Answer until the coordinator's line ends; then close all lines."""
         try:
             self._control.send(Ready())
+            for line in (self._control, self._reader):
+                self._exchange(line, -1, selectors.EVENT_READ)  # what came with its proof is here already
             while True:
-                for key, _ in self._selector.select():
+                while more := [(line, process) for line, process in self._lines() if line.has_more()]:
+                    for line, process in more:
+                        self._hear(line, process)
+                for key, events in self._selector.select():
                     line, process = key.data
                     if isinstance(line, LineListener):
                         self._admit(line)
                     else:
-                        self._hear(line, process)
-                while more := [(line, process) for line, process in self._lines() if line.has_more()]:
-                    for line, process in more:
-                        self._hear(line, process)
+                        self._exchange(line, process, events)
         except _CoordinatorEnded:
             return
         finally:
@@ -97,11 +99,23 @@ class Server:
     def _add(self, process: int, line: ProcessLine) -> None:
         self._workers[process] = line
         self._selector.register(line, selectors.EVENT_READ, (line, process))
+        self._exchange(line, process, selectors.EVENT_READ)  # what came with its proof is here already
+
+    def _exchange(self, line: ProcessLine, process: int, events: int) -> None:
+        """Receive and send what can be without waiting for the other end, or note its end."""
+        try:
+            if events & selectors.EVENT_READ:
+                line.fill()
+            if events & selectors.EVENT_WRITE:
+                line.flush()
+                self._watch(line, process)
+        except (EOFError, OSError) as end:
+            self._end(line, process, end)
 
     def _hear(self, line: ProcessLine, process: int) -> None:
-        """Answer one frame of a line, or note its end."""
+        """Answer one frame of a line that has arrived."""
         # A commit that was answered before, in this round, may have discarded the line or read all of it.
-        if not (process < 0 or process in self._workers) or not line.has_arrived():
+        if not (process < 0 or process in self._workers) or not line.has_more():
             return
         try:
             message = line.receive_one()
@@ -109,21 +123,38 @@ class Server:
                 self._answer(line, process, message)
             line.give_back()
         except (EOFError, OSError) as end:
-            if process < 0:
-                raise _CoordinatorEnded from end
-            # What it has staged may still be committed: the coordinator says so, or discards it.
-            if process in self._workers and line in {key.fileobj for key in self._selector.get_map().values()}:
-                self._selector.unregister(line)
+            self._end(line, process, end)
+
+    def _end(self, line: ProcessLine, process: int, end: Exception) -> None:
+        if process < 0:
+            raise _CoordinatorEnded from end
+        # What it has staged may still be committed: the coordinator says so, or discards it.
+        if self._is_watched(line):
+            self._selector.unregister(line)
+
+    def _is_watched(self, line: ProcessLine) -> bool:
+        return line.fileno() >= 0 and line.fileno() in self._selector.get_map()
+
+    def _send(self, line: ProcessLine, process: int, message: Message) -> None:
+        """Send an answer, or as much of it as there is room for: one slow process holds up no other."""
+        line.send(message, wait=False)
+        self._watch(line, process)
+
+    def _watch(self, line: ProcessLine, process: int) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+        if self._is_watched(line) and self._selector.get_key(line).events != events:
+            self._selector.modify(line, events, (line, process))
 
     def _hear_coordinator(self) -> None:
         """Do what the coordinator has said by now: what a program reads afterwards shows it."""
-        while self._unsettled or self._control.has_arrived():
-            try:
+        try:
+            self._control.fill()
+            while self._unsettled or self._control.has_more():
                 message = self._control.receive_one()
-            except EOFError as end:
-                raise _CoordinatorEnded from end
-            if message is not None:
-                self._answer(self._control, -1, message)
+                if message is not None:
+                    self._answer(self._control, -1, message)
+        except EOFError as end:
+            raise _CoordinatorEnded from end
 
     def _answer(self, line: ProcessLine, process: int, message: Message) -> None:
         if isinstance(message, Commit):
@@ -131,7 +162,7 @@ class Server:
         elif isinstance(message, Stage):
             self._stage(process, message)
             if line.remote:
-                line.send(Answer())
+                self._send(line, process, Answer())
         elif isinstance(message, Connect):
             self._add(message.process, ProcessLine(self._control.lines.pop(), self._arena))
         elif isinstance(message, Discard):
@@ -145,9 +176,9 @@ class Server:
             try:
                 values = self._values(line, message)
             except Exception as error:  # such as of the user's optimizer
-                line.send(Answer(error=f"{type(error).__name__}: {error}"))
+                self._send(line, process, Answer(error=f"{type(error).__name__}: {error}"))
             else:
-                line.send(Answer(tuple(line.part(value) for value in values)))
+                self._send(line, process, Answer(tuple(line.part(value) for value in values)))
 
     def _values(self, line: ProcessLine, message: Message) -> list[Array]:
         if isinstance(message, ReadVariables):
@@ -212,7 +243,7 @@ class Server:
         if line is None:
             self._discarded.add(process)
             return
-        if line in {key.fileobj for key in self._selector.get_map().values()}:
+        if self._is_watched(line):
             self._selector.unregister(line)
         line.close()
         self._staged = {key: staged for key, staged in self._staged.items() if key[0] != process}

@@ -56,6 +56,7 @@ class ServerLines:
     Attributes:
         push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
         closures: how many closures this worker has begun.
+        broken: whether a line has ended, or another machine cannot be reached; it does not come back.
         before_end: called when a function has returned; what they push is the function's too.
     """
 
@@ -63,6 +64,7 @@ class ServerLines:
         self.lines = list(lines)
         self.push = push
         self.closures = 0
+        self.broken = False
         self.before_end: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
@@ -82,6 +84,7 @@ class ServerLines:
                 self.lines[server].take_back()
                 self.lines[server].send(request(self.lines[server]))
         except OSError as error:
+            self.broken = True
             raise lost(server) from error
         answers: dict[int, list[Array]] = {}
         refused = ""
@@ -89,6 +92,7 @@ class ServerLines:
             line = self.lines[server]
             answer = line.receive()
             if not isinstance(answer, Answer):
+                self.broken = True
                 raise lost(server)
             refused = refused or answer.error
             answers[server] = [line.array(part) for part in answer.values]

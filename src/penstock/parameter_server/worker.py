@@ -37,12 +37,25 @@ class WorkerProgram:
         enter_pipeline(self._context)
 
     def run(self) -> None:
-        """Run closures until the coordinator's line ends."""
+        """Run closures until the coordinator's line ends, or that to a server does.
+
+        A server that this process alone has lost may be there for the next one, to which the coordinator gives the
+        closure then. If it is gone, the coordinator knows.
+        """
         faulthandler.register(signal.SIGUSR1, all_threads=True)  # the coordinator's watchdog
-        self._coordinator.send(Ready())
+        try:
+            self._coordinator.send(Ready())
+            self._hear()
+        finally:
+            self._coordinator.close()
+
+    def _hear(self) -> None:
         while (message := self._coordinator.receive()) is not None:
             if isinstance(message, RunClosure):
-                self._coordinator.send(self._finished(message))
+                finished = self._finished(message)
+                if self._lines.broken:
+                    return
+                self._coordinator.send(finished)
             elif isinstance(message, Define):
                 self._functions[message.function] = message.content
             elif isinstance(message, OpenIterator):
@@ -96,9 +109,14 @@ class WorkerProgram:
         line = self._servers[server]
         line.take_back()
         staged = tuple(Push(variables, tuple(line.part(array) for array in arrays)) for variables, arrays in pushes)
-        line.send(Stage(closure, staged))
+        try:
+            line.send(Stage(closure, staged))
+        except OSError as error:
+            self._lines.broken = True
+            raise lost(server) from error
         # The coordinator may commit only what no loss of this machine can take back.
         if line.remote and line.receive() is None:
+            self._lines.broken = True
             raise lost(server)
 
 

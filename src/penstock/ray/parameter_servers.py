@@ -3,27 +3,37 @@
 import faulthandler
 import secrets
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import ray
 import ray.util
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
+from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError, WorkerError
 from penstock.parameter_server.engine import Engine, Process, StartedProcesses, StartedServer, TakeLine
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.listening import CONTROL, READER, Address, LineListener, dial
 from penstock.parameter_server.messages import Ready
 from penstock.parameter_server.process import IDLE_BYTES, stay_on_processor
 from penstock.parameter_server.server import Server
+from penstock.parameter_server.tls import LineTls, line_tls
 from penstock.parameter_server.worker import WorkerProgram
 from penstock.runtime.shared_memory import Arena
+
+_LOOPBACK: Final = "127.0.0.1"
+_REASON_SECONDS: Final = 0.5
+_LONGEST_REASON: Final = 600
+_ENCRYPT: Final = (
+    "give ps.ray.ParameterServers tls_cert, tls_key, tls_root and tls_name, or insecure=True where nobody else can "
+    "reach their network"
+)
 
 
 @dataclass(frozen=True)
@@ -31,21 +41,47 @@ class _Settings:
     """What all actors of a strategy have in common.
 
     Attributes:
-        alone: whether all of the cluster is one machine, where they listen at its loopback address.
+        alone: whether all of them are on one machine, where they listen at its loopback address.
+        tls: encrypts what they say between machines, if anything does.
     """
 
     secret: bytes = field(repr=False)
     alone: bool
     shared_memory: bool
+    tls: LineTls | None = field(repr=False)
 
     def listener(self) -> LineListener:
-        found = "127.0.0.1" if self.alone else ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        host = "127.0.0.1" if self.alone else "0.0.0.0"
-        return LineListener(_machine(), host, found, self.secret, shared_memory=self.shared_memory)
+        """One of an actor, at the address by which Ray's machines know its own."""
+        found = _LOOPBACK if self.alone else ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host = _LOOPBACK if self.alone else "0.0.0.0"
+        return LineListener(_machine(), host, found, self.secret, shared_memory=self.shared_memory, tls=self.tls)
+
+    def dial(self, address: Address, caller: int, arena: Arena) -> ProcessLine:
+        """The line to another actor.
+
+        Raises:
+            UnavailableError: it cannot be reached, or is not what it should be.
+        """
+        if self.alone and address.machine != _machine():
+            raise UnavailableError(
+                f"an actor runs on another machine than this process, which the cluster did not have before: {_ENCRYPT}"
+            )
+        try:
+            return dial(address, _machine(), caller, arena, self.tls)
+        except ssl.SSLCertVerificationError as error:
+            raise UnavailableError(
+                f"the certificate of an actor at {address.host} is not trusted, {error.verify_message}: tls_root is "
+                "the authority that has signed tls_cert, and tls_name a name in it"
+            ) from error
+        except OSError as error:
+            raise UnavailableError(
+                f"an actor at {address.host}, port {address.port}, cannot be reached: {error}"
+            ) from error
 
 
 class _Actor:
     def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
         self._listener = settings.listener()
         self._arena = Arena(IDLE_BYTES)
 
@@ -73,11 +109,13 @@ class WorkerActor(_Actor):
 
     def run(self, number: int, index: int, workers: int, servers: list[Address]) -> None:
         """Run functions until the coordinator's line ends."""
-        lines = [dial(address, _machine(), number, self._arena) for address in servers]
-        if not all(isinstance(line.receive(), Ready) for line in lines):
-            return  # the coordinator hears of the lost server too
-        _, coordinator = self._listener.take(self._arena)
-        self._listener.close()
+        try:
+            lines = [self._settings.dial(address, number, self._arena) for address in servers]
+            if not all(isinstance(line.receive(), Ready) for line in lines):
+                return  # the coordinator hears of the lost server too
+            _, coordinator = self._listener.take(self._arena)
+        finally:
+            self._listener.close()  # and the coordinator hears that this actor is of no use
         WorkerProgram(index, workers, coordinator, lines, self._arena).run()
 
 
@@ -88,8 +126,9 @@ class _ActorProcess(Process):
         address: where it listens, once it runs.
     """
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, run: Any) -> None:
         self._actor = actor
+        self._run = run
         self.address: Future[Address] = Future()
 
     @property
@@ -97,7 +136,19 @@ class _ActorProcess(Process):
         return self.address.result().process
 
     def status(self) -> str:
-        return "its actor, of which Ray's logs say more"
+        return self.reason() or "its actor, of which Ray's logs say more"
+
+    def reason(self) -> str:
+        """Why its program has ended, as Ray says it; "" as long as Ray does not know."""
+        try:
+            ray.get(self._run, timeout=_REASON_SECONDS)
+        except GetTimeoutError:
+            return ""
+        except RayTaskError as error:
+            return f"{type(error.cause).__name__}: {error.cause}"
+        except RayError as error:
+            return _shortened(error)
+        return ""
 
     def write_stacks(self) -> None:
         self._actor.write_stacks.remote()
@@ -118,13 +169,21 @@ class _Actors(StartedProcesses):
         actors = [_made(ServerActor, options, self._settings) for _ in range(count)]
         try:
             self._servers = self._addresses(actors, "parameter servers", options)
-            for actor in actors:
-                actor.run.remote()
-            return [_server(actor, address, arena) for actor, address in zip(actors, self._servers, strict=True)]
-        except BaseException:
+            processes = [_ActorProcess(actor, actor.run.remote()) for actor in actors]
+            return [
+                self._server(process, address, arena) for process, address in zip(processes, self._servers, strict=True)
+            ]
+        except BaseException as error:
             for actor in actors:
                 ray.kill(actor)
+            if isinstance(error, WorkerError):  # no other server has taken its place
+                raise UnavailableError(str(error)) from error
             raise
+
+    def _server(self, process: _ActorProcess, address: Address, arena: Arena) -> StartedServer:
+        process.address.set_result(address)
+        control, reader = (self._settings.dial(address, who, arena) for who in (CONTROL, READER))
+        return StartedServer(process, control, reader)
 
     def start_worker(
         self, number: int, index: int, workers: int, arena: Arena, take_line: TakeLine
@@ -133,23 +192,31 @@ class _Actors(StartedProcesses):
             raise UnavailableError("ray.shutdown() was called, which has ended the parameter servers: stop them first")
         options = {"num_cpus": 1, **self._engine.worker_options}
         actor = _made(WorkerActor, options, self._settings)
-        actor.run.remote(number, index, workers, self._servers)
-        process = _ActorProcess(actor)
+        process = _ActorProcess(actor, actor.run.remote(number, index, workers, self._servers))
 
         def reach() -> None:
             try:
                 (address,) = self._addresses([actor], f"worker {index}", options)
-                line = _dialled(address, CONTROL, arena)
                 process.address.set_result(address)
-                take_line(line)
             except PenstockError as error:
                 process.address.set_exception(error)
                 take_line(error)
+                return
+            try:
+                take_line(self._settings.dial(address, CONTROL, arena))
+            except UnavailableError as error:  # its program has ended, or the network between us has
+                take_line(WorkerError(process.reason() or str(error)))
 
         threading.Thread(target=reach, name="penstock-ray-worker", daemon=True).start()
         return process, []
 
     def _addresses(self, actors: list[Any], what: str, options: Mapping[str, Any]) -> list[Address]:
+        """Where actors listen.
+
+        Raises:
+            UnavailableError: Ray has no place for one of them, or it cannot start.
+            WorkerError: one of them had started, and is lost.
+        """
         seconds = self._engine.start_timeout_seconds
         try:
             found: list[Address] = ray.get([actor.address.remote() for actor in actors], timeout=seconds)
@@ -162,7 +229,12 @@ class _Actors(StartedProcesses):
                 f"{left} left"
             ) from error
         except RayError as error:
-            raise UnavailableError(f"{what} could not start: {error}") from error
+            cannot_start = not isinstance(error, RayActorError) or error.actor_init_failed
+            if cannot_start and not isinstance(error, OutOfMemoryError):
+                raise UnavailableError(f"{what} could not start: {error}") from error
+            raise WorkerError(f"{what} was lost: {_shortened(error)}") from error
+        except Exception as error:  # such as of ray.shutdown() meanwhile
+            raise UnavailableError(f"{what} could not start: {type(error).__name__}: {error}") from error
         return found
 
 
@@ -171,15 +243,24 @@ class ParameterServers(Engine):
     """The engine of a `ps.ParameterServerStrategy` whose processes are Ray's actors; "ray" is short for the defaults.
 
     Processes on one machine exchange arrays through shared memory, and those on different ones through TCP. Both prove
-    to each other that they belong to the same strategy. What travels is not encrypted.
+    to each other that they belong to the same strategy. With a certificate, what travels between machines is encrypted.
 
     Args:
         worker_options: options of the workers' actors, such as `{"num_gpus": 1}` or a `scheduling_strategy`; one CPU
             each otherwise.
         server_options: the same of the servers' actors.
-        insecure: let lines pass between several machines, whose network nobody else can reach.
+        tls_cert: the certificate of all actors, in PEM: the path of a file here, or the bytes. A cluster of several
+            machines needs it, with `tls_key`.
+        tls_key: its private key, which Ray carries to the actors: encrypt what Ray sends too.
+        tls_root: the authority that has signed it; None is one of those that the system trusts.
+        tls_name: a name in the certificate that all actors are expected to have, since machines come and go; without
+            it the certificate must name the address of each machine.
+        insecure: on several machines without TLS, where nobody else can reach their network.
         shared_memory: whether processes on one machine share memory; containers may not.
         start_timeout_seconds: how long to wait until Ray has placed an actor.
+
+    Raises:
+        InvalidArgumentError: a certificate without its key.
 
     Example:
         >>> import penstock as ps
@@ -191,25 +272,39 @@ class ParameterServers(Engine):
     insecure: bool = False
     shared_memory: bool = sys.platform == "linux"
     start_timeout_seconds: float = 60.0
+    tls_cert: str | bytes | None = field(default=None, repr=False, kw_only=True)
+    tls_key: str | bytes | None = field(default=None, repr=False, kw_only=True)
+    tls_root: str | bytes | None = field(default=None, repr=False, kw_only=True)
+    tls_name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidArgumentError(
+                "ps.ray.ParameterServers: tls_cert and tls_key belong together, got only one of them"
+            )
 
     def start(self) -> StartedProcesses:
         """Begin to start actors for a strategy.
 
         Raises:
             UnavailableError: this process is not connected to Ray.
-            InvalidArgumentError: the cluster has several machines, and `insecure` is not given.
+            InvalidArgumentError: the cluster has several machines, and there is neither a certificate nor `insecure`.
+            ServiceError: a file that cannot be read, or a certificate that is not valid now.
         """
         if not ray.is_initialized():
             raise UnavailableError('engine="ray" needs a Ray cluster, and this process is in none: call ray.init()')
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         machines = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
-        if len(machines) > 1 and not self.insecure:
+        alone = self.tls_cert is None and not self.insecure
+        if alone and len(machines) > 1:
             raise InvalidArgumentError(
                 f"the Ray cluster has {len(machines)} machines, between which variables and functions travel without "
-                "encryption: give engine=ps.ray.ParameterServers(insecure=True) where nobody else can reach their "
-                "network"
+                f"encryption: {_ENCRYPT}"
             )
-        return _Actors(self, _Settings(secrets.token_bytes(32), len(machines) == 1, self.shared_memory))
+        tls = None
+        if self.tls_cert is not None:
+            tls = line_tls(self.tls_cert, self.tls_key, self.tls_root, self.tls_name)
+        return _Actors(self, _Settings(secrets.token_bytes(32), alone, self.shared_memory, tls))
 
 
 def engine() -> Engine:
@@ -227,17 +322,10 @@ def _made(kind: type, options: Mapping[str, Any], settings: _Settings) -> Any:
     return ray.remote(kind).options(max_concurrency=2, **options).remote(settings)
 
 
-def _server(actor: Any, address: Address, arena: Arena) -> StartedServer:
-    process = _ActorProcess(actor)
-    process.address.set_result(address)
-    control, reader = (_dialled(address, who, arena) for who in (CONTROL, READER))
-    return StartedServer(process, control, reader)
-
-
-def _dialled(address: Address, who: int, arena: Arena) -> ProcessLine:
-    try:
-        return dial(address, _machine(), who, arena)
-    except OSError as error:
-        raise UnavailableError(
-            f"an actor at {address.host}, port {address.port}, cannot be reached: {error}"
-        ) from error
+def _shortened(error: RayError) -> str:
+    """The first line of what Ray says of an actor, after its class and numbers, which mean nothing to the reader."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [
+        line for line in lines if not line.startswith(("class_name", "actor_id", "pid", "namespace", "ip:", "name:"))
+    ]
+    return f"{type(error).__name__}: {' '.join(told)[:_LONGEST_REASON]}"

@@ -26,17 +26,12 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
     Raises:
         ServiceError: the key is another certificate's, or the certificate is not valid now.
     """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryFile() as file:  # it has no name, so that no copy of the key remains
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        file.seek(0)
-        try:
-            server.load_cert_chain(f"/dev/fd/{file.fileno()}")
-        except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
-                raise ServiceError(f"the key {key_path} is not that of the certificate {path}") from None
-            raise ServiceError(f"the certificate {path} cannot be used with the key {key_path}: {error}") from error
+    try:
+        server = server_context(certificate, key)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ServiceError(f"the key {key_path} is not that of the certificate {path}") from None
+        raise ServiceError(f"the certificate {path} cannot be used with the key {key_path}: {error}") from error
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its issuer is not known here
@@ -55,6 +50,21 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
     if subject == issuer:
         return f"{_name(subject)}, which signed itself"
     return f"{_name(subject)}, signed by {_name(issuer)}"
+
+
+def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """What a server shows.
+
+    Raises:
+        ssl.SSLError: they do not belong together, or one of them is none.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryFile() as file:  # it has no name, so that no copy of the key remains
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        file.seek(0)
+        server.load_cert_chain(f"/dev/fd/{file.fileno()}")
+    return server
 
 
 def _shown(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:

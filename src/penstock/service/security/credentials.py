@@ -142,7 +142,7 @@ def client_credentials(
         raise ServiceError(
             f"{TLS_CERT} and {TLS_KEY} name a certificate and its key: set {TLS_KEY if certificate else TLS_CERT} too"
         )
-    shown, secret, holder = _pair(certificate, key)
+    shown, secret, holder = read_pair(certificate, key)
     return ClientCredentials(
         token=token or _token(token_file),
         own=not given and given_token_file(token_file) is None,
@@ -284,7 +284,7 @@ def server_credentials(
             host,
             " and asks for no token" if everybody else " without TLS, so that its token can be read on the way",
         )
-    shown, secret, _ = _pair(certificate, key)
+    shown, secret, _ = read_pair(certificate, key)
     return ServerCredentials(
         token="" if everybody else token or _token(token_file),
         certificate=shown,
@@ -306,8 +306,12 @@ def check_open_to(call: str, host: str, token: str | None, certificate: Pem, ins
     )
 
 
-def _pair(certificate: Pem, key: Pem) -> tuple[bytes, bytes, str]:
-    """A certificate, its key, and its subject; empty values if none is given."""
+def read_pair(certificate: Pem, key: Pem) -> tuple[bytes, bytes, str]:
+    """A certificate, its key, and its subject; empty values if none is given.
+
+    Raises:
+        ServiceError: one of them cannot be read, or they do not belong together, or the certificate is not valid now.
+    """
     shown, secret = read_pem(certificate), read_key(key)
     return shown, secret, check_pair(shown, secret, _name(certificate), _name(key)) if shown else ""
 
