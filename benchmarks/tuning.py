@@ -1,7 +1,8 @@
 """`num_parallel_calls=ps.AUTOTUNE` against every fixed number, over functions that gain by threads and that do not.
 
 Each case is read for so long that what is tried at the beginning counts as it does in a short epoch. The ways take
-turns, so that all meet the same machine.
+turns, so that all meet the same machine, and of each the best of several passes counts: others are those in which other
+processes took more of it.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import numpy as np
 import penstock as ps
 from benchmarks.timing import Figure
 
-NUMBERS = (None, 2, 4, 8, 16)
+NUMBERS = (None, 2, 4, 8)
 """The fixed numbers of calls at once; None is serial."""
 ROUNDS = 5
 _RNG = np.random.default_rng(0)
@@ -34,6 +35,7 @@ class Case:
         rows: how many.
         batch: how many of them make a batch above the map; 0 for none.
         below: what stands below the map: "index" or "generator".
+        batched_below: how many integers make a batch below the map, so that the function is one of batches; 0 for none.
         in_worker: whether a data worker calls it.
     """
 
@@ -42,16 +44,19 @@ class Case:
     rows: int
     batch: int = 0
     below: str = "index"
+    batched_below: int = 0
     in_worker: bool = False
 
     def dataset(self, calls: int | None) -> ps.Dataset:
         """The dataset with so many calls at once."""
-        rows = self.rows
+        rows = self.rows * max(1, self.batched_below)
         below = (
             ps.Dataset.range(rows)
             if self.below == "index"
             else ps.Dataset.from_generator(lambda: iter(range(rows)), output_signature=ps.TensorSpec((), np.int64))
         )
+        if self.batched_below:
+            below = below.batch(self.batched_below)
         mapped = below.map(self.function, num_parallel_calls=calls)
         return mapped.batch(self.batch) if self.batch else mapped
 
@@ -89,15 +94,41 @@ def spin(x: np.int64) -> int:
     return total
 
 
+def pair(x: np.int64) -> tuple[np.int64, np.int64]:
+    """A tuple of numbers."""
+    return x, x + 1
+
+
+def named(x: np.int64) -> dict[str, np.int64]:
+    """A dictionary of numbers."""
+    return {"x": x, "y": x + 1}
+
+
+def double(batch: np.ndarray) -> np.ndarray:
+    """A function of batches."""
+    return batch * 2
+
+
+def scaled(batch: np.ndarray) -> np.ndarray:
+    """A function of batches that computes for milliseconds."""
+    return np.sqrt(np.sin(batch * 1e-3) ** 2 + np.cos(batch * 1e-3) ** 2)
+
+
 def wait(x: np.int64) -> np.int64:
-    """A disk or a network that answers after 5 ms."""
-    time.sleep(0.005)
+    """A disk or a network that answers after 1 ms."""
+    time.sleep(0.001)
     return x
 
 
 def wait_long(x: np.int64) -> np.int64:
-    """One that answers after 30 ms."""
-    time.sleep(0.03)
+    """One that answers after 20 ms."""
+    time.sleep(0.02)
+    return x
+
+
+def wait_in_the_tail(x: np.int64) -> np.int64:
+    """One that answers after 2 ms, and one time in ten after 20."""
+    time.sleep(0.02 if int(x) % 10 == 7 else 0.002)
     return x
 
 
@@ -107,22 +138,43 @@ def wait_and_work(x: np.int64) -> np.ndarray:
     return image(x)
 
 
+def slow_in_the_end(x: np.int64) -> np.int64:
+    """An integer, and after 100,000 of them one that takes 5 ms to come."""
+    if int(x) >= 100_000:
+        time.sleep(0.005)
+    return x
+
+
+def quick_in_the_end(x: np.int64) -> np.int64:
+    """The other way round: 200 that take 5 ms to come, then integers."""
+    if int(x) < 200:
+        time.sleep(0.005)
+    return x
+
+
 CASES = (
     Case("integers", add_one, 200_000, batch=256),
     Case("integers one by one, of a generator", add_one, 60_000, below="generator"),
-    Case("images of 3 kB", small_image, 40_000, batch=32),
-    Case("images of 150 kB", image, 2_000, batch=16),
-    Case("sorting, 10 ms", product, 80),
+    Case("tuples", pair, 100_000, batch=256),
+    Case("dictionaries", named, 100_000, batch=256),
+    Case("images of 3 kB", small_image, 20_000, batch=32),
+    Case("images of 150 kB", image, 1_500, batch=16),
+    Case("batches of 1,024 integers", double, 4_000, batched_below=1024),
+    Case("batches of 100,000 integers, 5 ms", scaled, 150, batched_below=100_000),
+    Case("sorting, 7 ms", product, 80),
     Case("hashing 150 kB", digest, 3_000, batch=16),
     Case("Python alone, 1 ms", spin, 600),
-    Case("waiting for 5 ms", wait, 300),
-    Case("waiting for 5 ms, of a generator", wait, 300, below="generator"),
-    Case("waiting for 30 ms", wait_long, 80),
-    Case("waiting for 2 ms, then an image", wait_and_work, 500, batch=16),
+    Case("waiting for 1 ms", wait, 600),
+    Case("waiting for 1 ms, of a generator", wait, 600, below="generator"),
+    Case("waiting for 20 ms", wait_long, 80),
+    Case("waiting for 2 ms, one in ten for 20", wait_in_the_tail, 200),
+    Case("waiting for 2 ms, then an image", wait_and_work, 400, batch=16),
+    Case("integers, then waiting for 5 ms", slow_in_the_end, 100_200, batch=8),
+    Case("waiting for 5 ms, then integers", quick_in_the_end, 100_200, batch=8),
     Case("integers, in a data worker", add_one, 200_000, batch=256, in_worker=True),
     Case("images of 150 kB, in a data worker", image, 1_000, batch=16, in_worker=True),
     Case("Python alone, 1 ms, in a data worker", spin, 600, in_worker=True),
-    Case("waiting for 5 ms, in a data worker", wait, 300, in_worker=True),
+    Case("waiting for 20 ms, in a data worker", wait_long, 80, in_worker=True),
 )
 
 
@@ -145,19 +197,19 @@ def _figures(case: Case, target: str) -> list[Figure]:
             seconds = _read(dataset)
             if number:  # the first round warms everything up
                 seen.append(case.rows / seconds)
-    best = max(NUMBERS, key=lambda calls: sorted(rates[calls])[ROUNDS // 2])
-    named = {ps.AUTOTUNE: "AUTOTUNE", None: "serial"}
-    cells = [f"{named.get(calls, calls)} {sorted(seen)[ROUNDS // 2]:,.0f}" for calls, seen in rates.items()]
+    best = max(NUMBERS, key=lambda calls: max(rates[calls]))
+    words = {ps.AUTOTUNE: "AUTOTUNE", None: "serial"}
+    cells = [f"{words.get(calls, calls)} {max(seen):,.0f}" for calls, seen in rates.items()]
     print(f"{case.name}, rows/s: {', '.join(cells)}", file=sys.stderr)
     return [
         _ratio(f"AUTOTUNE, {case.name} / serial", rates[ps.AUTOTUNE], rates[None], 0.95),
-        _ratio(f"AUTOTUNE, {case.name} / {named.get(best, best)}, the best", rates[ps.AUTOTUNE], rates[best], 0.9),
+        _ratio(f"AUTOTUNE, {case.name} / {words.get(best, best)}, the best", rates[ps.AUTOTUNE], rates[best], 0.9),
     ]
 
 
 def _ratio(question: str, ours: list[float], theirs: list[float], goal: float) -> Figure:
     ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
-    return Figure(question, ratios[len(ratios) // 2], goal, spread=(ratios[0], ratios[-1]))
+    return Figure(question, max(ours) / max(theirs), goal, spread=(ratios[0], ratios[-1]))
 
 
 def _read(dataset: ps.Dataset) -> float:

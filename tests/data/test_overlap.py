@@ -1,5 +1,6 @@
 """Calls of a parallel map overlap, whatever operators stand above and below it: counted, not timed."""
 
+import re
 import threading
 import time
 from itertools import chain, islice
@@ -241,6 +242,44 @@ def test_states_in_the_middle_of_calls_name_what_was_given():
     resumed.load_state_dict(iterator.state_dict())
     assert [*chain(*given, *(batch.tolist() for batch in resumed))] == list(range(40))
     iterator.close()
+
+
+def test_an_iterator_says_what_its_threads_gain():
+    iterator = iter(ps.Dataset.range(100).map(lambda x: time.sleep(0.002) or x, num_parallel_calls=ps.AUTOTUNE))
+    assert [int(x) for x in iterator] == list(range(100))
+    assert re.search(r"calls may run.* at most so far: \d+ threads make \d", iterator.explain())
+
+
+@pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
+def test_calls_that_become_slow_and_fail_give_the_same_rows_and_errors_as_a_fixed_number_and_resume(below):
+    def uneven(x):
+        if x == 26:
+            raise ValueError("bad row")
+        time.sleep(0 if x < 10 else 0.003)
+        return x * 10
+
+    def outcomes(iterator):
+        found = []
+        while True:
+            try:
+                found.append(int(next(iterator)))
+            except ValueError as error:
+                found.append(str(error))
+            except StopIteration:
+                return found
+
+    tuned, fixed = (BELOW[below](40).map(uneven, num_parallel_calls=calls) for calls in (ps.AUTOTUNE, 4))
+    with iter(tuned) as iterator:
+        given = [int(next(iterator)) for _ in range(12)]
+        state = iterator.state_dict()
+        wanted = given + outcomes(iterator)
+    with iter(fixed) as iterator:
+        assert outcomes(iterator) == wanted
+    for dataset in (tuned, fixed):
+        with iter(dataset) as resumed:
+            resumed.load_state_dict(state)
+            assert outcomes(resumed) == wanted[12:]
+    assert "bad row" in wanted
 
 
 @pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])

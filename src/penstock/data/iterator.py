@@ -172,6 +172,8 @@ class DatasetIterator(Iterator[Element]):
     def explain(self) -> str:
         """The plan as text, with how many calls of each parallel `map` run in threads: now, and at most so far.
 
+        Where `ps.AUTOTUNE` has compared threads with the thread that reads, it says what that has shown.
+
         Example:
             >>> import penstock as ps
             >>> iterator = iter(ps.Dataset.range(8).map(abs, num_parallel_calls=ps.AUTOTUNE))

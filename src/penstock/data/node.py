@@ -123,8 +123,9 @@ class Run:
         if callers is None:
             return ""
         if callers.serial:
-            return "calls are made by the thread that reads"
-        return f"{callers.count} calls may run, {callers.running} run now, {callers.most} at most so far"
+            return f"calls are made by the thread that reads{callers.because}"
+        most = f"{callers.most} at most so far"
+        return f"{callers.count} calls may run, {callers.running} run now, {most}{callers.because}"
 
     def drawn_below(self, node: "Node") -> list[int]:
         """The seeds in use here that were drawn when a node and those below it were made."""

@@ -114,6 +114,11 @@ class Callers:
         return call()
 
     @property
+    def because(self) -> str:
+        """Why so many calls may run, for `explain()`; "" where a number was given, or nothing was compared."""
+        return ""
+
+    @property
     def unnoted(self) -> int:
         """How many of the next calls this thread may make without `call_serially`."""
         return 0

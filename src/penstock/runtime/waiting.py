@@ -1,0 +1,51 @@
+"""How long a thread waits: not because other processes have the processor, but because it has nothing to do."""
+
+import resource
+import time
+from pathlib import Path
+from typing import Final
+
+_THREAD: Final[int | None] = getattr(resource, "RUSAGE_THREAD", None)
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+"""Of the thread that reads it, on Linux: nanoseconds on a processor, and ready for one while others had it; slices."""
+_WAITS_A_ROW = 0.5
+
+
+class Stopwatch:
+    """Measures calls of the thread that makes it, from then on.
+
+    Args:
+        exactly: whether to ask the system how long the thread was kept from the processor. That takes 20 µs; otherwise
+            it is taken to wait if it gives up the processor at least in every second call.
+    """
+
+    def __init__(self, *, exactly: bool) -> None:
+        self._kept = _kept_seconds() if exactly else None
+        self._given_up = _given_up()
+        self._computed = time.thread_time()
+        self._begun = time.perf_counter()
+
+    def stop(self, rows: int) -> tuple[float, float, float]:
+        """The seconds of the calls for so many rows, those that were computed, and those that were waited for."""
+        seconds = time.perf_counter() - self._begun
+        computed = time.thread_time() - self._computed
+        waited = max(0.0, seconds - computed)
+        kept = None if self._kept is None else _kept_seconds()
+        if self._kept is not None and kept is not None:
+            waited = max(0.0, waited - (kept - self._kept))
+        elif _THREAD is not None and _given_up() - self._given_up < _WAITS_A_ROW * rows:
+            waited = 0.0
+        return seconds, computed, waited
+
+
+def _given_up() -> int:
+    """How often this thread has given up the processor to wait for something; 0 where the system does not say."""
+    return 0 if _THREAD is None else resource.getrusage(_THREAD).ru_nvcsw
+
+
+def _kept_seconds() -> float | None:
+    """How long this thread was ready while others had the processor; None where the system does not say."""
+    try:
+        return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,0 +1,140 @@
+"""Who makes calls, decided by what they have cost: the durations are given, no clock runs."""
+
+import pytest
+
+from penstock.runtime.gains import Found, Gains
+
+
+def in_this_thread(gains, seconds, *, rows=1, waited=0.0, calls=1000):
+    """Tell of calls that take so long, until threads are to make them; gives how many calls that took."""
+    for number in range(calls):
+        if gains.count:
+            return number
+        gains.serial_calls(seconds, seconds - waited, waited, rows)
+    return calls
+
+
+def in_threads(gains, seconds, *, busy=None, computed=None, rows=1, tasks=10_000):
+    """Tell of tasks of threads that take so long, as long as threads make them; gives for how long any was busy.
+
+    Args:
+        busy: the seconds from the end of one task to that of the next: by default as many as if no thread disturbed
+            another.
+    """
+    begun = 0.0
+    for _ in range(tasks):
+        if not gains.count:
+            break
+        between = seconds / gains.count if busy is None else busy
+        gains.thread_calls(between, seconds, seconds if computed is None else computed, rows)
+        begun += between
+    return begun
+
+
+def test_short_calls_stay_in_the_reading_thread():
+    gains = Gains(cores=4)
+    assert in_this_thread(gains, 0.005, rows=10_000) == 1000
+    assert gains.short and gains.count == 0 and gains.gain is None
+
+
+def test_calls_that_wait_get_threads_after_the_first_as_many_as_keep_the_processors_busy():
+    for waited, count in ((0.0199, 16), (0.015, 8)):
+        gains = Gains(cores=2)
+        assert in_this_thread(gains, 0.02, waited=waited) == 1
+        assert gains.count == count
+
+
+def test_a_busy_machine_does_not_make_calls_wait():
+    gains = Gains(cores=2)
+    gains.serial_calls(0.02, 0.007, 0.0, 1)  # 13 ms of these other processes had the processor
+    assert gains.count == 0 and not gains.serial_costs.waiting
+
+
+def test_calls_that_compute_are_tried_in_a_thread_for_each_core_after_fifty_milliseconds():
+    gains = Gains(cores=4)
+    assert in_this_thread(gains, 0.001) == 50
+    assert gains.count == 4
+
+
+def test_threads_that_gain_keep_the_calls_and_the_gain_is_told():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.001)
+    in_threads(gains, 0.002, rows=2, tasks=30)
+    assert gains.count == 2
+    assert gains.gain == pytest.approx(0.002 / (0.001 + 5e-5))
+
+
+def test_threads_that_wait_for_each_other_are_left_after_a_tenth_of_a_second_and_tried_ever_later():
+    gains = Gains(cores=2)
+    waits = []
+    for _ in range(4):
+        waits.append(in_this_thread(gains, 0.001))
+        assert in_threads(gains, 0.002, busy=0.001, computed=0.001) == pytest.approx(0.1, abs=0.01)
+        assert gains.gain == pytest.approx(1 / 1.05)
+    assert waits == [50, 250, 500, 1000]
+
+
+def test_a_clear_loss_ends_a_trial_at_once():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.001)
+    assert in_threads(gains, 0.003, busy=0.0015) < 0.025
+    assert gains.count == 0 and gains.gain < 0.75
+
+
+def test_threads_are_compared_with_calls_of_the_reading_thread_now_and_then():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.001)
+    checks = []
+    for _ in range(3):
+        checks.append(in_threads(gains, 0.002, rows=2))
+        assert in_this_thread(gains, 0.001) == 25
+        assert gains.count == 2 and gains.gain > 1.5
+    # With the 50 µs that it takes to hand a task out: after half a second, a second, and two.
+    assert [seconds * 1.05 for seconds in checks] == pytest.approx([0.52, 1.0, 2.0], abs=0.01)
+
+
+def test_calls_that_became_cheap_in_threads_go_back_to_the_reading_thread():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.001)
+    in_threads(gains, 0.002, rows=2, tasks=30)
+    # They keep Python's lock now and take 2 µs each, so a task of 1,000 takes twice what it computes.
+    in_threads(gains, 0.004, busy=0.002, computed=0.002, rows=1000)
+    in_this_thread(gains, 2e-6, calls=1)
+    assert gains.count == 0 and gains.short
+
+
+def test_calls_that_became_slow_after_many_short_ones_get_threads():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.002, rows=4000, calls=100)
+    assert gains.short
+    assert in_this_thread(gains, 0.005, waited=0.0049) == 1
+    assert gains.count == 16
+
+
+def test_threads_that_mostly_wait_are_never_stopped_to_compare():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.02, waited=0.0199)
+    in_threads(gains, 0.02, computed=0.0001)
+    assert gains.count == 16
+
+
+def test_nothing_is_concluded_while_the_consumer_wants_one_element_at_a_time():
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.001)
+    in_threads(gains, 0.001, busy=0.001, tasks=5000)
+    assert gains.count == 2 and gains.gain is None
+
+
+def test_what_was_found_before_is_used_from_the_first_call_if_calls_are_alike():
+    alike = Gains(2, Found(0.001, 2))
+    assert in_this_thread(alike, 0.002) == 1
+    assert alike.count == 2
+    other = Gains(2, Found(0.001, 2))
+    assert in_this_thread(other, 0.005) > 1
+    assert Gains(2, Found(0.02, 16)).count == 16
+
+
+def test_one_processor_gets_threads_only_for_calls_that_wait():
+    gains = Gains(cores=1)
+    assert in_this_thread(gains, 0.001) == 1000
+    assert in_this_thread(gains, 0.02, waited=0.019, calls=100) < 100
