@@ -516,6 +516,8 @@ def test_list_files_refuses_at_the_call(tmp_path):
         ps.Dataset.list_files(tmp_path / "*", seed=3)
     with pytest.raises(ps.InvalidTypeError, match="takes a pattern"):
         ps.Dataset.list_files(3)
+    with pytest.raises(ps.InvalidArgumentError, match=r"it is a directory; '.*/\*' matches what is in it$"):
+        ps.Dataset.list_files(tmp_path)
 
 
 def test_files_with_a_protocol_are_read_through_fsspec():

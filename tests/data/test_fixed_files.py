@@ -63,12 +63,17 @@ def test_arrays_that_cannot_be_read_by_row(tmp_path):
     np.save(tmp_path / "other.npy", np.zeros((2, 3)))
     np.save(tmp_path / "one.npy", np.zeros((2, 4)))
     (tmp_path / "text.npy").write_text("rose")
+    np.savez(tmp_path / "several.npz", x=np.zeros(3))
     for names, message in (
         (["cut.npy"], r"is cut: its array of int64\(10,\) takes 208 bytes, and there are 207"),
         (["columns.npy"], "by columns .*ascontiguousarray"),
         (["objects.npy"], "holds Python objects"),
         (["scalar.npy"], r"of shape \(\) has no rows"),
         (["text.npy"], "cannot be read as an array of NumPy"),
+        (
+            ["several.npz"],
+            r"cannot be read as an array of NumPy .*: it is an archive of several \(.npz\): save each by",
+        ),
         (["one.npy", "other.npy"], r"other.npy' has rows of .*\(3,\).* and .*one.npy' of .*\(4,\)"),
     ):
         with pytest.raises(ps.StorageError, match=message):

@@ -3,9 +3,12 @@
 import csv
 import io
 import json
+import os
 import struct
 import tarfile
+import tempfile
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,7 +182,7 @@ KINDS = {
         lambda files: ps.TarDataset(files, ["seg.txt", "cls"]).map(lambda row: row["cls"]),
         damaged_tar,
         range(40, 41),
-        "/140': invalid literal for int() with base 10: b'one'",
+        "/140': its 'cls' cannot be read: invalid literal for int() with base 10: b'one'",
     ),
     "json lines": Kind(
         write_json_lines,
@@ -359,3 +362,53 @@ def test_a_file_that_is_not_there_and_a_directory_are_errors(kind, files, tmp_pa
         KINDS[kind].read(tmp_path)
     with pytest.raises(ps.InvalidArgumentError, match="no file matches"):
         KINDS[kind].read(tmp_path / "*.none")
+
+
+@contextmanager
+def no_superuser():
+    """A context without the superuser's right to read everything."""
+    superuser = os.geteuid() == 0
+    if superuser:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if superuser:
+            os.seteuid(0)
+
+
+def test_a_file_or_folder_that_may_not_be_read_is_named_with_the_reason(kind, files):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        path = folder / "1.data"
+        path.write_bytes((files / "1.data").read_bytes())
+        assert len(KINDS[kind].read(path)) == 100  # what reading needs is loaded then
+        path.chmod(0)
+        with no_superuser(), pytest.raises(ps.StorageError, match=f"'{path}' cannot be opened: Permission denied"):
+            KINDS[kind].read(path)
+        folder.chmod(0)
+        with no_superuser(), pytest.raises(ps.StorageError, match=f"'{path}' cannot be opened: Permission denied"):
+            KINDS[kind].read(path)
+        with (
+            no_superuser(),
+            pytest.raises(ps.InvalidArgumentError, match=f"the permission to list '{folder}' is missi"),
+        ):
+            KINDS[kind].read(folder / "*.data")
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("change", ["written over", "cut"])
+def test_a_file_that_changes_gives_no_other_rows(kind, files, tmp_path, change):
+    path = tmp_path / "1.data"
+    path.write_bytes((files / "1.data").read_bytes())
+    dataset = KINDS[kind].read(path)
+    assert int(dataset[3]) == 103
+    if change == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        KINDS[kind].write(path, range(200, 300))
+    os.utime(path, ns=(0, 0))
+    got, errors = read_past_errors(dataset, ps.StorageError)
+    assert set(got) <= set(range(100, 200)) and len(got) + len(errors) == 100  # some were decoded before
+    assert all(f"'{path}' has changed since the dataset was made" in str(error) for error in errors)

@@ -200,6 +200,20 @@ def test_a_value_that_does_not_fit_is_told_with_its_column_and_what_to_do(tmp_pa
         list(ps.CsvDataset(paths, ["n"]))
 
 
+def test_a_json_value_that_does_not_fit_is_told_with_what_to_do(tmp_path):
+    paths = [file_of(tmp_path, '{"x": 1, "s": "a"}\n', "first.json")]
+    for number, line in enumerate(('{"x": 1.5, "s": "a"}', '{"x": "one", "s": "a"}')):
+        other = file_of(tmp_path, line, f"{number}.json")
+        advice = r"the columns are read as {'x': int64, 's': string}: types={...} gives one another type, .* as text"
+        with pytest.raises(ps.ElementError, match=f"{number}.json', line 1: .*; {advice}"):
+            list(ps.JsonLinesDataset([*paths, other]))
+    document = file_of(tmp_path, '[\n {"x": 1},\n {"x": 2}\n]', "document.json")
+    with pytest.raises(
+        ps.StorageError, match=r"one JSON document is read by ps.Dataset.from_list\(json.load\(file\)\)"
+    ):
+        ps.JsonLinesDataset(document)
+
+
 def test_objects_and_arrays_of_json(tmp_path):
     rows = [{"o": {"a": number, "b": [str(number)]}, "e": None if number else 1, "t": "ü\n"} for number in range(3)]
     path = file_of(tmp_path, "\n".join(map(json.dumps, rows)) + "\n \n", "a.json")

@@ -104,3 +104,17 @@ def test_archives_that_are_damaged_or_cut(tmp_path):
     ):
         with pytest.raises(kind, match=message):
             make()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("0.cls", b"x", "invalid literal for int"),
+        ("0.npy", b"x", "reading magic string"),
+        ("0.txt", b"\xff", "'utf-8' codec"),
+    ],
+)
+def test_a_member_that_is_not_what_its_name_says_is_named(tmp_path, name, content, says):
+    path = archive_of(tmp_path / "a.tar", [(name, content)])
+    with pytest.raises(ps.ElementError, match=f"a.tar', sample 0, '0': its '{name[2:]}' cannot be read: .*{says}"):
+        list(ps.TarDataset(path))

@@ -177,3 +177,11 @@ def test_what_never_works_is_refused(tmp_path):
         ps.video.decode(VIDEO, channels=4)
     with pytest.raises(ps.StorageError, match="nowhere.mp4' cannot be opened: No such file"):
         ps.video.info(tmp_path / "nowhere.mp4")
+
+
+def test_a_picture_is_an_error_of_its_row(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4)
+    with pytest.raises(
+        ps.ElementError, match="a.mp4': frame 0 of 1 cannot be decoded: its file is damaged, or of a kind"
+    ):
+        ps.video.decode(tmp_path / "a.mp4", [0])

@@ -3,9 +3,11 @@
 import glob
 import importlib
 import os
+import stat
 import weakref
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock import formats
@@ -26,6 +28,7 @@ _ZSTD = "ZSTD"
 _MAGIC = {b"\x1f\x8b": "GZIP", b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
 
 _RAW_BYTES = 1 << 16
+_EFFECTIVE = os.access in os.supports_effective_ids
 _PIECE_BYTES = 1 << 20
 
 
@@ -94,9 +97,20 @@ def _matching(call: str, pattern: str) -> list[str]:
     else:
         names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
     if not names:
-        near = "" if has_protocol(pattern) else f" (the current directory is {os.getcwd()!r})"
-        raise InvalidArgumentError(f"{call}: no file matches {pattern!r}{near}")
+        why = "" if has_protocol(pattern) else _why_nothing(local_path(pattern))
+        raise InvalidArgumentError(f"{call}: no file matches {pattern!r}{why}")
     return names
+
+
+def _why_nothing(pattern: str) -> str:
+    """Why a pattern of local files has found none."""
+    if os.path.isdir(pattern):
+        return f": it is a directory; {os.path.join(pattern, '*')!r} matches what is in it"
+    folder = pattern if not is_pattern(pattern) else pattern[: min(map(pattern.find, filter(pattern.count, "*?[")))]
+    for part in (os.path.dirname(folder), *map(str, Path(os.path.dirname(folder)).parents)):
+        if os.path.isdir(part) and not os.access(part, os.R_OK | os.X_OK, effective_ids=_EFFECTIVE):
+            return f": the permission to list {part!r} is missing"
+    return f" (the current directory is {os.getcwd()!r})"
 
 
 def check_exists(call: str, name: str) -> None:
@@ -107,9 +121,13 @@ def check_exists(call: str, name: str) -> None:
     """
     if has_protocol(name):
         return
-    if not os.path.exists(name):
-        raise StorageError(f"{call}: there is no file {name!r} (the current directory is {os.getcwd()!r})")
-    if os.path.isdir(name):
+    try:
+        found = os.stat(name)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that cannot be one
+        raise StorageError(f"{call}: there is no file {name!r} (the current directory is {os.getcwd()!r})") from None
+    except OSError as error:
+        raise StorageError(f"{call}: {name!r} cannot be opened: {error.strerror or error}") from error
+    if stat.S_ISDIR(found.st_mode):
         raise StorageError(f"{call}: {name!r} is a directory: name its files, for example by ps.Dataset.list_files")
 
 

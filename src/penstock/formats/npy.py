@@ -33,5 +33,5 @@ def load(content: bytes) -> npt.NDArray[Any]:
         ValueError: it is no such file, or holds Python objects.
     """
     with _lock:
-        array: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+        array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
         return array

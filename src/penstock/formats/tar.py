@@ -188,12 +188,12 @@ class TarReader(RecordReader):
         for sample in self._samples[first:]:
             try:
                 rows.append(self._row(sample))
-            except (ElementError, ValueError) as error:
+            except ElementError as error:
                 if rows:
                     break
                 message = f"{self._where()}, {sample.key!r}: {error}"
                 self._pass(1)
-                raise ElementError(message) from error
+                raise ElementError(message) from error.__cause__
         columns = {}
         for name, values in zip((KEY, *self._format.extensions), zip(*rows)):
             column = np.empty(len(values), np.int64 if _decoder(self._format, name) is int else object)
@@ -207,7 +207,13 @@ class TarReader(RecordReader):
         missing = [name for name in self._format.extensions if name not in held]
         if missing:
             raise ElementError(f"there is no {missing[0]!r}; it has {sorted(held)}")
-        return [sample.key, *(_decoder(self._format, name)(held[name]) for name in self._format.extensions)]
+        row: list[Any] = [sample.key]
+        for name in self._format.extensions:
+            try:
+                row.append(_decoder(self._format, name)(held[name]))
+            except ValueError as error:
+                raise ElementError(f"its {name!r} cannot be read: {error}") from error
+        return row
 
 
 def _decoder(format: TarSamples, extension: str) -> Callable[[bytes], Any]:

@@ -185,7 +185,7 @@ def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbe
                 frame = _next_at(decoded, time, what)
         places = (place for number in range(key, -1, -1) for place in dict.fromkeys(index.keys[number]))
         for place in () if frame is not None else chain(places, [min(index.start, 0)]):
-            decoded = _from(container, stream, place)
+            decoded = _from(container, stream, place, what)
             frame = _next_at(decoded, time, what)
             if frame is not None:
                 break
@@ -201,8 +201,13 @@ def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbe
         last = time
 
 
-def _from(container: Any, stream: Any, time: int) -> Iterator[Any]:
-    container.seek(time, stream=stream, backward=True)
+def _from(container: Any, stream: Any, time: int, what: str) -> Iterator[Any]:
+    try:
+        container.seek(time, stream=stream, backward=True)
+    except av.FFmpegError as error:
+        raise ElementError(
+            f"{what} cannot be decoded: its file is damaged, or of a kind that is read from its start alone"
+        ) from error
     return iter(container.decode(stream))
 
 

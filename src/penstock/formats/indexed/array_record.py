@@ -12,6 +12,7 @@ from penstock.extras import load
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import OpenFiles
+from penstock.formats.unchanged import UnchangedFile
 from penstock.spec import TensorSpec
 
 _library: Any = load("array_record.python.array_record_module", "array-record", "ps.ArrayRecordDataset")
@@ -24,6 +25,7 @@ class _Records:
     reader: Any
     count: int
     group: int
+    local: UnchangedFile
     copy: Any
     """Of a remote file, which is deleted with this."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -64,7 +66,9 @@ class ArrayRecordFiles(FileFormat):
                     found = records.reader.read(rows.start, rows.stop)
                 else:
                     found = records.reader.read(rows.tolist())
+            records.local.check()
         except (RuntimeError, ValueError, IndexError) as error:
+            records.local.check()  # what is left of the old file may be damage
             where = f"record {rows[0]}" if len(rows) == 1 else f"records {rows[0]} to {rows[-1]}"
             # A reader that has failed gives nothing more.
             self._files.drop(name)
@@ -73,8 +77,9 @@ class ArrayRecordFiles(FileFormat):
 
     def _opened(self, name: str) -> _Records:
         copy = formats.remote.LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
+        local = UnchangedFile(name if copy is None else copy.path)
         reader = self._reader(name if copy is None else copy.path, _OPTIONS)
         if not reader.ok():
             raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
         options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
-        return _Records(reader, reader.num_records(), int(options.get("group_size") or 1), copy)
+        return _Records(reader, reader.num_records(), int(options.get("group_size") or 1), local, copy)

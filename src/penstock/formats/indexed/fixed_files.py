@@ -16,6 +16,7 @@ from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.spec import TensorSpec
 
+_ZIP: Final = b"PK"
 _NPY_HEADER: Final = 1 << 16
 """As much of a file as a header takes at most, but for arrays of hundreds of fields."""
 
@@ -115,7 +116,9 @@ def _npy(name: str) -> _FixedRows:
     try:
         shape, by_columns, dtype = npy.read_header(head)
     except ValueError as error:
-        raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy): {error}") from error
+        several = head.getvalue().startswith(_ZIP)
+        advice = ": it is an archive of several (.npz): save each by np.save" if several else f": {error}"
+        raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy){advice}") from error
     if dtype.hasobject:
         raise StorageError(f"{name!r} holds Python objects, which are not loaded: save numbers or strings of one width")
     if not shape or (by_columns and len(shape) > 1):

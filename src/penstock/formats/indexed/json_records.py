@@ -30,6 +30,15 @@ class JsonRecords(TableRecords):
     def table(self, data: bytes) -> pa.Table:
         return _table(data, pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"))
 
+    def explained(self, problem: str) -> str:
+        if "changed from" not in problem and "Failed to convert" not in problem:
+            return super().explained(problem)
+        kinds = ", ".join(f"{field.name!r}: {field.type}" for field in self.schema)
+        return (
+            f"{problem}; the columns are read as {{{kinds}}}: types={{...}} gives one another type, and lines of "
+            "unequal kinds are read as text, by .map(json.loads)"
+        )
+
     def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
         return _ends(data, whole)
 
@@ -61,8 +70,11 @@ def json_records(
             found = _table(data[: int(ends[-1])], known).schema
         except pa.ArrowException as error:
             if len(ends) == 1:
+                advice = ""
+                if data.lstrip()[:1] == b"[":
+                    advice = ": one JSON document is read by ps.Dataset.from_list(json.load(file))"
                 raise StorageError(
-                    f"{call}: {name!r}: its first line is no JSON object, or has other types: {error}"
+                    f"{call}: {name!r}: its first line is no JSON object, or has other types: {error}{advice}"
                 ) from error
             ends = ends[: len(ends) // 2]  # a damaged line is an error where it is read
     schema = chosen_schema(call, name, found, columns, types, label)

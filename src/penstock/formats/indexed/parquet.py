@@ -4,9 +4,7 @@ A row group is the least that can be decoded. Row numbers count the rows that a 
 the columns of the filter once.
 """
 
-import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -20,11 +18,12 @@ import pyarrow.parquet as pq
 
 from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.files import changed, has_protocol
+from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
 from penstock.formats.table_records import arrow_types
 from penstock.formats.tables import as_columns, masked, values_of, varies_in_shape
+from penstock.formats.unchanged import UnchangedFile
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten, map_structure
@@ -215,11 +214,9 @@ class _ParquetFile:
         self._last = -1
         try:
             self._remote = formats.remote.open_file(name) if has_protocol(name) else None
+            # Requests of remote files find out by themselves whether they have changed.
+            self._local = UnchangedFile(name) if self._remote is None else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
-            # A descriptor of our own: Arrow's is not to be had from all versions.
-            self._local = None if self._remote is not None else os.open(name, os.O_RDONLY)
-            self._forget = weakref.finalize(self, os.close, self._local) if self._local is not None else None
-            self._written = self._when_written()
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=verify)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
         except StorageError:
@@ -260,8 +257,8 @@ class _ParquetFile:
         try:
             table = self._parquet.read_row_groups(groups, columns=self._columns)
         finally:  # what is left of the old file may be damage, or rows that look right
-            if self._when_written() != self._written:
-                raise changed(self.name)
+            if self._local is not None:
+                self._local.check()
         if self._kept is None:
             return table
         starts = np.cumsum([0, *(self._parquet.metadata.row_group(group).num_rows for group in groups)])
@@ -269,15 +266,8 @@ class _ParquetFile:
 
     def close(self) -> None:
         self._source.close()
-        if self._forget is not None:
-            self._forget()
-
-    def _when_written(self) -> tuple[int, int] | None:
-        """Differs when a local file was written to; requests of remote ones find out by themselves."""
-        if self._local is None:
-            return None
-        found = os.fstat(self._local)
-        return found.st_size, found.st_mtime_ns
+        if self._local is not None:
+            self._local.close()
 
     def _next_groups(self, groups: list[int]) -> range:
         """The row groups behind some that are read in advance."""
