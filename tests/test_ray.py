@@ -136,14 +136,13 @@ def coordinated(num_ps: int, *, shared_memory: bool, **tls: Any) -> Iterator[ps.
         yield ps.ClusterCoordinator(strategy)
 
 
-def test_workers_and_servers_that_are_actors_keep_the_coordinators_promises(tmp_path: Path) -> None:
+def test_workers_and_servers_that_are_actors_share_memory_and_raise_errors_once(tmp_path: Path) -> None:
     with coordinated(2, shared_memory=True) as coordinator:
         promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)
         promises.the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path)
-        promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
 
 
-def test_actors_that_encrypt_keep_them_too_and_a_checkpoint_replaces_a_lost_server(
+def test_actors_that_encrypt_lose_no_update_and_a_checkpoint_replaces_a_lost_server(
     tmp_path: Path, tls: dict[str, Any]
 ) -> None:
     def created(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
