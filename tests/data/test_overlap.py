@@ -244,6 +244,63 @@ def test_states_in_the_middle_of_calls_name_what_was_given():
     iterator.close()
 
 
+@pytest.mark.parametrize("below", ["an index", "a stream"])
+def test_threads_take_over_in_the_middle_of_a_batch_that_takes_too_long(below):
+    here = []
+
+    def waits(x):
+        if threading.current_thread() is threading.main_thread():
+            here.append(int(x))
+        time.sleep(0.005)
+        if x == 50:
+            raise ValueError("bad row")
+        return x
+
+    rows = BELOW[below](60).map(waits, num_parallel_calls=ps.AUTOTUNE)
+    iterator = iter(rows.ignore_errors().batch(60))
+    wanted = [int(x) for x in BELOW[below](60) if x != 50]
+    assert [batch.tolist() for batch in iterator] == [wanted]
+    assert 1 <= len(here) < 30
+
+
+def alone(x):
+    """A large result, and an exception in place of one."""
+    if x[0] == 20:
+        raise ValueError("bad batch")
+    return x[0] + np.ones(1000)
+
+
+def given(iterator, rows=1 << 40):
+    """The first numbers of up to so many results, or what was raised in place of one."""
+    found = []
+    while len(found) < rows:
+        try:
+            found.append(float(next(iterator)[0]))
+        except StopIteration:
+            break
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def test_large_results_come_one_by_one_with_autotune_as_without_threads():
+    batches = ps.Dataset.range(40).batch(2)
+    serial, tuned = (batches.map(alone, num_parallel_calls=calls) for calls in (None, ps.AUTOTUNE))
+    wanted = given(iter(serial))
+    assert wanted[9:12] == [19.0, "bad batch", 23.0]
+    calls = []
+    counted = iter(batches.map(lambda x: calls.append(1) or alone(x), num_parallel_calls=ps.AUTOTUNE))
+    assert (given(counted, 5), len(calls)) == (wanted[:5], 5)
+    for cut in range(20):
+        iterator = iter(tuned)
+        assert given(iterator, cut) == wanted[:cut]
+        state = iterator.state_dict()
+        for dataset in (serial, tuned):
+            resumed = iter(dataset)
+            resumed.load_state_dict(state)
+            assert given(resumed) == wanted[cut:]
+
+
 def test_an_iterator_says_what_its_threads_gain():
     iterator = iter(ps.Dataset.range(100).map(lambda x: time.sleep(0.002) or x, num_parallel_calls=ps.AUTOTUNE))
     assert [int(x) for x in iterator] == list(range(100))

@@ -9,7 +9,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import repeat
+from functools import partial
+from itertools import chain, islice, repeat
 from typing import Any, Final
 
 from penstock.data.block import Block
@@ -22,6 +23,7 @@ from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run
 from penstock.data.streams.stream import Cursor, State
+from penstock.runtime.callers import Callers
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
@@ -113,6 +115,98 @@ class AloneResults:
                 raise stopped from None
             raise
 
+    def of_blocks(self, rows: "PulledRows", cursor: Cursor, callers: Callers | None = None) -> Iterator[Any]:
+        """The elements made of rows that come in blocks: see `Stream.elements`.
+
+        Args:
+            rows: pulls them.
+            callers: notes how long calls take, and decides whether this thread makes the next; by default it makes all.
+        """
+        given = False
+        try:
+            while (results := rows.next_results(cursor)) is not None:
+                alone = self.alone
+                for value in results if callers is None else _noted(results, rows, callers):
+                    try:
+                        element = alone(value)
+                    except Unlike:
+                        element = self.looked_at(value)
+                    cursor.met += 1
+                    given = True
+                    yield element
+                    given = False
+                    value = element = None  # the function may use their memory again
+                if rows.left:
+                    if callers is not None and not callers.serial:
+                        return
+                    first_result(iter(()))  # the function has raised StopIteration
+                results = None  # its rows need not stay while others are read
+        except failures() as error:
+            if given:  # the consumer wants no more
+                raise
+            if rows.left:
+                note(error, self._node, rows.position)
+            else:
+                rows.pass_failure_of_input()
+            cursor.met += 1
+            raise
+
+
+class PulledRows:
+    """Rows that were pulled for results that are given one by one. Those without one go back to the input.
+
+    Args:
+        input: what they are pulled from.
+        first: the position of its first row.
+        results: gives what calls the function for rows of a block that begins at a position.
+    """
+
+    def __init__(self, input: Cursor, first: int, results: Callable[[Block, range], Results]) -> None:
+        self._input = input
+        self._first = first
+        self._results = results
+        self._rows: Block | None = None
+        # What counts the results that were given, and its count after the last of the rows.
+        self._cursor: Cursor | None = None
+        self._end = 0
+        self._pace = Pace()
+
+    @property
+    def left(self) -> int:
+        """How many rows were pulled whose results were not given."""
+        return 0 if self._cursor is None else self._end - self._cursor.met
+
+    @property
+    def position(self) -> int:
+        """The position of the first of these."""
+        return self._first + self._input.met - self.left
+
+    def next_results(self, cursor: Cursor) -> Iterator[Any] | None:
+        """Results of the rows that are left, or of the next ones, each made when it is asked for; None at the end."""
+        if self.left == 0:
+            self._rows = None
+            self._rows = self._input.pull(1, self._pace.start())
+            if self._rows is None:
+                return None
+            self._pace.stop(self._rows.nbytes)
+            self._cursor, self._end = cursor, cursor.met + len(self._rows)
+        assert self._rows is not None
+        rows, end = len(self._rows), self._first + self._input.met
+        return self._results(self._rows, range(end - rows, end))(rows - self.left, rows)
+
+    def pass_failure_of_input(self) -> None:
+        """Note that the input has raised in place of a row, which counts as one."""
+        self._end += 1
+
+    def give_back(self) -> None:
+        """Give the input the rows back whose results were not given."""
+        self._input.give_back(self.left)
+        self._cursor = self._rows = None
+
+    def state(self) -> State:
+        """The state of the input before them."""
+        return self._input.state_before(self.left)
+
 
 class ResultsAlone(FunctionStream):
     """One pass of an operator that gives a function's results, each for one row of its input.
@@ -123,14 +217,9 @@ class ResultsAlone(FunctionStream):
 
     def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
-        self._node: Any = node
         self._epoch = epoch
         self._alone = AloneResults(node, run)
-        # The input's rows that were pulled for results that are given one by one, and what counts these.
-        self._rows: Block | None = None
-        self._cursor: Cursor | None = None
-        self._end = 0
-        self._pace = Pace()
+        self._rows = PulledRows(self._input, self._first, self.results)
 
     @abstractmethod
     def results(self, block: Block, positions: range) -> Results:
@@ -140,73 +229,46 @@ class ResultsAlone(FunctionStream):
     def call_of_rows(self) -> Callable[[Any], Any] | None:
         """What calls the function for a row alone, from the next one on; None if it is not known what rows are like."""
 
-    @property
-    def _left(self) -> int:
-        """How many rows were pulled whose results were not given."""
-        return 0 if self._cursor is None else self._end - self._cursor.met
-
     def elements(self, cursor: Cursor) -> Iterator[Any] | None:
         large = self._alone.large
         if large is None or self._failure is not None:
             return None
-        rows = None if self._left else self._input.remaining_elements()
+        rows = None if self._rows.left else self._input.remaining_elements()
         call = None if rows is None else self.call_of_rows()
         if rows is not None and call is not None:
             return self._alone.of_rows(repeat(call), rows, self._input, self._first, cursor)
-        return self._one_by_one(cursor) if large else None
-
-    def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
-        given = False
-        try:
-            while (results := self._next_results(cursor)) is not None:
-                alone = self._alone.alone
-                for value in results:
-                    try:
-                        element = alone(value)
-                    except Unlike:
-                        element = self._alone.looked_at(value)
-                    cursor.met += 1
-                    given = True
-                    yield element
-                    given = False
-                    value = element = None  # the function may use their memory again
-                if self._left:  # the function has raised StopIteration
-                    first_result(iter(()))
-                results = None  # its rows need not stay while others are read
-        except failures() as error:
-            if given:  # the consumer wants no more
-                raise
-            if self._left:
-                note(error, self._node, self._first + self._input.met - self._left)
-            else:
-                self._end += 1  # the input's failure counts too
-            cursor.met += 1
-            raise
-
-    def _next_results(self, cursor: Cursor) -> Iterator[Any] | None:
-        """Results of the rows that are left, or of the next ones, each made when it is asked for; None at the end."""
-        if self._left == 0:
-            self._rows = None
-            self._rows = self._input.pull(1, self._pace.start())
-            if self._rows is None:
-                return None
-            self._pace.stop(self._rows.nbytes)
-            self._cursor, self._end = cursor, cursor.met + len(self._rows)
-        assert self._rows is not None
-        rows, end = len(self._rows), self._first + self._input.met
-        return self.results(self._rows, range(end - rows, end))(rows - self._left, rows)
+        return self._alone.of_blocks(self._rows, cursor) if large else None
 
     def give_back_rows(self) -> None:
         """Give the input the rows back whose results were not given."""
-        self._input.give_back(self._left)
-        self._cursor = self._rows = None
+        self._rows.give_back()
 
     def state(self) -> State:
-        return self._input.state_before(self._left)
+        return self._rows.state()
 
     def close(self) -> None:
         self.give_back_rows()
         super().close()
+
+
+def _noted(results: Iterator[Any], rows: PulledRows, callers: Callers) -> Iterator[Any]:
+    """Results as long as this thread makes the calls: one is noted, some are not, and so on."""
+    return chain.from_iterable(_noted_pieces(results, rows, callers))
+
+
+def _noted_pieces(results: Iterator[Any], rows: PulledRows, callers: Callers) -> Iterator[Iterator[Any]]:
+    unnoted = 1
+
+    def noted(results: Iterator[Any]) -> Any:
+        return callers.call_serially(partial(next, results), 1)
+
+    while callers.serial and (left := rows.left):
+        yield map(noted, (results,))
+        unnoted = min(2 * max(1, unnoted), callers.unnoted)
+        if unnoted:
+            yield islice(results, unnoted)
+        if rows.left > max(0, left - 1 - unnoted):  # the function has raised StopIteration
+            return
 
 
 def _unlike(value: Any) -> Any:

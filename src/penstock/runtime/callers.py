@@ -5,6 +5,7 @@ This file decides how much a parallel map reads ahead: a stream starts a further
 below any operator, and nothing is read before a thread is free for it.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -109,9 +110,19 @@ class Callers:
         """Whether a thread is without work, or soon will be."""
         return self._unfinished < (self.count if self._long else 2 * self.count)
 
-    def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
-        """Return what `call` returns, which makes the calls for `rows` rows in this thread."""
+    def call_serially(
+        self, call: Callable[[], Result], rows: int, made: Callable[[Result], int] | None = None
+    ) -> Result:
+        """Return what `call` returns, which makes the calls for `rows` rows in this thread.
+
+        Args:
+            made: tells from what it returned for how many rows calls were really made.
+        """
         return call()
+
+    def patience(self, rows: int) -> float:
+        """How many seconds calls for so many rows may take in this thread before the others are left to threads."""
+        return math.inf
 
     @property
     def because(self) -> str:

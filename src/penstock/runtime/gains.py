@@ -19,6 +19,9 @@ _RECENT_SECONDS = 0.25
 _CHANGED_SECONDS = 1e-3
 """A call that takes this long, after calls that were too short for threads, begins the measurements anew."""
 
+_PATIENCE_SECONDS = 0.02
+"""For calls of which nothing is known, or that were short."""
+
 _GAIN = 1.15
 _KEEP = 1.05
 _WAITING_GAIN = 1.5
@@ -174,6 +177,10 @@ class Gains:
     def in_doubt(self) -> bool:
         """Whether the next decision depends on how long exactly calls of the reading thread wait."""
         return self.serial_costs.rows == 0 or self.serial_costs.waiting
+
+    def patience(self, rows: int) -> float:
+        """How many seconds calls for so many rows may take in the reading thread: others may gain if it is more."""
+        return max(_PATIENCE_SECONDS, _ALIKE * rows * self.serial_costs.row_seconds)
 
     def serial_calls(self, seconds: float, computed: float, waited: float, rows: int) -> None:
         """Note what calls of the reading thread have cost, and decide who makes the next."""

@@ -71,12 +71,16 @@ class TunedCallers(Callers):
         gain, tried = self._gains.gain, self._gains.tried
         return "" if gain is None else f": {tried} threads make {gain:.2g} times as many calls as the one that reads"
 
-    def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
-        """Return what `call` returns, which makes the calls for `rows` rows, and note how long they take."""
+    def call_serially(
+        self, call: Callable[[], Result], rows: int, made: Callable[[Result], int] | None = None
+    ) -> Result:
+        """As the class above says; notes how long the calls take."""
         if self._unseen:
             return self._call_unseen(call)
         watch = Stopwatch(exactly=self._gains.in_doubt)
         result = call()
+        if made is not None:
+            rows = max(1, made(result))
         seconds, computed, waited = watch.stop(rows)
         with self._lock:
             gain = self._gains.gain
@@ -84,6 +88,9 @@ class TunedCallers(Callers):
             self._unseen = _UNSEEN if self._gains.short else 0
             self._follow(gain)
         return result
+
+    def patience(self, rows: int) -> float:
+        return self._gains.patience(rows)
 
     def _call_unseen(self, call: Callable[[], Result]) -> Result:
         """As `call_serially`, where calls were too short to gain anything; until one takes long, they are not noted."""

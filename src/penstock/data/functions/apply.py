@@ -1,5 +1,6 @@
 """A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -99,14 +100,16 @@ def map_rows(
     results: Results,
     rows: int,
     promise: Promise | None = None,
+    patience: float = math.inf,
 ) -> tuple[Block | None, Failure | None]:
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
         results: gives those of rows start to stop, one by one.
         promise: what the results were promised to be; a row that is not as promised fails.
+        patience: as for `fill`.
     """
-    return as_promised(*_mapped(run, node, results, rows, promise), promise)
+    return as_promised(*_mapped(run, node, results, rows, promise, patience), promise)
 
 
 def as_promised(
@@ -121,7 +124,7 @@ def as_promised(
 
 
 def _mapped(
-    run: Run, node: Node, results: Results, rows: int, promise: Promise | None
+    run: Run, node: Node, results: Results, rows: int, promise: Promise | None, patience: float
 ) -> tuple[Block | None, Failure | None]:
     if run.threads.stopped:
         return None, Failure(0, Closed())
@@ -135,4 +138,4 @@ def _mapped(
         return None, Failure(0, error)
     output = OutputBlock(run.threads, found, rows, promise)
     output.put(0, value)
-    return output.finished(fill(output, results, 1, rows) if rows > 1 else None, rows)
+    return output.finished(fill(output, results, 1, rows, patience) if rows > 1 else None, rows)

@@ -1,7 +1,7 @@
 """The calls of a user's function for the rows of a block, made by several threads while others read on."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -39,6 +39,48 @@ class Made(Pending):
 
     def outcome(self) -> Outcome:
         return self._outcome
+
+
+class Continued(Pending):
+    """Results of which the first are there already.
+
+    Args:
+        first: those of the first rows, in blocks.
+        rest: the calls for the others.
+    """
+
+    def __init__(self, first: Sequence[Block], rest: Pending) -> None:
+        super().__init__(rest.callers)
+        self._first = first
+        self._rest = rest
+        self.tasks, self.rows = rest.tasks, rest.rows
+
+    @property
+    def done(self) -> bool:  # type: ignore[override]  # it follows from the rest
+        return self._rest.done
+
+    @property
+    def unwanted(self) -> bool:
+        return self._rest.unwanted
+
+    @unwanted.setter
+    def unwanted(self, unwanted: bool) -> None:
+        self._rest.unwanted = unwanted
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self._first) + self._rest.nbytes
+
+    def outcome(self) -> Outcome:
+        return joined(self._first, *self._rest.outcome())
+
+
+def joined(first: Sequence[Block], block: Block | None, failure: Failure | None) -> Outcome:
+    """The outcome of the rows of some blocks and those after them."""
+    blocks = [*first] if block is None else [*first, block]
+    if failure is not None:
+        failure = replace(failure, row=failure.row + sum(map(len, first)))
+    return (Block.concatenate(blocks) if blocks else None), failure
 
 
 @dataclass

@@ -5,6 +5,7 @@ looked at before the next call, because that call may change what is no such val
 are copied at once. A result that is not like the one before it is looked at as the first was.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
+from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
 from penstock.structure import LEAF, quick_leaves
@@ -26,10 +27,15 @@ _PIECE_ROWS: Final = 1024
 _UNCHANGING: Final = frozenset({int, float, complex, bool, str, bytes})
 
 
-def fill(output: OutputBlock, results: Results, start: int, stop: int) -> Failure | None:
-    """Write rows start to stop; gives the failure at which it ended, if it did."""
+def fill(output: OutputBlock, results: Results, start: int, stop: int, patience: float = math.inf) -> Failure | None:
+    """Write rows start to stop; gives the failure at which it ended, if it did.
+
+    Args:
+        patience: after so many seconds it ends, which counts as a failure: `Overdue`.
+    """
     part = _part_of(output, start)
     piece = 1
+    until_overdue = time.perf_counter() + patience
     try:
         values = results(start, stop, output)
         while part.row < stop:
@@ -43,7 +49,10 @@ def fill(output: OutputBlock, results: Results, start: int, stop: int) -> Failur
             failure = part.settled()
             if failure is not None:
                 return failure
-            piece = _next_piece(piece, time.perf_counter() - begun)
+            ended = time.perf_counter()
+            if ended > until_overdue and part.row < stop:
+                return Failure(part.row, Overdue())
+            piece = _next_piece(piece, ended - begun)
     except failures() as error:
         return part.settled() or Failure(part.row, error)
     return None

@@ -1,5 +1,6 @@
 """Operators that call the user's function once per element: map and filter."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
@@ -18,18 +19,18 @@ from penstock.data.functions.apply import (
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_processes import CalledProcesses
-from penstock.data.functions.in_threads import Calls, Made
-from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
+from penstock.data.functions.in_threads import Calls, Continued, Made, joined
+from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
 from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
-from penstock.data.results_alone import AloneResults, ResultsAlone
+from penstock.data.results_alone import AloneResults, PulledRows, ResultsAlone
 from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallSettings, CallsInAnyOrder, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
-from penstock.data.streams.stream import Cursor, Stream
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import AUTOTUNE
 from penstock.rng import mix
@@ -78,8 +79,7 @@ class Map(PromisedResults, OneInput):
     def mode(self) -> str:
         if not self.overlaps:
             return super().mode
-        tuned = self.num_parallel_calls == AUTOTUNE and not self.processes
-        calls = "as many calls as gain" if tuned else str(threads_of(self.num_parallel_calls))
+        calls = "as many calls as gain" if self._tuned else str(threads_of(self.num_parallel_calls))
         where = " in processes" if self.processes else ""
         return f"{super().mode}, {calls} at once{where}{' in any order' if self.unordered else ''}"
 
@@ -116,13 +116,24 @@ class Map(PromisedResults, OneInput):
         """Whether several calls may run at the same time."""
         return self.num_parallel_calls is not None and (self.processes or self.num_parallel_calls != 1)
 
-    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
-        """The function's results for a block of input, up to the first row at which it raises."""
+    @property
+    def _tuned(self) -> bool:
+        """Whether the number of threads is found while they work."""
+        return self.num_parallel_calls == AUTOTUNE and not self.processes
+
+    def apply(
+        self, run: Run, epoch: int, block: Block, positions: Any, patience: float = math.inf
+    ) -> tuple[Block | None, Failure | None]:
+        """The function's results for a block of input, up to the first row at which it raises.
+
+        Args:
+            patience: after so many seconds the row that comes next counts as failing: `Overdue`.
+        """
         output, failure = self._at_once(run, epoch, block, positions)
         if output is None and failure is None:
             results = self.results(run, epoch, block, positions)
-            output, failure = map_rows(run, self, results, len(block), self.promise)
-        if failure is not None:
+            output, failure = map_rows(run, self, results, len(block), self.promise, patience)
+        if failure is not None and not isinstance(failure.error, Overdue):
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
 
@@ -172,9 +183,21 @@ class Map(PromisedResults, OneInput):
     def _calls(self, run: Run, epoch: int, block: Block, positions: Any) -> Pending:
         """The results for a block of input, made by other threads where these gain."""
         callers = self._callers(run)
-        if callers.serial:
-            outcome = callers.call_serially(partial(self.apply, run, epoch, block, positions), len(block))
-            return Made(callers, outcome)
+        made: list[Block] = []
+        while callers.serial:
+            patience = callers.patience(len(block))
+            call = partial(self.apply, run, epoch, block, positions, patience)
+            output, failure = callers.call_serially(call, len(block), _rows_made)
+            if failure is None or not isinstance(failure.error, Overdue):
+                return Made(callers, joined(made, output, failure) if made else (output, failure))
+            if output is not None:
+                made.append(output)
+            block, positions = block.slice(failure.row, len(block)), positions[failure.row :]
+        calls = self._calls_in_threads(run, epoch, block, positions)
+        return Continued(made, calls) if made else calls
+
+    def _calls_in_threads(self, run: Run, epoch: int, block: Block, positions: Any) -> Calls:
+        callers = self._callers(run)
         at_once = partial(self._at_once, run, epoch, block, positions) if takes_blocks(self.function) else None
         results = self.results(run, epoch, block, positions)
         return Calls(run, self, callers, results, positions, self.promise, at_once)
@@ -201,7 +224,8 @@ class Map(PromisedResults, OneInput):
         return output
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        return self.open(run, epoch) if self.overlaps or self.unordered else MapStream(self, run, epoch)
+        by_blocks = (self.overlaps and not self._tuned) or self.unordered
+        return self.open(run, epoch) if by_blocks else self.stream(run, epoch)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         if not self.overlaps and not self.unordered:
@@ -217,6 +241,13 @@ class Map(PromisedResults, OneInput):
             return MapCallsInOrder(self, run, epoch, self.input.cursor(own, epoch), work, skips)
         input = self.input.counting_cursor(own, epoch)
         return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
+
+
+def _rows_made(outcome: tuple[Block | None, Failure | None]) -> int:
+    """For how many rows the function was called."""
+    output, failure = outcome
+    made = 0 if output is None else len(output)
+    return made if failure is None or isinstance(failure.error, Overdue) else made + 1
 
 
 class MapStream(ResultsAlone):
@@ -255,7 +286,10 @@ class MapStream(ResultsAlone):
 
 
 class MapCallsInOrder(CallsInOrder):
-    """map with calls in other threads where these gain. The reading thread makes them one by one if rows come so."""
+    """map with calls in other threads where these gain.
+
+    As long as the reading thread makes the calls, large results come one by one, and those of rows that come so.
+    """
 
     def __init__(self, node: Map, run: Run, epoch: int, input: Cursor, work: CallSettings, skips: SkipsAhead) -> None:
         super().__init__(input, work, skips)
@@ -263,14 +297,17 @@ class MapCallsInOrder(CallsInOrder):
         self._run = run
         self._epoch = epoch
         self._alone = AloneResults(node, run)
+        self._rows = PulledRows(input, work.first, partial(node.results, run, epoch))
 
     def elements(self, cursor: Cursor) -> Iterator[Any] | None:
-        structure = self._structure
-        if structure is None or not self._calls_here or self._failure is not None or self._alone.large is None:
+        structure, large = self._structure, self._alone.large
+        if structure is None or not self._calls_here or self._failure is not None or large is None:
             return None
-        rows = self._input.remaining_elements()
+        rows = None if self._rows.left else self._input.remaining_elements()
         if rows is None:
-            return None
+            # What is left out below a stream is counted with pieces.
+            by_blocks = large and self._map.input.indexable
+            return self._alone.of_blocks(self._rows, cursor, self._work.callers) if by_blocks else None
         position = self._work.first + self._input.met
         call = self._map.call_of_rows(self._run, self._epoch, structure, position)
         calls = chain.from_iterable(self._calls(call))
@@ -284,6 +321,17 @@ class MapCallsInOrder(CallsInOrder):
             yield noted
             unnoted = min(2 * max(1, unnoted), callers.unnoted)
             yield repeat(call, unnoted)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        self._rows.give_back()
+        return super().pull(need, allow)
+
+    def state(self) -> State:
+        return self._rows.state() if self._rows.left else super().state()
+
+    def close(self) -> None:
+        self._rows.give_back()
+        super().close()
 
 
 @node_class

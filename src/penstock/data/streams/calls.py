@@ -243,8 +243,14 @@ class CallsInOrder(_CallsStream):
             self._add(self._piece_of_last(rows, count, skips))
             return super()._make(need, allow)
         self._structure = rows.structure
+        pending = self._work.start(rows, self._work.first + self._input.met - count)
+        if not pending.done:  # threads make the rest of the calls
+            piece = self._piece_of_last(rows, count, [])
+            piece.pending = pending
+            self._pieces.append(piece)
+            return super()._make(need, allow)
         output: Block | None
-        output, failure = self._work.start(rows, self._work.first + self._input.met - count).outcome()
+        output, failure = pending.outcome()
         if failure is not None:
             self._failure, self._failed = failure.error, self._rest(self._piece_of_last(rows, count, []), failure.row)
         return output
