@@ -19,7 +19,7 @@ from penstock.distribute.feed.dataset import (
     inputs_of,
     load_state_of_loader,
     load_states_of_workers,
-    may_be_empty,
+    rows_of,
     state_of_loader,
 )
 from penstock.distribute.feed.inputs import DividedInput
@@ -119,7 +119,7 @@ def loader(
             control.close()
         raise
     loader = Loader(steps, ranks, placing, control)
-    if may_be_empty(steps):
+    if rows_of(steps).may_be_none():
         loader.close()
         raise InvalidArgumentError(
             f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "

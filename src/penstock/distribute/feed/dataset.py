@@ -1,14 +1,12 @@
 """Distributed input as the user sees it: a dataset of steps, and one pass over it."""
 
 import itertools
-import logging
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -16,19 +14,19 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from penstock.data.dataset import Dataset
-from penstock.data.listings import digest_of_names
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import WorkerInput
+from penstock.distribute.feed.agreed_input import agree_on_input
 from penstock.distribute.feed.agreement import Agreement, ComputedAgreement, ExchangedAgreement, LocalAgreement
 from penstock.distribute.feed.explain import explain
 from penstock.distribute.feed.feed import PlaceLeaves, StepFeed
-from penstock.distribute.feed.inputs import DividedInput, Inputs, Lengths, longest
+from penstock.distribute.feed.inputs import DividedInput, Inputs
 from penstock.distribute.feed.joined_workers import JoinedWorkers
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.prefetch import Outcome, Prefetcher, Step, StepFailure
+from penstock.distribute.feed.step_rows import StepRows
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.values import PerReplica
 from penstock.errors import (
@@ -36,34 +34,13 @@ from penstock.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     OutOfRangeError,
-    StorageError,
     WorkerError,
 )
 from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
-from penstock.sharding import slice_bounds
 from penstock.spec import LeafSpec, TensorSpec, with_rows
 from penstock.structure import flatten
-
-_logger = logging.getLogger(__name__)
-
-SETUP_SECONDS = 300.0
-"""How long a call that all workers must make waits for the others."""
-
-
-@dataclass(frozen=True)
-class _AllWorkers:
-    """What the workers agreed on when the dataset was distributed.
-
-    Attributes:
-        cardinality: the number of steps, for the worker that has most.
-        lengths: of each worker's own data, where every worker knows its own.
-    """
-
-    cardinality: int
-    lengths: list[Lengths] | None
 
 
 class DistributedDataset:
@@ -88,7 +65,6 @@ class DistributedDataset:
         *,
         bare: bool | None = None,
     ) -> None:
-        self._inputs = inputs
         # Whether leaves are handed out as they are and not as `PerReplica`: by default where one replica is in sync.
         self._bare = inputs.workers.replicas_in_sync == 1 if bare is None else bare
         self._place = place
@@ -97,85 +73,15 @@ class DistributedDataset:
         self._call = call
         self._iterations = itertools.count()
         self._partial = PartialBatch(options.partial_batch)
-        self._check_drop()
-        self._all = self._agree_on_lengths()
-
-    def _check_drop(self) -> None:
-        size, cut = self._inputs.batch_size, self._inputs.slices_per_batch
+        size, cut = inputs.batch_size, inputs.slices_per_batch
         if self._partial is PartialBatch.DROP and size % cut:
             raise InvalidArgumentError(
                 f'InputOptions(partial_batch="drop") would leave out every step: {cut} replicas do not divide batches '
                 f'of {size} rows evenly; choose another batch size, or "pad"'
             )
-
-    def _agree_on_lengths(self) -> _AllWorkers:
-        """Agree with the other workers on what all read."""
-        inputs, control = self._inputs, self._control
-        lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
-        if inputs.shard is not None and inputs.workers.count > 1:
-            _logger.info("%s shards by %s: %s", self._call, inputs.shard.policy.name, inputs.shard.reason)
-        if control is None:
-            inputs.fix_seeds_alone()
-            return self._known(cardinality, inputs.lengths_of_all())
-        known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
-        listed = [digest_of_names(names) for names in inputs.listed]
-        own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed)
-        answers = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
-        others = [one.listed for one in answers]
-        if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
-            self._read_the_same_files(control)
-            return self._agree_on_lengths()
-        for worker, other_input in enumerate(answers):
-            if other_input.labels != answers[0].labels:
-                pairs = itertools.zip_longest(answers[0].labels, other_input.labels, fillvalue="nothing")
-                first, other = next(pair for pair in pairs if pair[0] != pair[1])
-                raise WorkerError(
-                    f"{self._call}: the {control.member}s distribute different datasets: {first} on {control.member} 0 "
-                    f"is {other} on {control.member} {worker}"
-                )
-        inputs.fix_seeds(answers[0].seed, answers[0].drawn)
-        counted = [Lengths(*one.lengths) for one in answers if one.lengths and one.leaves and one.leaves == layout]
-        return self._known(
-            longest([one.cardinality for one in answers]), counted if len(counted) == len(answers) else None
-        )
-
-    def _read_the_same_files(self, control: Control) -> None:
-        """Read the files that worker 0 has listed.
-
-        If files are added or deleted meanwhile, the workers may have listed different ones.
-
-        Raises:
-            StorageError: a worker cannot read one of them; the same on every worker.
-        """
-        own = self._inputs.listed
-        (names, *_) = control.gather(
-            f"{self._call}: files", own if control.worker == 0 else [], list[list[str]], timeout=SETUP_SECONDS
-        )
-        error = ""
-        if own != names:
-            other = sorted(
-                {name for several in own for name in several} ^ {name for several in names for name in several}
-            )
-            _logger.warning(
-                "%s: this worker has listed other files than worker 0, and reads those: %d names differ, such as %s",
-                self._call,
-                len(other),
-                other[:3] or "in their order",
-            )
-            try:
-                self._inputs = self._inputs.over_files(names)
-            except StorageError as failure:
-                member = control.member
-                error = f"{member} {control.worker} cannot read the files that {member} 0 has listed: {failure}"
-        failed = control.gather(f"{self._call}: files read", error, str, timeout=SETUP_SECONDS)
-        if any(failed):
-            raise StorageError(f"{self._call}: {next(filter(None, failed))}")
-
-    def _known(self, cardinality: int, lengths: list[Lengths] | None) -> _AllWorkers:
-        inputs = self._inputs
-        if not inputs.has_own_data or inputs.workers.count == 1 or cardinality == INFINITE_CARDINALITY:
-            return _AllWorkers(cardinality, lengths)
-        return _AllWorkers(inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY, lengths)
+        self._agreed = agree_on_input(call, inputs, control)
+        self._inputs = self._agreed.inputs
+        self._rows = StepRows(self._agreed, self._partial)
 
     @cached_property
     def element_spec(self) -> Any:
@@ -188,7 +94,7 @@ class DistributedDataset:
         if self._partial is PartialBatch.RAGGED and workers.replicas_in_sync == 1:
             return spec
         leaves, structure = flatten(spec)
-        rows = self._static_rows(leaves[0].shape[0] if leaves[0].shape else None)
+        rows = self._rows.of_every_step()
         assumed = not self._inputs.exact and 0 in leaves[0].assumed_axes
 
         def per_replica(leaf: LeafSpec) -> Any:
@@ -201,74 +107,11 @@ class DistributedDataset:
     @cached_property
     def _rows_vary(self) -> bool:
         """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
-        leaves, _ = flatten(self.element_spec)
-        specs = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
-        return any(spec.shape[:1] == (None,) for spec in specs)
-
-    def _ragged_row_counts(self, full: int) -> set[int]:
-        """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.
-
-        Where they cannot be known, the answer is that of a full step and one fewer.
-        """
-        if self._partial is not PartialBatch.RAGGED:
-            return set()
-        inputs, lengths = self._inputs, self._all.lengths
-        if lengths is None:
-            return {full, full - 1} if self._rows_vary else set()
-        one = lengths[0]
-        if not inputs.has_own_data:
-            batches = [slice_bounds(one.rows_of_batch(batch), inputs.slices_per_batch) for batch in (0, one.count - 1)]
-            steps = [{stop - start for start, stop in bounds} for bounds in batches]
-        else:
-            ends = [inputs.sizes_at(lengths, step) for step in (0, max(self._all.cardinality - 1, 0))]
-            steps = [{size for sizes in end for size in sizes} for end in ends]
-        return next((sizes for sizes in steps if len(sizes) > 1), set())
-
-    def _static_rows(self, batch_rows: int | None) -> int | None:
-        """The rows of every replica in every step; None where they differ or cannot be known."""
-        inputs, cut = self._inputs, self._inputs.slices_per_batch
-        if self._partial is not PartialBatch.RAGGED and inputs.exact:
-            return inputs.full_rows
-        if self._partial is PartialBatch.PAD and batch_rows is not None and not inputs.has_own_data:
-            return max(inputs.full_rows, -(-batch_rows // cut))
-        if self._partial is not PartialBatch.RAGGED:
-            return None
-        if not inputs.has_own_data:
-            return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
-        lengths = self._all.lengths
-        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
-            return None
-        rows = lengths[0].rows // cut
-        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
-        return rows if all(size == rows for sizes in ends for size in sizes) else None
-
-    def _may_be_empty(self) -> bool:
-        """Whether some replica may be left without rows in a step that others have, as far as is known."""
-        inputs, lengths = self._inputs, self._all.lengths
-        if self._partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
-            return False
-        if lengths is None:
-            leaves, _ = flatten(inputs.dataset.element_spec)
-            rows = leaves[0].shape[0] if leaves[0].shape and 0 not in leaves[0].assumed_axes else None
-            ends = inputs.has_own_data and self._all.cardinality != INFINITE_CARDINALITY
-            return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
-        if not inputs.has_own_data:
-            return any(_has_empty(rows, inputs.slices_per_batch) for rows in {lengths[0].rows, lengths[0].last})
-        # Between these batches all are alike.
-        batches = {batch for one in lengths for batch in (0, one.count - 1, one.count) if batch >= 0}
-        turns = range(inputs.steps_of(1))
-        steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
-        return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
+        return self._rows.of_every_step() is None
 
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
-        steps = self._all.cardinality
-        if self._partial is not PartialBatch.DROP or steps == INFINITE_CARDINALITY:
-            return steps
-        lengths = self._all.lengths
-        if lengths is None:
-            return UNKNOWN_CARDINALITY
-        return min(self._inputs.full_steps_of(one.count - (one.last < one.rows)) for one in lengths)
+        return self._rows.cardinality()
 
     def __len__(self) -> int:
         steps = self.cardinality()
@@ -311,11 +154,11 @@ class DistributedDataset:
             self._bare,
             topic,
             self._control,
-            self._ragged_row_counts,
+            self._rows.of_a_ragged_step,
         )
 
     def _agreement(self, topic: str) -> Agreement:
-        inputs, lengths = self._inputs, self._all.lengths
+        inputs, lengths = self._inputs, self._agreed.lengths
         layout = inputs.layout()
         if inputs.workers.count == 1 or (not inputs.has_own_data and inputs.cardinality() != UNKNOWN_CARDINALITY):
             return LocalAgreement()
@@ -332,20 +175,9 @@ def inputs_of(steps: DistributedDataset) -> Inputs:
     return steps._inputs
 
 
-def may_be_empty(steps: DistributedDataset) -> bool:
-    """Whether a replica may get no row in some step."""
-    return steps._may_be_empty()
-
-
-def ragged_row_counts(steps: DistributedDataset, full: int) -> set[int]:
-    """The numbers of rows that replicas may have in one ragged step, given those of a full one."""
-    return steps._ragged_row_counts(full)
-
-
-def _has_empty(rows: int, slices: int) -> bool:
-    """Whether a batch of so many rows leaves some of so many slices without any."""
-    start, stop = slice_bounds(rows, slices)[-1]
-    return start == stop
+def rows_of(steps: DistributedDataset) -> StepRows:
+    """How many rows the replicas get in its steps."""
+    return steps._rows
 
 
 class DistributedIterator(Iterator[Any]):
