@@ -18,7 +18,7 @@ _SEALED: Final = 1 << 20
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
 
 
-class Connection(ABC):
+class SocketConnection(ABC):
     """A socket, which the connection then owns.
 
     Attributes:
@@ -91,7 +91,7 @@ class Connection(ABC):
             close(self.files.popleft())
 
 
-class PlainConnection(Connection):
+class PlainConnection(SocketConnection):
     """Bytes as they are."""
 
     def receive(self, most: int, *, wait: bool) -> bytes:
@@ -117,7 +117,7 @@ class PlainConnection(Connection):
             return 0
 
 
-class TlsConnection(Connection):
+class TlsConnection(SocketConnection):
     """Encrypted bytes.
 
     Python's own sockets with TLS have no `MSG_DONTWAIT`, and leak where the other end is gone before the handshake.

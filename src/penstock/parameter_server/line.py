@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.parameter_server.connection import MOST_FILES, Connection, PlainConnection
+from penstock.parameter_server.connection import MOST_FILES, PlainConnection, SocketConnection
 from penstock.parameter_server.messages import ArrayPart, Frame, Message
 from penstock.runtime.memory import LARGE, Memory
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
@@ -47,8 +47,8 @@ class ProcessLine:
             the other end is on another machine.
     """
 
-    def __init__(self, connection: socket.socket | Connection, arena: Arena | None) -> None:
-        self._connection = connection if isinstance(connection, Connection) else PlainConnection(connection)
+    def __init__(self, connection: socket.socket | SocketConnection, arena: Arena | None) -> None:
+        self._connection = connection if isinstance(connection, SocketConnection) else PlainConnection(connection)
         self._arena = arena
         self._tokens = itertools.count()
         self._held: dict[int, Array] = {}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.parameter_server.connection import Connection, PlainConnection, TlsConnection
+from penstock.parameter_server.connection import PlainConnection, SocketConnection, TlsConnection
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.proof import Exchange, admitted, introduced
 from penstock.parameter_server.tls import LineTls
@@ -57,7 +57,7 @@ class Address:
 class _Stranger:
     """Who has called, and has not proved yet who it is."""
 
-    connection: Connection
+    connection: SocketConnection
     exchange: Exchange
     until: float
 
@@ -85,7 +85,7 @@ class LineListener:
     ) -> None:
         self._secret = secret
         self._context = None if tls is None else tls.listening()
-        self._arrived: deque[tuple[int, Connection]] = deque()
+        self._arrived: deque[tuple[int, SocketConnection]] = deque()
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, in the order in which they have called
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._end_reader, self._end_writer = socket.socketpair()
@@ -141,7 +141,7 @@ class LineListener:
             return
         if len(self._strangers) >= _MOST_STRANGERS:
             self._make_room()
-        connection: Connection = PlainConnection(connected)
+        connection: SocketConnection = PlainConnection(connected)
         if self._context is not None and not connection.on_one_machine:
             connection = TlsConnection(connected, self._context, None)
         stranger = _Stranger(connection, admitted(connection, self._secret), time.monotonic() + _SECONDS)
@@ -198,7 +198,7 @@ def dial(address: Address, machine: str, caller: int, arena: Arena, tls: LineTls
         OSError: it cannot be reached, is not trusted, or does not know the secret.
     """
     until = time.monotonic() + _SECONDS
-    connection: Connection
+    connection: SocketConnection
     if address.local and address.machine == machine:
         connected = socket.socket(socket.AF_UNIX)
         connection = PlainConnection(connected)
@@ -217,7 +217,7 @@ def dial(address: Address, machine: str, caller: int, arena: Arena, tls: LineTls
     return _line(connection, arena)
 
 
-def _complete(exchange: Exchange, connection: Connection, until: float) -> None:
+def _complete(exchange: Exchange, connection: SocketConnection, until: float) -> None:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     with suppress(StopIteration):
@@ -227,7 +227,7 @@ def _complete(exchange: Exchange, connection: Connection, until: float) -> None:
                 raise TimeoutError(f"it has not said within {_SECONDS:.0f} s who it is")
 
 
-def _line(connection: Connection, arena: Arena) -> ProcessLine:
+def _line(connection: SocketConnection, arena: Arena) -> ProcessLine:
     if connection.on_one_machine:
         return ProcessLine(connection, arena)
     connection.notice_loss()

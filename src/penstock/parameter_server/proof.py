@@ -6,7 +6,7 @@ import struct
 from collections.abc import Generator
 from typing import Final
 
-from penstock.parameter_server.connection import Connection
+from penstock.parameter_server.connection import SocketConnection
 
 _NONCE: Final = 32
 _CALLER = struct.Struct("<q")
@@ -15,7 +15,7 @@ Exchange = Generator[None, None, int]
 """Goes on without waiting; yields where it needs to hear more, and returns who has called."""
 
 
-def admitted(connection: Connection, secret: bytes) -> Exchange:
+def admitted(connection: SocketConnection, secret: bytes) -> Exchange:
     """The side that listens.
 
     Raises:
@@ -33,7 +33,7 @@ def admitted(connection: Connection, secret: bytes) -> Exchange:
     return int(_CALLER.unpack(caller)[0])
 
 
-def introduced(connection: Connection, secret: bytes, caller: int) -> Exchange:
+def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exchange:
     """The side that dials.
 
     Raises:
@@ -50,13 +50,13 @@ def introduced(connection: Connection, secret: bytes, caller: int) -> Exchange:
     return caller
 
 
-def _say(connection: Connection, content: bytes) -> None:
+def _say(connection: SocketConnection, content: bytes) -> None:
     # So few bytes have room in the buffer of a new socket; of one that has none, nobody has read.
     if connection.send(memoryview(content), wait=False) != len(content) or connection.unsent:
         raise ConnectionError("who is there does not listen")
 
 
-def _heard(connection: Connection, size: int) -> Generator[None, None, bytes]:
+def _heard(connection: SocketConnection, size: int) -> Generator[None, None, bytes]:
     content = b""
     while True:
         content += connection.receive(size - len(content), wait=False)
