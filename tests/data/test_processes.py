@@ -1,6 +1,7 @@
 """`map(processes=True)`: the calls of the plain map, made in other processes that are really there."""
 
 import os
+import pickle
 import signal
 import threading
 from functools import partial
@@ -12,6 +13,8 @@ import pytest
 from until import until
 
 import penstock as ps
+from penstock.data.functions.row_columns import as_columns
+from penstock.structure import flatten
 from penstock.testing import check_conformance
 
 
@@ -75,6 +78,33 @@ def test_elements_are_those_of_the_plain_map():
         assert type(ours) is Pair
         assert ours.image.tolist() == plain.image.tolist()
         assert ours.name == plain.name
+
+
+@pytest.mark.parametrize(
+    ("results", "columns"),
+    [
+        ([np.float32([1, 2]), np.float32([3, 4])], [np.ndarray]),
+        ([(np.float32(1), 2), (np.float32(3), 4)], [np.ndarray, list]),
+        ([{"a": np.zeros(2), "b": "x"}, {"b": "y", "a": np.ones(2)}], [np.ndarray, list]),
+        ([Pair(np.zeros(2), "x"), Pair(np.ones(3), "y")], [list, list]),
+        ([np.zeros(2, np.int32), np.zeros(2, np.int64)], [list]),
+        ([np.array(1), np.array(2)], [list]),
+        ([1, (2, 3)], [list]),
+        ([(1, 2), (1, 2, 3)], None),
+        ([(1, (2, 3)), (1, (2, 3))], None),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_results_that_are_alike_cross_as_columns_and_arrive_as_they_were(results, columns):
+    sent = as_columns(results)
+    assert (columns is None) == (sent is None)
+    if sent is not None:
+        assert list(map(type, sent.columns)) == columns
+        assert pickle.dumps(list(map(flatten, sent.rows()))) == pickle.dumps(list(map(flatten, results)))
+        assert [list(map(type, flatten(row)[0])) for row in sent.rows()] == [
+            list(map(type, flatten(row)[0])) for row in results
+        ]
 
 
 @pytest.mark.parametrize("source", [ps.Dataset.range(9), ps.Dataset.range(9).filter(lambda x: x != 4)])

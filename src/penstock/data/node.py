@@ -41,7 +41,7 @@ from penstock.data.streams.stream import CountingCursor, Cursor, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
-from penstock.runtime.callers import Bell, Callers
+from penstock.runtime.callers import TASK_SECONDS, Bell, Callers
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
@@ -102,13 +102,13 @@ class Run:
         run.bell = self.bell
         return run
 
-    def callers(self, node: "Node", count: int, function: Any) -> Callers:
+    def callers(self, node: "Node", count: int, function: Any, task_seconds: float = TASK_SECONDS) -> Callers:
         """The threads that call a node's function, up to `count` at a time: the same for all that read it."""
         found = self._callers.get(id(node))
         if found is None:
             tuned = count == AUTOTUNE
             threads, bell = self.threads, self.bell
-            made = TunedCallers(threads, bell, function) if tuned else Callers(threads, bell, count)
+            made = TunedCallers(threads, bell, function) if tuned else Callers(threads, bell, count, task_seconds)
             found = self._callers.setdefault(id(node), made)
         return found
 

@@ -18,8 +18,8 @@ from penstock.runtime.threads import Threads
 
 TASK_SECONDS = 0.002
 """The time of a task: long enough that handing it out costs next to nothing, short enough to delay no other."""
-_LONG_SECONDS = 0.005
-"""A thread that waits for a task of at least this many seconds adds the next one in time."""
+_LONG = 2.5
+"""A thread that waits for a task which takes this many times as long as it should adds the next one in time."""
 _MOST_ROWS = 1 << 14
 _MOST_BYTES = 1 << 21
 """The results of a task hold no more than this, unless a row does."""
@@ -77,6 +77,12 @@ class Work:
 class Callers:
     """Up to `count` threads at a time that take rows of the oldest work.
 
+    Args:
+        threads: where they are started.
+        bell: rung when a call has ended.
+        count: how many there are.
+        task_seconds: how long a task should take.
+
     Attributes:
         serial: whether the reading thread should make the calls itself, by `call_serially`.
         running: how many tasks are being done at this moment.
@@ -85,8 +91,9 @@ class Callers:
 
     serial = False
 
-    def __init__(self, threads: Threads, bell: Bell, count: int) -> None:
+    def __init__(self, threads: Threads, bell: Bell, count: int, task_seconds: float = TASK_SECONDS) -> None:
         self.count = count
+        self._task_seconds = task_seconds
         self._threads = threads
         self.bell = bell
         self._lock = Lock()
@@ -102,7 +109,7 @@ class Callers:
 
     @property
     def chunk(self) -> int:
-        """How many rows a task should have: as many as take about two milliseconds, or fewer large ones."""
+        """How many rows a task should have: as many as take about as long as one should, or fewer large ones."""
         return min(self._chunk, self._most_rows)
 
     @property
@@ -196,8 +203,8 @@ class Callers:
     def _note(self, seconds: float, rows: int) -> None:
         """Note that a task has ended, under the lock."""
         self.running -= 1
-        self._long = seconds > _LONG_SECONDS
-        if seconds > 2 * TASK_SECONDS:
+        self._long = seconds > _LONG * self._task_seconds
+        if seconds > 2 * self._task_seconds:
             self._chunk = max(1, self._chunk // 2)
-        elif seconds < TASK_SECONDS and rows >= self._chunk:
+        elif seconds < self._task_seconds and rows >= self._chunk:
             self._chunk = min(2 * self._chunk, _MOST_ROWS)

@@ -19,12 +19,15 @@ from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, call_rows_with_randomness
 from penstock.data.functions.at_once import describe_function
 from penstock.data.functions.in_threads import owned
+from penstock.data.functions.row_columns import RowColumns, as_columns
 from penstock.errors import InvalidArgumentError, InvalidTypeError, WorkerError
 from penstock.row_generators import RowGenerators
 from penstock.runtime.mailbox import Part
 from penstock.runtime.processes import LostProcess, Processes
 from penstock.runtime.threads import Threads
 
+IN_PROCESSES_TASK_SECONDS: Final = 0.016
+"""The time of a task that a process gets: sending it and its results takes up to half a millisecond of both sides."""
 _LARGE_BYTES: Final = 4096
 """Arrays of this size on cross beside the pickle, without a copy into it."""
 _MODULE: Final = "penstock.data.functions.called_process"
@@ -51,11 +54,11 @@ class RowResults:
     """What the function returned, up to the first row at which it raised.
 
     Attributes:
-        results: one for each row.
+        results: one for each row, or all of them as columns.
         error: what it raised.
     """
 
-    results: list[Any]
+    results: list[Any] | RowColumns
     error: BaseException | None = None
 
 
@@ -127,7 +130,7 @@ class CalledProcesses:
                 f"{len(rows)} rows, of which this is the first: it was killed, perhaps because the machine has no "
                 "memory left, or the function ended it"
             ) from None
-        yield from answer.results
+        yield from answer.results.rows() if isinstance(answer.results, RowColumns) else answer.results
         if answer.error is not None:
             raise answer.error
 
@@ -171,7 +174,7 @@ def answer_of(function: Callable[..., Any], question: Question) -> list[Part]:
     except BaseException as raised:
         error = _sendable(raised)
     try:
-        return to_message(RowResults(results, error))
+        return to_message(RowResults(as_columns(results) or results, error))
     except Exception:
         return to_message(_up_to_unsendable(function, results))
 

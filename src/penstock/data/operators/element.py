@@ -18,7 +18,7 @@ from penstock.data.functions.apply import (
     note,
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
-from penstock.data.functions.in_processes import CalledProcesses
+from penstock.data.functions.in_processes import IN_PROCESSES_TASK_SECONDS, CalledProcesses
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
 from penstock.data.functions.promise import PromisedResults
@@ -204,8 +204,9 @@ class Map(PromisedResults, OneInput):
 
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None or self.in_flight
-        count = threads_of(self.num_parallel_calls) if self.processes else self.num_parallel_calls or 1
-        return run.callers(self, count, self.function)
+        if self.processes:
+            return run.callers(self, threads_of(self.num_parallel_calls), self.function, IN_PROCESSES_TASK_SECONDS)
+        return run.callers(self, self.num_parallel_calls or 1, self.function)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         block = yield from self.input.reading(run, epoch, indices)
