@@ -419,3 +419,12 @@ def test_a_strategy_of_one_process_says_that_there_are_others(caplog: pytest.Log
 
 def test_the_published_address_is_no_name() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", own_address())
+
+
+def test_the_published_address_is_the_one_towards_the_others() -> None:
+    """A machine in a network without a way to the internet has only that one."""
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("localhost") == "127.0.0.1"
+    own = own_address()
+    assert own_address(own) == own
+    assert own_address("no-machine.invalid") == own

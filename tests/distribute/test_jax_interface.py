@@ -44,6 +44,27 @@ print(before, store.get("name"), store.add("count"), store.add("count"))
     assert ran.stdout == "None first 1 2\n", CHANGED + "the store of jax.distributed: " + ran.stderr
 
 
+@pytest.mark.slow
+def test_collectives_are_reached_at_the_address_that_they_are_given() -> None:
+    program = """
+import sys
+import jax
+from penstock.distribute.jax.interface import coordinator_address, reach_collectives_at
+address = f"localhost:{sys.argv[1]}"
+jax.distributed.initialize(address, 1, 0)
+assert coordinator_address() == address
+reach_collectives_at("no-machine.invalid")
+try:
+    jax.devices()
+except RuntimeError as error:
+    print("gloo" in str(error))
+reach_collectives_at("127.0.0.1")
+print(len(jax.devices()))
+"""
+    ran = forked.run("-c", program, str(free_port()), training=True)
+    assert ran.stdout == "True\n1\n", CHANGED + "how collectives are made: " + ran.stderr
+
+
 @pytest.mark.parametrize("collective", [lax.psum, lax.pmax, lax.pmin])
 def test_collectives_stand_in_a_trace_as_one_equation(collective) -> None:
     (equation,) = equations(lambda x: collective(x, "replica"))

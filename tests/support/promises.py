@@ -35,17 +35,20 @@ def pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinat
 
 def the_first_error_cancels_the_rest_and_is_raised_once(coordinator: ps.ClusterCoordinator, tmp_path: Path) -> None:
     variables = counter(coordinator)
-    failed = tmp_path / "failed"
+    scheduled, failed = tmp_path / "scheduled", tmp_path / "failed"
 
     def keep_a_worker():
         while not failed.exists():
             time.sleep(0.01)
 
     def fail():
+        while not scheduled.exists():  # otherwise `schedule` raises the error, and waits for the other worker
+            time.sleep(0.01)
         variables.push({"w": np.ones((3, 2)), "b": 1.0})
         raise KeyError("lost key")
 
     values = [coordinator.schedule(function) for function in (keep_a_worker, fail, *[lambda: 1] * 50)]
+    scheduled.touch()
     with pytest.raises(KeyError) as raised:
         values[1].fetch()
     assert "in fail" in raised.value.__notes__[0]

@@ -97,5 +97,4 @@ def _store(seconds: float) -> Any:
 
 def _own_host() -> str:
     """By what the other ranks reach rank 0."""
-    master = os.environ.get("MASTER_ADDR", "")
-    return master if master == "localhost" or master.startswith("127.") else own_address()
+    return own_address(os.environ.get("MASTER_ADDR", ""))

@@ -13,8 +13,9 @@ Environment = Mapping[str, str]
 COORDINATOR_PORT: Final = 62_182
 """Where process 0 listens under launchers that name its host but no port."""
 
-_ELSEWHERE: Final = ("192.0.2.1", 9)
+_ELSEWHERE: Final = "192.0.2.1"
 """An address that is reserved for documentation: connecting a datagram socket to it sends nothing."""
+_ANY_PORT: Final = 9
 
 _ADDRESS: Final = re.compile(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+):(\d{1,5})")
 
@@ -47,6 +48,11 @@ class IncompleteError(InvalidArgumentError):
 def is_address(address: str) -> bool:
     """Whether this is HOST:PORT."""
     return _ADDRESS.fullmatch(address) is not None
+
+
+def host_of(address: str) -> str:
+    """The host of HOST:PORT, an IPv6 address without its brackets."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 def joined_address(host: str, port: int) -> str:
@@ -96,11 +102,30 @@ def checked(cluster: Cluster, names: tuple[str, str, str]) -> Cluster:
     return cluster
 
 
-def own_address() -> str:
-    """The IP address from which this machine sends packets: other machines may not be able to resolve its name."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
-        try:
-            line.connect(_ELSEWHERE)
-        except OSError:  # no network but the machine itself
-            return "127.0.0.1"
-        return str(line.getsockname()[0])
+def own_address(others: str = "") -> str:
+    """The IP address from which this machine sends packets: other machines may not be able to resolve its name.
+
+    Args:
+        others: the name or address of one of the machines that want to reach this one, which may be this one itself.
+            Without it, a machine needs a way to the internet, or it is taken to be alone.
+    """
+    towards = _address_towards(others) if others else None
+    # Where a machine's own name stands for 127.0.1.1, as on Debian, that is not where others find it.
+    if towards is not None and (is_loopback(others) or not is_loopback(towards)):
+        return towards
+    return _address_towards(_ELSEWHERE) or "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is written as an address that means this machine everywhere."""
+    return host == "localhost" or host.startswith("127.")
+
+
+def _address_towards(host: str) -> str | None:
+    """From which address this machine would send packets to that host; None if there is no way."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+            line.connect((host, _ANY_PORT))
+            return str(line.getsockname()[0])
+    except OSError:
+        return None

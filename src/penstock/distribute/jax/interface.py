@@ -1,6 +1,7 @@
 """Everything that penstock uses of JAX beyond its stable interface.
 
-These are equations of traces, the fast `flatten`, and the store by which the processes of `jax.distributed` meet.
+These are equations of traces, the fast `flatten`, the store by which the processes of `jax.distributed` meet, and the
+address at which their collectives reach each other.
 
 `tests/distribute/test_jax_interface.py` checks each of these, and names the version of JAX that has changed one.
 """
@@ -11,7 +12,9 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax._src import xla_bridge
 from jax._src.distributed import global_state
+from jax._src.lib import _jax  # type: ignore[attr-defined]
 from jax.extend.core import ClosedJaxpr as ClosedJaxpr
 from jax.extend.core import Jaxpr as Jaxpr
 from jax.extend.core import Literal as Literal
@@ -55,6 +58,27 @@ class ProcessesStore:
             if not str(error).startswith("NOT_FOUND"):
                 raise
             return None
+
+
+def coordinator_address() -> str:
+    """HOST:PORT of process 0 of `jax.distributed`; "" if it is not initialised."""
+    return global_state.coordinator_address or ""
+
+
+def reach_collectives_at(address: str) -> None:
+    """Let processes on other machines reach the collectives of this one's processor at this address.
+
+    Gloo, which computes them, takes the machine's name otherwise. That may have no address, and on Debian it has one
+    that only the machine itself can reach. Call it after `jax.distributed.initialize`, before devices are there.
+    """
+    if jax.config.jax_cpu_collectives_implementation != "gloo":  # type: ignore[attr-defined]
+        return
+
+    def make() -> Any:
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=global_state.client, hostname=address)
+        return xla_bridge.make_cpu_client(gloo)
+
+    xla_bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
 
 
 def axes_of(equation: Any) -> tuple[Any, ...]:

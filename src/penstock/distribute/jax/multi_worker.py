@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import jax
 
-from penstock.distribute.cluster.description import Cluster
+from penstock.distribute.cluster.description import Cluster, host_of, is_loopback, own_address
 from penstock.distribute.cluster.finding import find_cluster
 from penstock.distribute.cluster.tpu import cloud_tpu
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
 from penstock.distribute.feed.shards import StrategyWorkers
+from penstock.distribute.jax.interface import reach_collectives_at
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.jax.processes import check_connected, open_channel
 from penstock.distribute.tensorflow import STRATEGY
@@ -150,9 +151,17 @@ def _join_cluster(cluster: Cluster, local_device_ids: Sequence[int] | None) -> N
         }
     try:
         jax.distributed.initialize(**known, local_device_ids=local_device_ids)
+        _reach_collectives(host_of(cluster.coordinator_address or ""))
     except (RuntimeError, OSError) as error:
         if "must be called before" not in str(error):
             raise WorkerError(f"the workers ({cluster.source}) did not find each other: {error}") from error
         raise InvalidArgumentError(
             "MultiWorkerMirroredStrategy must be made before anything else uses JAX: its devices are fixed by then"
         ) from error
+
+
+def _reach_collectives(coordinator: str) -> None:
+    """Have the others reach this process by the address that it has towards the coordinator, where there is one."""
+    own = own_address(coordinator)
+    if is_loopback(own) == is_loopback(coordinator):
+        reach_collectives_at(own)

@@ -5,10 +5,10 @@ import threading
 
 import jax
 
-from penstock.distribute.cluster.description import Cluster, own_address
+from penstock.distribute.cluster.description import Cluster, host_of, own_address
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.meeting import Meeting
-from penstock.distribute.jax.interface import ProcessesStore
+from penstock.distribute.jax.interface import ProcessesStore, coordinator_address
 from penstock.errors import InvalidArgumentError
 
 _lock = threading.Lock()
@@ -39,7 +39,7 @@ def control_of_all_processes(meeting: Meeting) -> Control:
     """The channel that all loaders of this process share; the first that all have come to make opens it."""
     with _lock:
         if not _shared or _shared[0].closed:
-            _shared[:] = [meeting.connect(own_address(), meeting.seconds)]
+            _shared[:] = [meeting.connect(own_address(host_of(coordinator_address())), meeting.seconds)]
         return _shared[0]
 
 
@@ -78,5 +78,5 @@ def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_tim
 def _own_host(cluster: Cluster | None) -> str:
     """By what the other workers reach this process: the coordinator's host, which it is, or its address."""
     if cluster is not None and cluster.coordinator_address is not None:
-        return cluster.coordinator_address.rpartition(":")[0].strip("[]")
-    return own_address()
+        return host_of(cluster.coordinator_address)
+    return own_address(host_of(coordinator_address()))
