@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -239,6 +240,22 @@ def test_small_files_are_opened_ahead_and_each_costs_one_request(server):
     assert server.requests.total() <= 3
     assert [int(line) for line in iterator] == list(range(1, count))
     assert server.requests.total() == count and server.lists == 1
+
+
+@pytest.mark.parametrize("format", ["text", "npy"])
+def test_small_files_that_were_read_by_number_are_not_asked_for_again(server, format, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    count = 150  # more than are kept of large ones
+    for number in range(count):
+        file = io.BytesIO()
+        np.save(file, [number, -number])
+        server.objects[f"bucket/{number:03}"] = lines(number, -number) if format == "text" else file.getvalue()
+    dataset = ps.FilesDataset("s3://bucket/*", format).map(int)
+    first = sorted(int(x) for x in dataset)
+    asked = server.requests.total()
+    assert asked <= (2 if format == "text" else 1) * count  # text is looked through for its lines too
+    assert sorted(int(x) for x in dataset.shuffle(seed=1)) == first == sorted([*range(count), *range(0, -count, -1)])
+    assert server.requests.total() == asked
 
 
 @pytest.mark.slow

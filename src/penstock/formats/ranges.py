@@ -49,6 +49,8 @@ class RangedFile:
     name: str
     version: str
     size: int
+    is_held: bool = False
+    """Whether all of it is in memory."""
     _gap: int
 
     def read(self, begins: Offsets, ends: Offsets) -> bytes:
@@ -124,6 +126,7 @@ class _RemoteFile(RangedFile):
         self.name = name
         self._file = formats.remote.open_remote(name, _HEAD_BYTES)
         self.size, self.version = self._file.size, self._file.version
+        self.is_held = len(self._file.head) == self.size
         self._forward = formats.remote.RemoteBytes(self._file)
         self._lock = threading.Lock()
         self._end = 0

@@ -159,16 +159,38 @@ def _between_four(pixels: Pixels, size: Size) -> Pixels:
         _neighbours(length, wanted) for length, wanted in zip(pixels.shape[:2], size)
     )
     floats, channels = _exact(pixels.dtype), pixels.shape[2]
-    upper, lower = (pixels[rows].reshape(size[0], -1).astype(floats, copy=False) for rows in (above, below))
-    mixed = lower - upper
-    mixed *= down[:, None].astype(floats)
-    mixed += upper
+    upper, lower = (pixels[rows].reshape(size[0], -1) for rows in (above, below))
+    mixed, unit = (_mixed_bytes if pixels.dtype == np.uint8 else _mixed_numbers)(upper, lower, down[:, None], floats)
     numbers = np.arange(channels)  # each number of a pixel by itself: NumPy takes single numbers faster than triples
-    first, second = (mixed.take((columns[:, None] * channels + numbers).ravel(), 1) for columns in (left, right))
+    first, second = (
+        mixed.take((columns[:, None] * channels + numbers).ravel(), 1).astype(floats, copy=False)
+        for columns in (left, right)
+    )
     second -= first
     second *= np.repeat(aside, channels).astype(floats)
     second += first
+    if unit != 1:
+        second *= 1 / unit
     return _as(pixels.dtype, second.reshape(*size, channels))
+
+
+def _mixed_bytes(upper: Pixels, lower: Pixels, share: Pixels, floats: np.dtype[Any]) -> tuple[Pixels, float]:
+    """Bytes between others, in 256ths, and how many are 1: 16 bits hold them, and take half the time of floats."""
+    weights = np.round(share * 256).astype(np.uint16)
+    mixed, other = upper.astype(np.uint16), lower.astype(np.uint16)
+    mixed *= 256 - weights
+    other *= weights
+    mixed += other
+    return mixed, 256
+
+
+def _mixed_numbers(upper: Pixels, lower: Pixels, share: Pixels, floats: np.dtype[Any]) -> tuple[Pixels, float]:
+    """As `_mixed_bytes`, of other numbers as they are."""
+    upper = upper.astype(floats, copy=False)
+    mixed = lower.astype(floats, copy=False) - upper
+    mixed *= share.astype(floats)
+    mixed += upper
+    return mixed, 1
 
 
 @lru_cache(64)

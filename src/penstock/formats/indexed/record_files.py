@@ -19,6 +19,7 @@ from penstock.structure import LEAF, Structure, flatten
 
 _GROUP_BYTES: Final = 1 << 20
 """How much of a file is decoded together, where that costs hardly more than one record."""
+_INDEX_BYTES: Final = 1 << 16
 _Decoded = tuple[list[npt.NDArray[Any]], Structure]
 """The columns of rows, and the structure of a row."""
 _DAMAGED: Final[_Decoded] = ([], LEAF)
@@ -39,7 +40,7 @@ class RecordFiles(FileFormat):
         self._begin()
 
     def _begin(self) -> None:
-        self._files = OpenFiles[tuple[RangedFile, Edges]]()
+        self._files = OpenFiles[tuple[RangedFile, Edges]](_is_small)
         self._kept: KeptRows[_Decoded] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,6 +154,12 @@ class RecordFiles(FileFormat):
         if edges is None:
             edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
         return file, edges
+
+
+def _is_small(opened: tuple[RangedFile, Edges]) -> bool:
+    """Whether a file is in memory as a whole, and its index is small too."""
+    file, edges = opened
+    return file.is_held and edges.nbytes <= _INDEX_BYTES
 
 
 def _all(reader: RecordReader, count: int) -> Any:
