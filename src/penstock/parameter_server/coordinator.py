@@ -11,8 +11,9 @@ import numpy as np
 
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
 from penstock.parameter_server.closures import dumps, loads
+from penstock.parameter_server.commitments import Closure
 from penstock.parameter_server.datasets import PerWorkerDataset, check_dataset
-from penstock.parameter_server.dispatch import MOST_QUEUED, Closure, Dispatch
+from penstock.parameter_server.dispatch import MOST_QUEUED, Dispatch
 from penstock.parameter_server.frameworks import place_all
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import LoadVariables, Message

@@ -14,17 +14,14 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from penstock.errors import CancelledError, OutOfRangeError, PenstockError, UnavailableError, WorkerError
 from penstock.parameter_server.closures import loads
-from penstock.parameter_server.engine import Process
+from penstock.parameter_server.commitments import Closure, Commitment, Servers, StartedWorker
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import (
-    Commit,
-    Committed,
     Connect,
     Define,
     Discard,
@@ -34,12 +31,8 @@ from penstock.parameter_server.messages import (
     OpenIterator,
     Ready,
     RunClosure,
-    Settle,
-    Snapshot,
-    SnapshotTaken,
 )
 from penstock.parameter_server.strategy import ParameterServerStrategy
-from penstock.parameter_server.variables import lost
 from penstock.runtime.shared_memory import Arena
 
 _logger = logging.getLogger(__name__)
@@ -52,61 +45,6 @@ _QUICK_ENDS: Final = 5
 """This many processes of one worker may end in a row before they are ready."""
 
 
-@dataclass(eq=False)
-class Closure:
-    """A scheduled call.
-
-    Attributes:
-        content: the pickled function, which workers know by its number after its first call.
-    """
-
-    number: int
-    function: int
-    content: bytes
-    arguments: bytes
-    value: "Future[bytes]" = field(default_factory=Future)
-    runs: int = 0
-
-
-@dataclass(eq=False)
-class _Worker:
-    """A worker's newest process.
-
-    Attributes:
-        number: differs from that of every other process that was started.
-        line: None until it can be reached.
-        closure: the one that it runs; or that it has finished, until the servers have heard that it counts.
-    """
-
-    index: int
-    number: int
-    process: Process
-    line: ProcessLine | None = None
-    ready: bool = False
-    lost: bool = False
-    quick_ends: int = 0
-    closure: Closure | None = None
-    finished: bool = False
-    since: float = 0.0
-    functions: set[int] = field(default_factory=set)
-
-
-@dataclass(eq=False)
-class _Commitment:
-    """A closure that has finished, until the servers have applied what it has pushed.
-
-    Attributes:
-        waiting: how many servers have not yet.
-        refused: why one of them could not.
-    """
-
-    worker: _Worker
-    closure: Closure
-    finished: Finished
-    waiting: int
-    refused: str = ""
-
-
 class Dispatch:
     """The queue, and the workers.
 
@@ -115,7 +53,7 @@ class Dispatch:
     """
 
     def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None) -> None:
-        self._controls = list(strategy.controls)
+        self._servers = Servers(strategy.controls, self._complete, self._release)
         self._started_processes = strategy.started_processes
         self._num_workers = strategy.num_workers
         self._watchdog_seconds = watchdog_seconds
@@ -129,13 +67,9 @@ class Dispatch:
         self.positions: dict[tuple[int, int], bytes] = {}
         self._unannounced: list[int] = []
         # Workers take turns, so that a program that schedules one function at a time reads all of their datasets.
-        self._idle: deque[_Worker] = deque()
+        self._idle: deque[StartedWorker] = deque()
         self._arrivals: deque[tuple[int, ProcessLine | PenstockError]] = deque()
         self._snapshots: list[Future[Any]] = []
-        self._pending_snapshots: deque[tuple[Future[Any], dict[tuple[int, int], bytes], list[Any]]] = deque()
-        self._finished: deque[_Commitment] = deque()
-        self._committed: dict[int, _Commitment] = {}
-        self._settling: _Commitment | None = None
         self._stopping = False
         self._asleep = True
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -144,8 +78,8 @@ class Dispatch:
         self._known: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
-        for server, control in enumerate(self._controls):
-            self._selector.register(control, selectors.EVENT_READ, server)
+        for server, line in enumerate(strategy.controls):
+            self._selector.register(line, selectors.EVENT_READ, server)
         self._workers = [self._start(index) for index in range(self._num_workers)]
         self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
         self._thread.start()
@@ -214,10 +148,10 @@ class Dispatch:
             if key.data is None:
                 with suppress(BlockingIOError):
                     self._wake_reader.recv(1 << 12)
-            elif isinstance(key.data, _Worker):
+            elif isinstance(key.data, StartedWorker):
                 self._exchange(key.data, events)
             else:
-                self._hear_server(key.data)
+                self._servers.hear(key.data)
         self._watch()
         return True
 
@@ -253,7 +187,7 @@ class Dispatch:
                     self._open_iterator(worker, number)
         self._unannounced.clear()
 
-    def _open_iterator(self, worker: _Worker, number: int) -> None:
+    def _open_iterator(self, worker: StartedWorker, number: int) -> None:
         position = self.positions.get((worker.index, number), b"")
         self._tell(worker, OpenIterator(number, self.iterators[number], position))
 
@@ -273,14 +207,14 @@ class Dispatch:
             if len(self.queue) == MOST_QUEUED - 1:
                 self.changed.notify_all()
 
-    def _tell(self, worker: _Worker, message: Message) -> None:
+    def _tell(self, worker: StartedWorker, message: Message) -> None:
         """Send to a worker, or as much as there is room for: a slow one holds up no other."""
         assert worker.line is not None
         with suppress(OSError):  # it has ended, which the end of its line reports
             worker.line.send(message, wait=False)
             self._watch_line(worker)
 
-    def _exchange(self, worker: _Worker, events: int) -> None:
+    def _exchange(self, worker: StartedWorker, events: int) -> None:
         """Receive and send what can be without waiting for the worker, and do what it has said."""
         line = worker.line
         assert line is not None
@@ -299,13 +233,13 @@ class Dispatch:
             if message is not None:
                 self._from_worker(worker, message)
 
-    def _watch_line(self, worker: _Worker) -> None:
+    def _watch_line(self, worker: StartedWorker) -> None:
         assert worker.line is not None
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.line.unsent else 0)
         if self._selector.get_key(worker.line).events != events:
             self._selector.modify(worker.line, events, worker)
 
-    def _lose(self, worker: _Worker) -> None:
+    def _lose(self, worker: StartedWorker) -> None:
         assert worker.line is not None
         self._selector.unregister(worker.line)
         worker.line.close()
@@ -314,7 +248,7 @@ class Dispatch:
         if not worker.finished:  # otherwise the servers have not heard yet that it counts
             self._start_again(worker)
 
-    def _from_worker(self, worker: _Worker, message: Message) -> None:
+    def _from_worker(self, worker: StartedWorker, message: Message) -> None:
         if isinstance(message, Ready):
             self._open_iterators(worker)
         elif isinstance(message, Opened):
@@ -324,7 +258,7 @@ class Dispatch:
             assert isinstance(message, Finished)
             self._finish(worker, message)
 
-    def _open_iterators(self, worker: _Worker) -> None:
+    def _open_iterators(self, worker: StartedWorker) -> None:
         """Have a new process open every iterator, where the one before it was."""
         self._known.add(worker.index)
         with self.changed:
@@ -334,34 +268,20 @@ class Dispatch:
                 if number not in self._unannounced:
                     self._open_iterator(worker, number)
 
-    def _finish(self, worker: _Worker, message: Finished) -> None:
+    def _finish(self, worker: StartedWorker, message: Finished) -> None:
         with self.changed:
             for number, position in message.positions:
                 self.positions[worker.index, number] = position
         assert worker.closure is not None
         worker.finished = True
-        commitment = _Commitment(worker, worker.closure, message, len(message.servers))
+        commitment = Commitment(worker, worker.closure, message, len(message.servers))
         if message.servers:
-            self._finished.append(commitment)
-            self._commit()
+            self._servers.commit(commitment)
         else:
             self._complete(commitment)
             self._release(worker)
 
-    def _commit(self) -> None:
-        """Commit the closures that have finished, until one has to be settled on several servers."""
-        while self._finished and self._settling is None:
-            commitment = self._finished.popleft()
-            worker, servers = commitment.worker, commitment.finished.servers
-            self._committed[commitment.closure.number] = commitment
-            for server in servers:
-                self._send(server, Commit(commitment.closure.number, worker.number, len(servers) == 1))
-            if len(servers) > 1:
-                self._settling = commitment
-            else:  # what it reads in its next closure, the server answers after this commit
-                self._release(worker)
-
-    def _release(self, worker: _Worker) -> None:
+    def _release(self, worker: StartedWorker) -> None:
         """Let a worker have its next closure, or start it again if it was lost meanwhile."""
         worker.closure, worker.finished = None, False
         if worker.lost:
@@ -369,45 +289,7 @@ class Dispatch:
         else:
             self._idle.append(worker)
 
-    def _send(self, server: int, message: Message, lines: tuple[socket.socket, ...] = ()) -> None:
-        try:
-            self._controls[server].send(message, lines)
-        except OSError as error:
-            raise lost(server) from error
-
-    def _hear_server(self, server: int) -> None:
-        line = self._controls[server]
-        try:
-            line.fill()
-        except EOFError as end:
-            raise lost(server) from end
-        while line.has_more():
-            message = line.receive_one()
-            if message is not None:
-                self._from_server(server, message)
-
-    def _from_server(self, server: int, message: Message) -> None:
-        if isinstance(message, SnapshotTaken):
-            self._pending_snapshots[0][2].append((server, message))
-            self._finish_snapshot()
-            return
-        assert isinstance(message, Committed)
-        commitment = self._committed[message.closure]
-        commitment.waiting -= 1
-        commitment.refused = commitment.refused or message.error
-        if commitment.waiting == 0:
-            del self._committed[message.closure]
-            settles = commitment is self._settling
-            if settles:
-                for settled in commitment.finished.servers:
-                    self._send(settled, Settle(not commitment.refused))
-                self._settling = None
-            self._complete(commitment)
-            if settles:
-                self._release(commitment.worker)
-                self._commit()
-
-    def _complete(self, commitment: _Commitment) -> None:
+    def _complete(self, commitment: Commitment) -> None:
         closure, finished = commitment.closure, commitment.finished
         error: BaseException | None = None
         if commitment.refused:
@@ -430,10 +312,9 @@ class Dispatch:
             closure.value.set_exception(CancelledError("the function did not run, because another one has failed"))
         self.queue.clear()
 
-    def _start_again(self, worker: _Worker) -> None:
+    def _start_again(self, worker: StartedWorker) -> None:
         """Start a lost worker again; a closure that it had not finished runs again."""
-        for server in range(len(self._controls)):
-            self._send(server, Discard(worker.number))
+        self._servers.send_to_all(Discard(worker.number))
         closure, status = worker.closure, worker.process.status()
         _logger.warning("worker %d has ended with %s: it is started again", worker.index, status)
         with self.changed:
@@ -458,38 +339,23 @@ class Dispatch:
         self._workers[worker.index] = self._start(worker.index)
         self._workers[worker.index].quick_ends = quick_ends
 
-    def _start(self, index: int) -> _Worker:
+    def _start(self, index: int) -> StartedWorker:
         self._started += 1
         number = self._started
         process, ends = self._started_processes.start_worker(
             number, index, self._num_workers, self._arena, partial(self._arrive, number)
         )
         for server, its in enumerate(ends):
-            self._send(server, Connect(number), (its,))
+            self._servers.send(server, Connect(number), (its,))
             its.close()
-        return _Worker(index, number, process)
+        return StartedWorker(index, number, process)
 
     def _take_snapshots(self) -> None:
-        if self._settling is not None:  # servers have what may be undone
+        if self._servers.settling is not None:  # they have what may be undone
             return
         for future in self._snapshots:
-            self._pending_snapshots.append((future, dict(self.positions), []))
-            for server in range(len(self._controls)):
-                self._send(server, Snapshot())
+            self._servers.take_snapshot(future, dict(self.positions))
         self._snapshots.clear()
-
-    def _finish_snapshot(self) -> None:
-        future, positions, taken = self._pending_snapshots[0]
-        if len(taken) < len(self._controls):
-            return
-        self._pending_snapshots.popleft()
-        arrays = {}
-        for server, message in taken:
-            line = self._controls[server]
-            for saved in message.saved:
-                values, state = ([line.array(part) for part in parts] for parts in (saved.values, saved.state))
-                arrays[server, saved.variables] = values, state
-        future.set_result((positions, arrays))
 
     def _watch(self) -> None:
         """Have workers write their stacks to standard error where a function takes too long."""
@@ -518,11 +384,11 @@ class Dispatch:
                     line.close()
             self._arrivals.clear()
             closures = [worker.closure for worker in self._workers if worker.closure is not None]
-            closures += [commitment.closure for commitment in self._committed.values()]
+            closures += self._servers.committing
             for closure in {*closures, *self.queue}:
                 closure.value.set_exception(error)
             self.queue.clear()
-            for future in (*self._snapshots, *(pending[0] for pending in self._pending_snapshots)):
+            for future in (*self._snapshots, *self._servers.awaited_snapshots):
                 future.set_exception(error)
             self.changed.notify_all()
 

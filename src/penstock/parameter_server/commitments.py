@@ -1,0 +1,211 @@
+"""What servers have to apply of closures that have finished, and what they are asked to show."""
+
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.parameter_server.engine import Process
+from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.messages import Commit, Committed, Finished, Message, Settle, Snapshot, SnapshotTaken
+from penstock.parameter_server.variables import lost
+
+
+@dataclass(eq=False)
+class Closure:
+    """A scheduled call.
+
+    Attributes:
+        content: the pickled function, which workers know by its number after its first call.
+    """
+
+    number: int
+    function: int
+    content: bytes
+    arguments: bytes
+    value: "Future[bytes]" = field(default_factory=Future)
+    runs: int = 0
+
+
+@dataclass(eq=False)
+class StartedWorker:
+    """A worker's newest process.
+
+    Attributes:
+        number: differs from that of every other process that was started.
+        line: None until it can be reached.
+        closure: the one that it runs; or that it has finished, until the servers have heard that it counts.
+    """
+
+    index: int
+    number: int
+    process: Process
+    line: ProcessLine | None = None
+    ready: bool = False
+    lost: bool = False
+    quick_ends: int = 0
+    closure: Closure | None = None
+    finished: bool = False
+    since: float = 0.0
+    functions: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Commitment:
+    """A closure that has finished, until the servers have applied what it has pushed.
+
+    Attributes:
+        waiting: how many servers have not yet.
+        refused: why one of them could not.
+    """
+
+    worker: StartedWorker
+    closure: Closure
+    finished: Finished
+    waiting: int
+    refused: str = ""
+
+
+@dataclass
+class _Snapshot:
+    """What all servers hold, until all have shown it.
+
+    Attributes:
+        positions: of the workers' iterators.
+        taken: what each server has shown.
+    """
+
+    future: "Future[Any]"
+    positions: dict[tuple[int, int], bytes]
+    taken: list[tuple[int, SnapshotTaken]] = field(default_factory=list)
+
+
+class Servers:
+    """The servers, as the coordinator's thread speaks to them.
+
+    Args:
+        lines: to each server.
+        complete: called with a commitment that all its servers have answered.
+        release: called with a worker that may have its next closure.
+
+    Attributes:
+        settling: a commitment of several servers, which keep what they have applied once all could apply it.
+    """
+
+    def __init__(
+        self,
+        lines: Sequence[ProcessLine],
+        complete: Callable[[Commitment], None],
+        release: Callable[[StartedWorker], None],
+    ) -> None:
+        self._lines = list(lines)
+        self._complete, self._release = complete, release
+        self._finished: deque[Commitment] = deque()
+        self._committed: dict[int, Commitment] = {}
+        self._snapshots: deque[_Snapshot] = deque()
+        self.settling: Commitment | None = None
+
+    @property
+    def committing(self) -> list[Closure]:
+        """The closures that a server has not yet applied."""
+        return [commitment.closure for commitment in self._committed.values()]
+
+    @property
+    def awaited_snapshots(self) -> "list[Future[Any]]":
+        """The results that a server has not yet shown."""
+        return [snapshot.future for snapshot in self._snapshots]
+
+    def send(self, server: int, message: Message, lines: tuple[socket.socket, ...] = ()) -> None:
+        """Send to one server.
+
+        Raises:
+            UnavailableError: it has ended.
+        """
+        try:
+            self._lines[server].send(message, lines)
+        except OSError as error:
+            raise lost(server) from error
+
+    def send_to_all(self, message: Message) -> None:
+        """Send to every server.
+
+        Raises:
+            UnavailableError: one has ended.
+        """
+        for server in range(len(self._lines)):
+            self.send(server, message)
+
+    def take_snapshot(self, future: "Future[Any]", positions: dict[tuple[int, int], bytes]) -> None:
+        """Ask all servers for what they hold now; the result has the positions beside it."""
+        self._snapshots.append(_Snapshot(future, positions))
+        self.send_to_all(Snapshot())
+
+    def commit(self, commitment: Commitment) -> None:
+        """Have the servers apply what a closure has pushed, as soon as none of those before is to be settled."""
+        self._finished.append(commitment)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Commit the closures that have finished, until one has to be settled on several servers."""
+        while self._finished and self.settling is None:
+            commitment = self._finished.popleft()
+            worker, servers = commitment.worker, commitment.finished.servers
+            self._committed[commitment.closure.number] = commitment
+            for server in servers:
+                self.send(server, Commit(commitment.closure.number, worker.number, len(servers) == 1))
+            if len(servers) > 1:
+                self.settling = commitment
+            else:  # what it reads in its next closure, the server answers after this commit
+                self._release(worker)
+
+    def hear(self, server: int) -> None:
+        """Do what a server has said.
+
+        Raises:
+            UnavailableError: it has ended.
+        """
+        line = self._lines[server]
+        try:
+            line.fill()
+        except EOFError as end:
+            raise lost(server) from end
+        while line.has_more():
+            message = line.receive_one()
+            if isinstance(message, SnapshotTaken):
+                self._snapshots[0].taken.append((server, message))
+                self._finish_snapshot()
+            elif message is not None:
+                assert isinstance(message, Committed)
+                self._count(self._committed[message.closure], message.error)
+
+    def _count(self, commitment: Commitment, error: str) -> None:
+        """Note the answer of one server."""
+        commitment.waiting -= 1
+        commitment.refused = commitment.refused or error
+        if commitment.waiting:
+            return
+        del self._committed[commitment.closure.number]
+        settles = commitment is self.settling
+        if settles:
+            for settled in commitment.finished.servers:
+                self.send(settled, Settle(not commitment.refused))
+            self.settling = None
+        self._complete(commitment)
+        if settles:
+            self._release(commitment.worker)
+            self._commit()
+
+    def _finish_snapshot(self) -> None:
+        snapshot = self._snapshots[0]
+        if len(snapshot.taken) < len(self._lines):
+            return
+        self._snapshots.popleft()
+        arrays = {}
+        for server, message in snapshot.taken:
+            line = self._lines[server]
+            for saved in message.saved:
+                values, state = ([line.array(part) for part in parts] for parts in (saved.values, saved.state))
+                arrays[server, saved.variables] = values, state
+        snapshot.future.set_result((snapshot.positions, arrays))
