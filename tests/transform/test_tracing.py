@@ -111,8 +111,8 @@ def branches(columns):
         (lambda c: {"y": np.sum(c["v"], axis=0)}, InvalidArgumentError, "axis=0.*analyzer"),
         (lambda c: {"y": c["x"][0]}, InvalidArgumentError, "whose first is ':'.*dataset.filter"),
         (lambda c: {"y": c["x"] + object()}, InvalidTypeError, "expected a column, a number"),
-        (lambda c: {"y": 3.0}, InvalidTypeError, "must return columns by name"),
-        (lambda c: [c["x"]], InvalidTypeError, "must return a dictionary of columns"),
+        (lambda c: {"y": 3.0}, InvalidTypeError, r"test_tracing.py:\d+: preprocessing_fn must return columns by name"),
+        (lambda c: [c["x"]], InvalidTypeError, r"test_tracing.py:\d+: .* must return a dictionary of columns"),
         (lambda c: {"y": ps.transform.mean(c["x"])}, InvalidTypeError, "has no rows.*learned from all"),
         (lambda c: {"y": ps.transform.scale_to_0_1(3)}, InvalidTypeError, "takes columns of a preprocessing function"),
         (lambda c: {"y": ps.transform.scale_by_min_max(c["x"], 1, 0)}, InvalidArgumentError, "output_min below"),
@@ -385,3 +385,58 @@ def test_the_layer_takes_rows_batches_and_arrow(tmp_path):
         output.num_buckets("v")
     with pytest.raises(InvalidArgumentError, match="no vocabulary 'q', the transform has 'w'"):
         output.vocabulary_by_name("q")
+
+
+def changing(first, then):
+    """Rows whose column is another after a hundred of them."""
+    return ps.Dataset.range(200).map(lambda n: {"x": first if n < 100 else then})
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(1, 2.5), (1.5, "a"), ("a", 5), (np.float32(1), np.float64(1)), (np.array([1, 2]), np.array([1.5, 2.5]))],
+)
+def test_dtypes_that_differ_between_rows_are_refused_with_the_row_and_the_users_line(tmp_path, first, then):
+    with pytest.raises(ElementError, match=r"after it had returned .*return one kind of element") as caught:
+        ps.transform.analyze(changing(first, then), counted, tmp_path)
+    assert any("test_tracing.py:" in note and "element 100" in note for note in caught.value.__notes__)
+
+
+def test_lengths_that_differ_later_are_refused_with_what_to_do(tmp_path):
+    with pytest.raises(
+        ElementError, match=r"'x': expected rows of shape \(2,\).*got rows of lengths \[2, 3\].*TensorSpec"
+    ) as caught:
+        ps.transform.analyze(changing(np.zeros(2), np.zeros(3)), applied_to_x, tmp_path)
+    assert "among rows 0 to 199 of the dataset" in caught.value.__notes__
+    declared = ps.Dataset.range(200).map(
+        lambda n: {"x": np.zeros(2 if n < 100 else 3)}, output_signature={"x": ps.TensorSpec((None,), np.float64)}
+    )
+    assert ps.transform.analyze(declared, applied_to_x, tmp_path).rows == 200
+
+
+def counted(columns):
+    return {"y": ps.transform.word_count(columns["x"]) / ps.transform.size(columns["x"])}
+
+
+def applied_to_x(columns):
+    return {"y": ps.transform.scale_to_z_score(columns["x"])}
+
+
+def test_rows_may_be_empty_at_first(tmp_path):
+    rows = changing(np.zeros(0), np.ones(2))
+    assert ps.transform.analyze(rows, applied_to_x, tmp_path).transform_features_layer()({"x": [[5.0]]})["y"][0] == [
+        4.0
+    ]
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    for number, function in enumerate(
+        (
+            lambda c: {"y": ps.transform.bucketize(c["x"], 2, weights=c["w"])},
+            lambda c: {"y": ps.transform.bucketize_per_key(c["x"], c["w"], 2, weights=c["w"])},
+            lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], weights=c["w"])},
+        )
+    ):
+        with pytest.raises(InvalidTypeError, match=r"\(weights=...\) takes numbers, got strings") as caught:
+            analyze(function, tmp_path / str(number))
+        assert any("test_tracing.py:" in note for note in caught.value.__notes__)

@@ -97,9 +97,16 @@ def _uneven(dataset: Dataset) -> bool:
 
 
 def _here(batches: Dataset, summarize: Summarize) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    done = 0
     with iter(batches) as iterator:
         for batch in iterator:
-            yield _rows(batch), _summaries(summarize, batch)
+            rows = _rows(batch)
+            try:
+                yield rows, _summaries(summarize, batch)
+            except Exception as error:
+                error.add_note(f"among rows {done:,} to {done + rows - 1:,} of the dataset")
+                raise
+            done += rows
 
 
 def _on_workers(

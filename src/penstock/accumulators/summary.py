@@ -65,7 +65,7 @@ def compressed_summary_of(values: Array, count: int) -> Summary:
     The values are divided among cells by their distance from the least. The largest value of a cell has the rank at
     which the cell ends. Only cells in which too many others precede it are sorted.
     """
-    cells = _cells(values)
+    cells = _cells(values, _CELLS)
     if cells is None:
         return summary_of(values, None).compressed(count)
     sizes = np.bincount(cells, minlength=_CELLS)
@@ -83,8 +83,19 @@ def compressed_summary_of(values: Array, count: int) -> Summary:
     return Summary(kept[order], weights, most - weights, most).compressed(count)
 
 
-def _cells(values: Array) -> Array | None:
-    """A cell for each value, in the same order as the values; None where they have no width, or too much."""
+def surely_distinct(values: Array, count: int) -> bool:
+    """Whether more than `count` of the values differ for sure, because they lie in as many cells."""
+    number = 8 * count
+    cells = _cells(values, number)
+    if cells is None:
+        return False
+    found = np.zeros(number, bool)
+    found[cells] = True
+    return bool(np.count_nonzero(found) > count)
+
+
+def _cells(values: Array, number: int) -> Array | None:
+    """One of so many cells for each value, in the order of the values; None where they have no width, or too much."""
     sample = np.sort(values[:: max(len(values) // 1024, 1)]).astype(np.float64)
     if len(sample) < 3:
         return None
@@ -92,8 +103,8 @@ def _cells(values: Array) -> Array | None:
     with np.errstate(over="ignore", invalid="ignore"):
         if not 0 < high - low < np.inf:
             return None
-        places = (values - low) * (_CELLS / (high - low))
-    return np.asarray(np.clip(places, 0, _CELLS - 1).astype(np.uint16))
+        places = (values - low) * (number / (high - low))
+    return np.asarray(np.clip(places, 0, number - 1).astype(np.uint16 if number <= 1 << 16 else np.int64))
 
 
 def _counted(values: Array) -> tuple[Array, Doubles]:

@@ -24,6 +24,9 @@ from penstock.transform.bucketing import apply_buckets_with_interpolation as app
 from penstock.transform.bucketing import bucketize as bucketize
 from penstock.transform.bucketing import bucketize_per_key as bucketize_per_key
 from penstock.transform.comparing import compare as compare
+from penstock.transform.documents import document_frequency as document_frequency
+from penstock.transform.documents import idf as idf
+from penstock.transform.documents import tfidf as tfidf
 from penstock.transform.output import TransformOutput as TransformOutput
 from penstock.transform.passes import analyze as analyze
 from penstock.transform.scaling import estimated_probability_density as estimated_probability_density
@@ -42,6 +45,10 @@ from penstock.transform.tokens import (
 )
 from penstock.transform.tokens import compute_and_apply_vocabulary as compute_and_apply_vocabulary
 from penstock.transform.tokens import deduplicate_tensor_per_row as deduplicate_tensor_per_row
+from penstock.transform.tokens import fill_missing as fill_missing
+from penstock.transform.tokens import (
+    get_num_buckets_for_transformed_feature as get_num_buckets_for_transformed_feature,
+)
 from penstock.transform.tokens import hash_strings as hash_strings
 from penstock.transform.tokens import join as join
 from penstock.transform.tokens import lower as lower
@@ -50,7 +57,6 @@ from penstock.transform.tokens import regex_replace as regex_replace
 from penstock.transform.tokens import sparse_tensor_to_dense_with_shape as sparse_tensor_to_dense_with_shape
 from penstock.transform.tokens import split as split
 from penstock.transform.tokens import strip as strip
-from penstock.transform.tokens import tfidf as tfidf
 from penstock.transform.tokens import upper as upper
 from penstock.transform.tokens import word_count as word_count
 from penstock.transform.vocabulary_analyzers import approximate_vocabulary as approximate_vocabulary

@@ -32,6 +32,11 @@ def _assigned(values: Array, boundaries: Array) -> Array:
     return np.searchsorted(boundaries, values, side="right").astype(np.int64)
 
 
+def number_of_buckets(boundaries: Any) -> Any:
+    """How many buckets there are between such boundaries."""
+    return np.int64(np.shape(boundaries)[-1] + 1)
+
+
 def apply_buckets_with_interpolation(column: Any, boundaries: Any) -> Any:
     """The place of each number between the boundaries, from 0 to 1; NaN gets 0.5.
 

@@ -66,12 +66,14 @@ def to_column(name: str, given: Any, shape: tuple[int | None, ...] | None = None
 
     Raises:
         InvalidTypeError: what is neither numbers nor strings, nor lists of them.
-        ElementError: missing integers or strings, or rows of another shape.
+        ElementError: missing integers or strings, or rows of another shape. A row of lists that is None is empty.
 
     Example:
         >>> to_column("words", [["a"], ["b", "c"]]).lengths.tolist()
         [1, 2]
     """
+    if shape and isinstance(given, (list, tuple)):
+        given = [[] if row is None else row for row in given]
     column = _converted(name, given)
     return column if shape is None else _in_shape(name, column, shape)
 
@@ -84,21 +86,40 @@ def _in_shape(name: str, column: Any, shape: tuple[int | None, ...]) -> Any:
         width = int(np.prod([size or 0 for size in shape]))
         if not shape or not (column.lengths == (shape[0] or 0)).all():
             found = sorted({int(length) for length in column.lengths})
-            raise ElementError(
-                f"column {name!r}: expected rows of shape {shape}, got rows of lengths {str(found)[:100]}"
-            )
+            raise _other_shape(name, shape, f"rows of lengths {str(found)[:100]}")
         if is_text(column.values):
             return Ragged(column.values, column.lengths, width)
         return column.values.reshape(len(column.lengths), *shape)
     if is_text(column):
         if shape:
-            raise ElementError(f"column {name!r}: expected rows of shape {shape}, got a string for each row")
+            raise _other_shape(name, shape, "a string for each row")
         return column
     if None in shape and column.ndim == 2:
         return Ragged(column.reshape(-1), np.full(len(column), column.shape[1], np.int64))
     if column.ndim != len(shape) + 1 or any(size not in (None, own) for size, own in zip(shape, column.shape[1:])):
-        raise ElementError(f"column {name!r}: expected rows of shape {shape}, got {column.shape[1:]}")
+        raise _other_shape(name, shape, str(column.shape[1:]))
     return column
+
+
+def _other_shape(name: str, shape: tuple[int | None, ...], got: str) -> ElementError:
+    return ElementError(
+        f"column {name!r}: expected rows of shape {shape}, as the first ones of the analysis, got {got}: where rows "
+        "may differ in length, let the dataset say so, by map(..., output_signature=...) with ps.TensorSpec((None,))"
+    )
+
+
+def weights_of(call: str, column: Any) -> Array:
+    """A column of weights.
+
+    Raises:
+        InvalidTypeError: they are no numbers.
+    """
+    values = flat(column)
+    if is_text(values) or values.dtype.kind not in "biuf":
+        raise InvalidTypeError(
+            f"{call}(weights=...) takes numbers, got {'strings' if is_text(values) else values.dtype}"
+        )
+    return np.asarray(values, np.float64)
 
 
 def _converted(name: str, given: Any) -> Any:
@@ -134,7 +155,8 @@ def _of_list(name: str, given: Any) -> Array:
 def _of_objects(name: str, array: Array) -> Any:
     if array.dtype.kind == "O" and array.ndim == 1 and any(isinstance(row, np.ndarray) for row in array[:1]):
         lengths = np.fromiter((len(row) for row in array), np.int64, len(array))
-        inner = np.concatenate([*array]) if lengths.sum() else array[0][:0]
+        filled = [row for row in array if len(row)]  # an empty list says nothing of its dtype
+        inner = np.concatenate(filled) if filled else array[0][:0]
         values = _converted(name, inner)
         return Ragged(values.values if isinstance(values, Ragged) else values, lengths)
     flat_array = array.reshape(-1)
@@ -146,7 +168,8 @@ def _of_objects(name: str, array: Array) -> Any:
             raise
         row = missing[0] // max(int(np.prod(array.shape[1:])), 1)
         raise ElementError(
-            f"column {name!r}: row {row} of the block is missing (None): fill it before, by map"
+            f"column {name!r}: row {row} of the block is missing (None): give ps.transform.fill_missing(column, value) "
+            "to whatever takes the column, or leave such rows out by dataset.filter"
         ) from error
     if array.ndim == 1:
         return texts
@@ -162,7 +185,10 @@ def _of_arrow(name: str, array: pa.Array) -> Any:
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         return Ragged(_of_arrow(name, array.flatten()), lengths.to_numpy(zero_copy_only=False).astype(np.int64))
     if array.null_count and not pa.types.is_floating(kind):
-        raise ElementError(f"column {name!r}: {array.null_count} values are missing (null): fill them before")
+        raise ElementError(
+            f"column {name!r}: {array.null_count} values are missing (null): give ps.transform.fill_missing(column, "
+            "value) to whatever takes the column"
+        )
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return array.to_numpy(zero_copy_only=False)
     return text_array(f"column {name!r}", array)[0]

@@ -7,10 +7,19 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.transform import buckets, constants, scaling_operations, term_frequencies, text_operations, vocabularies
+from penstock.transform import (
+    buckets,
+    constants,
+    missing,
+    scaling_operations,
+    term_frequencies,
+    text_operations,
+    vocabularies,
+)
 from penstock.transform.columns import to_array, to_column
 from penstock.transform.functions import imported
 from penstock.transform.graph import Graph, GraphNode
+from penstock.transform.missing import Unfilled, complete
 from penstock.transform.operations import numpy_operation
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -21,16 +30,21 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "cast": constants.cast,
     "change_text": text_operations.change_text,
     "density": scaling_operations.density,
+    "fill_missing": missing.fill_missing,
+    "document_frequency": term_frequencies.document_frequency,
     "distinct_per_row": text_operations.distinct_per_row,
     "gaussian": scaling_operations.gaussian,
     "given_vocabulary": vocabularies.given_vocabulary,
     "hash_strings": text_operations.hash_strings,
+    "idf": term_frequencies.idf,
     "index": constants.index,
     "join": text_operations.join,
     "lookup": vocabularies.lookup,
     "lookup_by": vocabularies.lookup_by,
     "min_max": scaling_operations.min_max,
     "ngrams": text_operations.ngrams,
+    "number_of_buckets": buckets.number_of_buckets,
+    "number_of_indices": vocabularies.number_of_indices,
     "row_lengths": text_operations.row_lengths,
     "split": text_operations.split,
     "tfidf_terms": term_frequencies.tfidf_terms,
@@ -69,6 +83,7 @@ class Evaluator:
             else:
                 self._steps.append((number, step))
         nodes = ((number, graph.nodes[number]) for number in self._order)
+        self._unfilled = graph.consumed_only_by("fill_missing")
         self.inputs = {node.arguments["name"]: number for number, node in nodes if node.operation == "input"}
 
     @np.errstate(all="ignore")
@@ -85,7 +100,8 @@ class Evaluator:
                     f"column {name!r} is missing: the transform takes {', '.join(map(repr, self.inputs))}, got "
                     f"{', '.join(map(repr, columns))}"
                 )
-            values[number] = to_column(name, columns[name], tuple(self._graph.nodes[number].arguments["shape"]))
+            column = Unfilled(name, columns[name], tuple(self._graph.nodes[number].arguments["shape"]))
+            values[number] = column if number in self._unfilled else complete(column)
         for number, step in self._steps:
             node = self._graph.nodes[number]
             try:

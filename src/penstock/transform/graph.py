@@ -57,6 +57,14 @@ class Graph:
         nodes = (self.nodes[number] for number in self.needed(list(self.outputs.values())))
         return [node.arguments["name"] for node in nodes if node.operation == "input"]
 
+    def consumed_only_by(self, operation: str) -> set[int]:
+        """The nodes whose values nothing but this operation takes, neither another one nor an analyzer."""
+        taken: dict[int, set[str]] = {}
+        for node in self.nodes:
+            for given in node.inputs:
+                taken.setdefault(given, set()).add(node.operation)
+        return {number for number, operations in taken.items() if operations == {operation}}
+
     def passes(self) -> list[list[int]]:
         """The analyzers of each pass over the data: those of a pass need only what earlier passes have learned."""
         depths: list[int] = []

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.accumulators.accumulator import Accumulator, State
 from penstock.accumulators.keyed import KeyedMoments, KeyedQuantiles
-from penstock.transform.columns import Array, Ragged, texts_of
+from penstock.transform.columns import Array, Ragged, texts_of, weights_of
 from penstock.transform.learners import Learner, boundaries
 from penstock.transform.operations import aligned
 
@@ -25,7 +25,8 @@ class LearnQuantilesPerKey(Learner):
         self.numbers(column)
         given = (column, key) if weights is None else (column, key, weights)
         _, parts = aligned("bucketize_per_key", *given)
-        self.accumulator.add(np.asarray(parts[0]).reshape(-1), texts_of(parts[1]), *parts[2:])
+        heavy = [weights_of("bucketize_per_key", part) for part in parts[2:]]
+        self.accumulator.add(np.asarray(parts[0]).reshape(-1), texts_of(parts[1]), *heavy)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         buckets = self.arguments["num_buckets"]

@@ -13,7 +13,7 @@ from penstock.accumulators.moments import Moments
 from penstock.accumulators.quantiles import Quantiles
 from penstock.accumulators.sums import Sum
 from penstock.errors import InvalidTypeError
-from penstock.transform.columns import Array, Ragged, flat, is_text
+from penstock.transform.columns import Array, Ragged, is_text, weights_of
 from penstock.transform.term_frequencies import counted_terms
 from penstock.transform.tukey import tukey_parameters
 
@@ -186,7 +186,7 @@ class LearnQuantiles(Learner):
 
     def add(self, column: Any, weights: Any = None) -> None:
         values = self.numbers(column)
-        heavy = None if weights is None else np.asarray(flat(weights)).reshape(values.shape)
+        heavy = None if weights is None else weights_of("quantiles", weights).reshape(values.shape)
         wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
         if wide.size:
             self.accumulator.add(wide, None if heavy is None else heavy.reshape(wide.shape))

@@ -13,6 +13,7 @@ from penstock.transform import keras
 from penstock.transform.columns import to_array
 from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph
+from penstock.transform.missing import complete
 from penstock.transform.numeric import layer_arguments
 from penstock.transform.saved import Learned, WorkingDirectory, learned_of, specs_of
 from penstock.transform.summary import summary_of
@@ -49,7 +50,7 @@ class FeaturesLayer:
 
     def _rows(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         values = self._evaluate(columns)
-        return {name: to_array(value) for name, value in zip(self._outputs, values, strict=True)}
+        return {name: to_array(complete(value)) for name, value in zip(self._outputs, values, strict=True)}
 
     def _map_block(self, columns: Mapping[str, Column]) -> Any:
         """The results for all rows of a block, for `dataset.map`; blocks of batches are transformed one by one."""
@@ -67,6 +68,8 @@ class FeaturesLayer:
             if name not in columns:
                 continue
             value, rank = columns[name], len(self._specs[name].shape)
+            if value is None:
+                return True
             if rank == 0:
                 return isinstance(value, (str, bytes)) or np.ndim(value) == 0
             if isinstance(value, np.ndarray) and value.dtype.kind != "O":

@@ -22,6 +22,7 @@ from penstock.transform.columns import Ragged, is_text, missing_rows, to_array
 from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.learners import Learner
+from penstock.transform.missing import Unfilled, complete
 from penstock.transform.output import TransformOutput
 from penstock.transform.registry import LEARNERS
 from penstock.transform.saved import Learned, WorkingDirectory, learned_of, plain_specs
@@ -150,7 +151,8 @@ def _row_spec(spec: TensorSpec, rows: Any) -> TensorSpec:
     if rows.dtype.kind != "O" or len(spec.shape) == 0:
         return TensorSpec(spec.shape, spec.dtype)
     shapes = {np.shape(row) for row in rows}
-    agree = len(shapes) == 1 and None not in spec.shape and next(iter(shapes)) == spec.shape
+    # Rows that are all empty agree by chance.
+    agree = len(shapes) == 1 and None not in spec.shape and 0 not in spec.shape and next(iter(shapes)) == spec.shape
     return TensorSpec(spec.shape if agree else (None,) * len(spec.shape), spec.dtype)
 
 
@@ -177,7 +179,7 @@ def _check_learned_again(
 
 def _specs(graph: Graph, learned: Learned, sample: Mapping[str, Any]) -> dict[str, TensorSpec]:
     values = Evaluator(graph, learned, list(graph.outputs.values()))(sample)
-    return {name: _spec(value) for name, value in zip(graph.outputs, values, strict=True)}
+    return {name: _spec(complete(value)) for name, value in zip(graph.outputs, values, strict=True)}
 
 
 def _spec(value: Any) -> TensorSpec:
@@ -216,7 +218,9 @@ class LearnFromBatch:
         learners: dict[str, Any] = {}
         for name, number in self._columns.items():
             learners[name] = Sum(elementwise=False)
-            learners[name].add(np.array([missing_rows(values[self._places[number]])]))
+            column = values[self._places[number]]
+            absent = column.missing_rows() if isinstance(column, Unfilled) else missing_rows(column)
+            learners[name].add(np.array([absent]))
         for number in self._analyzers:
             node = self._graph.nodes[number]
             learner = learner_of(node)

@@ -31,6 +31,7 @@ def plain_value(value: Any) -> dict[str, Any]:
     """What an analyzer has learned, for JSON; floats as the shortest decimals that give them back."""
     if isinstance(value, Vocabulary):
         entry = {"vocabulary": Path(value.path).name, "size": value.size, "with_frequency": value.with_frequency}
+        entry |= {"records": True} if value.records else {}
         return entry | {"digest": digest_of(value.path)}
     if isinstance(value, pa.Array):
         return {"texts": [text.decode("utf-8", "surrogateescape") for text in value.to_pylist()]}
@@ -49,7 +50,8 @@ def _finite(data: Any) -> Any:
 def value_of(plain: Mapping[str, Any], assets: Path) -> Any:
     """What `plain_value` described."""
     if "vocabulary" in plain:
-        return read_vocabulary(assets / plain["vocabulary"], plain["size"], plain["with_frequency"], plain["digest"])
+        path, records = assets / plain["vocabulary"], plain.get("records", False)
+        return read_vocabulary(path, plain["size"], plain["with_frequency"], records, plain["digest"])
     if "texts" in plain:
         return pa.array([text.encode("utf-8", "surrogateescape") for text in plain["texts"]], TEXT)
     return np.array(plain["data"], object).astype(plain["dtype"]).reshape(plain["shape"])

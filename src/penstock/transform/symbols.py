@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.operations import NUMPY_FUNCTIONS, UFUNCS
-from penstock.transform.sites import user_line
+from penstock.transform.sites import line_of, user_line
 
 
 class Recorder:
@@ -163,13 +163,13 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
     outputs = function(columns)
     if not isinstance(outputs, Mapping) or not outputs:
         raise InvalidTypeError(
-            f"preprocessing_fn must return a dictionary of columns, got {outputs!r:.100}: "
+            f"{line_of(function)}: preprocessing_fn must return a dictionary of columns, got {outputs!r:.100}: "
             "return {'name': column, ...}"
         )
     for name, column in outputs.items():
         if not isinstance(name, str) or not isinstance(column, Column):
             raise InvalidTypeError(
-                f"preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
+                f"{line_of(function)}: preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
                 "add it to a column, as in 0 * column + value"
             )
     graph = recorder.graph(outputs)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.transform.columns import Array, Integers, Ragged, is_text
 
 
@@ -18,11 +18,26 @@ def tfidf_weights(column: Any, vocab_size: Any, documents: Any, corpus_size: Any
     """The weight of each of these tokens: its share of the row, times the logarithm of how few rows have it."""
     rows, terms, counts = counted_terms(column, vocab_size)
     frequency = counts / column.lengths[rows]
-    size, having = np.float32(corpus_size), np.asarray(documents).astype(np.float32)
-    with np.errstate(divide="ignore"):
-        idf = np.log((size + 1) / (1 + having)) if smooth else np.log(size / having)
-    weights = frequency.astype(np.float32) * (idf + np.float32(1))[terms]
+    weights = frequency.astype(np.float32) * _rareness(documents, corpus_size, smooth, True)[terms]
     return Ragged(weights, np.bincount(rows, minlength=len(column.lengths)).astype(np.int64))
+
+
+def document_frequency(column: Any, vocab_size: Any, documents: Any) -> Ragged:
+    """How many rows have each token."""
+    return column.with_values(np.asarray(documents)[_terms(column, vocab_size)])  # type: ignore[no-any-return]
+
+
+def idf(column: Any, vocab_size: Any, documents: Any, corpus_size: Any, *, smooth: bool, add_baseline: bool) -> Ragged:
+    """How rare each token is among the rows."""
+    found = _rareness(documents, corpus_size, smooth, add_baseline)[_terms(column, vocab_size)]
+    return column.with_values(found)  # type: ignore[no-any-return]
+
+
+def _rareness(documents: Any, corpus_size: Any, smooth: bool, add_baseline: bool) -> Array:
+    """The logarithm of how few rows have each token, in float32 as in tft."""
+    size, having = np.float32(corpus_size), np.asarray(documents).astype(np.float32)
+    share = (size + 1) / (1 + having) if smooth else size / having
+    return np.asarray(np.log(share) + np.float32(add_baseline))
 
 
 def counted_terms(column: Any, vocab_size: Any) -> tuple[Integers, Integers, Array]:
@@ -30,10 +45,16 @@ def counted_terms(column: Any, vocab_size: Any) -> tuple[Integers, Integers, Arr
 
     Raises:
         InvalidTypeError: anything but rows of integers.
+        InvalidArgumentError: no indices.
     """
+    terms, size = _terms(column, vocab_size), int(vocab_size)
+    found, counts = np.unique(column.rows * size + terms, return_counts=True)
+    return found // size, found % size, counts
+
+
+def _terms(column: Any, vocab_size: Any) -> Integers:
     if not isinstance(column, Ragged) or is_text(column.values) or column.values.dtype.kind not in "iu":
         raise InvalidTypeError("tfidf takes rows of the indices of tokens: use compute_and_apply_vocabulary first")
-    size = int(vocab_size)
-    codes = column.rows * size + np.mod(column.values, size)
-    found, counts = np.unique(codes, return_counts=True)
-    return found // size, found % size, counts
+    if int(vocab_size) < 1:
+        raise InvalidArgumentError(f"tfidf takes a vocab_size of at least 1, got {int(vocab_size)}")
+    return np.mod(column.values, int(vocab_size)).astype(np.int64)  # type: ignore[no-any-return]

@@ -1,16 +1,18 @@
 """Mappers of strings, tokens and vocabularies. Names, arguments and results are those of tft."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.transform.building import checked_path, noted, present, results
+from penstock.transform.building import checked_path, noted, present
 from penstock.transform.functions import name_of
 from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 from penstock.transform.vocabularies import digest_of
 from penstock.transform.vocabulary_analyzers import approximate_vocabulary, vocabulary
+from penstock.transform.vocabulary_files import count_tokens, holds_records
 
 
 def compute_and_apply_vocabulary(
@@ -69,6 +71,8 @@ def apply_vocabulary(
     default_value: int = -1,
     num_oov_buckets: int = 0,
     lookup_fn: Callable[[Any, str], tuple[Any, int]] | None = None,
+    file_format: str = "text",
+    name: str | None = None,
 ) -> Column:
     """The index of each token in a vocabulary, as int64.
 
@@ -81,6 +85,8 @@ def apply_vocabulary(
         lookup_fn: a function of a module, which is saved by its name: from an array of tokens and the path of the
             vocabulary to an array of their integers, and the number of different ones. The two arguments before have no
             effect with it. It is called for every block of rows, so let it keep what it has read.
+        file_format: of a file of yours: "text", or "tfrecord_gzip" with a token in each record.
+        name: of the operation.
 
     Raises:
         InvalidArgumentError: there is no such file, or the function cannot be imported by its name.
@@ -101,11 +107,11 @@ def apply_vocabulary(
     tokens: Any = deferred_vocab_filename_tensor
     if not isinstance(tokens, Column):
         path = checked_path("apply_vocabulary", "deferred_vocab_filename_tensor", tokens)
-        with open(path, "rb") as file:
-            size = _lines(file)
+        records = holds_records("apply_vocabulary", file_format)
         if not isinstance(x, Column):
             raise InvalidTypeError(f"{user_line()}: apply_vocabulary takes a column, got {x!r:.100}")
-        arguments = {"path": path, "digest": digest_of(path), "size": size}
+        arguments = {"path": path, "digest": digest_of(path), "size": count_tokens(path, records)}
+        arguments |= {"records": True} if records else {}
         tokens = x._recorder.add("given_vocabulary", [], arguments)
     if lookup_fn is not None:
         return noted("lookup_by", x, tokens, function=name_of("apply_vocabulary(lookup_fn=...)", lookup_fn))
@@ -113,12 +119,41 @@ def apply_vocabulary(
     return noted("lookup", x, tokens, default_value=int(default_value), num_oov_buckets=buckets)
 
 
-def _lines(file: Any) -> int:
-    count, last = 0, b"\n"
-    while data := file.read(1 << 24):
-        count += data.count(b"\n")
-        last = data[-1:]
-    return count + (last != b"\n")
+def get_num_buckets_for_transformed_feature(transformed_feature: Any) -> Column:
+    """How many values a column of buckets, hashes or indices can have: a number to compute with in the same function.
+
+    `TransformOutput.num_buckets` says it outside of the function.
+
+    Raises:
+        InvalidTypeError: a column of something else, or with a `lookup_fn`, which says it when it is called.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", "a", "b", "c"]}
+        >>> def preprocess(columns):
+        ...     index = ps.transform.compute_and_apply_vocabulary(columns["w"])
+        ...     return {"y": (index + 1) / ps.transform.get_num_buckets_for_transformed_feature(index)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     dataset = ps.Dataset.from_tensor_slices(rows)
+        ...     output = ps.transform.analyze(dataset, preprocess, directory)
+        ...     print(output.transform_features_layer()(rows)["y"].round(2))
+        [0.33 1.   0.33 0.67]
+    """
+    if isinstance(transformed_feature, Column):
+        recorder = transformed_feature._recorder
+        node = recorder.node(transformed_feature)
+        learned = [Column(recorder, number) for number in node.inputs[-1:]]
+        if node.operation == "hash_strings":
+            return recorder.add("constant", [], {"value": node.arguments["hash_buckets"]})
+        if node.operation == "lookup":
+            return noted("number_of_indices", *learned, num_oov_buckets=node.arguments["num_oov_buckets"])
+        if node.operation in ("apply_buckets", "apply_buckets_per_key"):
+            return noted("number_of_buckets", *learned)
+    raise InvalidTypeError(
+        f"{user_line()}: get_num_buckets_for_transformed_feature takes a column that apply_vocabulary, bucketize, "
+        f"hash_strings or the like has given, got {transformed_feature!r:.100}"
+    )
 
 
 def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = None, name: str | None = None) -> Column:
@@ -142,6 +177,36 @@ def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = No
     return noted(
         "hash_strings", strings, hash_buckets=buckets, key=None if key is None else [int(part) for part in key]
     )
+
+
+def fill_missing(x: Any, value: Any) -> Column:
+    """A column of the dataset with a value where its own is missing: None, an Arrow null, or NaN.
+
+    Rows of lists that have one entry at most become that entry, or the value: what is sparse in tft.
+
+    Args:
+        x: a column that the function was given. Give the result to all that takes it.
+        value: a string among strings, an integer among integers, a number among floats.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> rows = {"w": ["b", None, "b"], "x": [1.0, float("nan"), 3.0]}
+        >>> def preprocess(columns):
+        ...     word = ps.transform.fill_missing(columns["w"], "none")
+        ...     x = ps.transform.fill_missing(columns["x"], 0.0)
+        ...     return {"w": ps.transform.compute_and_apply_vocabulary(word), "x": ps.transform.scale_to_0_1(x)}
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     output = ps.transform.analyze(ps.Dataset.from_tensor_slices(rows), preprocess, directory)
+        ...     found = output.transform_features_layer()(rows)
+        ...     print(found["w"], found["x"].round(2))
+        [0 1 0] [0.33 0.   1.  ]
+    """
+    if not isinstance(x, Column) or x._recorder.node(x).operation != "input":
+        raise InvalidTypeError(f"{user_line()}: fill_missing takes a column of the dataset, got {x!r:.100}")
+    if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+        raise InvalidTypeError(f"{user_line()}: fill_missing takes a string or a finite number, got {value!r:.100}")
+    return noted("fill_missing", x, value=value)
 
 
 def split(x: Any, separator: str | None = None) -> Column:
@@ -333,40 +398,6 @@ def word_count(tokens: Any, name: str | None = None) -> Column:
         [3 2]
     """
     return noted("row_lengths", tokens)
-
-
-def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None) -> tuple[Column, Column]:
-    """The distinct tokens of each row, and the weight of each: how frequent it is there, and how rare elsewhere.
-
-    Args:
-        x: rows of the indices of tokens, as `compute_and_apply_vocabulary` gives them; modulo `vocab_size`.
-        vocab_size: the number of indices.
-        smooth: log((rows + 1) / (1 + rows with the token)) + 1, otherwise log(rows / rows with the token) + 1.
-        name: shown in summaries.
-
-    Returns:
-        Two columns of rows of equal lengths: the tokens in order, and their weights, float32.
-
-    Example:
-        >>> import tempfile
-        >>> import penstock as ps
-        >>> rows = {"text": ["a cat a", "a dog"]}
-        >>> def preprocess(columns):
-        ...     words = ps.transform.compute_and_apply_vocabulary(ps.transform.split(columns["text"]))
-        ...     tokens, weights = ps.transform.tfidf(words, 3)
-        ...     return {"tokens": tokens, "weights": weights}
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     dataset = ps.Dataset.from_tensor_slices(rows)
-        ...     output = ps.transform.analyze(dataset, preprocess, directory)
-        ...     row = output.transform_features_layer()({"text": ["a cat a"]})
-        ...     print(row["tokens"][0].tolist(), [f"{weight:.2f}" for weight in row["weights"][0]])
-        [0, 2] ['0.67', '0.47']
-    """
-    documents, corpus = results("document_counts", 2, x, vocab_size)
-    return (
-        noted("tfidf_terms", x, vocab_size),
-        noted("tfidf_weights", x, vocab_size, documents, corpus, smooth=bool(smooth)),
-    )
 
 
 def sparse_tensor_to_dense_with_shape(

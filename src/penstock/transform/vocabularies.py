@@ -15,35 +15,37 @@ from penstock.preprocessing.tokens import TEXT, decoded
 from penstock.preprocessing.vocabulary_file import FileKeys
 from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of, to_array
 from penstock.transform.functions import imported
+from penstock.transform.vocabulary_files import read_tokens
 
 _TOKENS_IN_MEMORY = 1 << 20
 """Longer vocabularies are looked up in their files, which all processes of a machine share."""
 
 
 class Vocabulary:
-    """The tokens of a file, one per line, numbered from 0.
+    """The tokens of a file, one per line or record, numbered from 0.
 
     Args:
         path: the file.
         size: how many tokens it holds.
-        with_frequency: whether each line begins with the token's frequency and a space.
+        with_frequency: whether each of them begins with the token's frequency and a space.
+        records: whether the file holds TFRecords, not lines.
     """
 
-    def __init__(self, path: str, size: int, with_frequency: bool) -> None:
-        self.path, self.size, self.with_frequency = path, size, with_frequency
+    def __init__(self, path: str, size: int, with_frequency: bool, records: bool) -> None:
+        self.path, self.size, self.with_frequency, self.records = path, size, with_frequency, records
         self._keys: Keys | None = None
 
     @property
     def keys(self) -> Keys:
         """The tokens for look-ups."""
         if self._keys is None:
-            large = self.size > _TOKENS_IN_MEMORY and not self.with_frequency
-            self._keys = FileKeys(self.path) if large else MemoryKeys(self.tokens())
+            in_file = self.size > _TOKENS_IN_MEMORY and not self.with_frequency and not self.records
+            self._keys = FileKeys(self.path) if in_file else MemoryKeys(self.tokens())
         return self._keys
 
     def tokens(self) -> pa.LargeBinaryArray:
         """The tokens in the order of their indices."""
-        lines = Path(self.path).read_bytes().split(b"\n")[:-1]
+        lines = read_tokens(self.path, self.records)
         if self.with_frequency:
             lines = [line.partition(b" ")[2] for line in lines]
         return pa.array(lines, TEXT)
@@ -57,8 +59,7 @@ class Vocabulary:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: with the tokens, unless they are many; then the file must be reachable there too."""
-        keys = self.keys
-        return {"path": self.path, "size": self.size, "with_frequency": self.with_frequency, "_keys": keys}
+        return {**self.__dict__, "_keys": self.keys}
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:
@@ -67,7 +68,7 @@ def digest_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
-def read_vocabulary(path: Path, size: int, with_frequency: bool, digest: str) -> Vocabulary:
+def read_vocabulary(path: Path, size: int, with_frequency: bool, records: bool, digest: str) -> Vocabulary:
     """A vocabulary that was learned.
 
     Raises:
@@ -80,18 +81,23 @@ def read_vocabulary(path: Path, size: int, with_frequency: bool, digest: str) ->
             f"the vocabulary {path} has changed since it was learned, so its indices would mean other tokens: "
             "restore the file, or analyze again in an empty directory"
         )
-    return Vocabulary(str(path), size, with_frequency)
+    return Vocabulary(str(path), size, with_frequency, records)
 
 
-def name_of_copy(*, path: str, digest: str, size: int) -> str:
+def name_of_copy(*, path: str, digest: str, size: int, records: bool = False) -> str:
     """The name of the copy of a user's vocabulary among those that were learned."""
-    del size
+    del size, records
     return f"given-{digest[:8]}-{Path(path).name}"
 
 
-def given_vocabulary(*, path: str, digest: str, size: int) -> Vocabulary:
+def given_vocabulary(*, path: str, digest: str, size: int, records: bool = False) -> Vocabulary:
     """A vocabulary in a file of the user's."""
-    return read_vocabulary(Path(path), size, False, digest)
+    return read_vocabulary(Path(path), size, False, records, digest)
+
+
+def number_of_indices(vocabulary: Vocabulary, *, num_oov_buckets: int) -> Any:
+    """How many indices `lookup` can give."""
+    return np.int64(len(vocabulary) + num_oov_buckets)
 
 
 def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_buckets: int) -> Any:

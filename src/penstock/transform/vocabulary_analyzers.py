@@ -13,6 +13,7 @@ from penstock.transform.building import noted, present
 from penstock.transform.functions import name_of
 from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
+from penstock.transform.vocabulary_files import holds_records
 
 
 def vocabulary(
@@ -31,12 +32,13 @@ def vocabulary(
     coverage_frequency_threshold: float | None = None,
     key_fn: Callable[[str], Any] | None = None,
     fingerprint_shuffle: bool | None = False,
+    file_format: str = "text",
     name: str | None = None,
 ) -> Column:
     """The distinct tokens, the most frequent first, equally frequent ones in reverse order; for `apply_vocabulary`.
 
     Args:
-        x: strings or integers, in rows of any length. Empty strings, and those with line breaks, are left out.
+        x: strings or integers, in rows of any length. Empty strings, and those with line breaks, are left out of text.
         top_k: keep so many of the most frequent tokens; None keeps all.
         frequency_threshold: keep tokens that occur at least so often, or are so heavy.
         vocab_filename: the name of the file in the working directory, by which `TransformOutput.vocabulary_by_name`
@@ -53,10 +55,12 @@ def vocabulary(
         coverage_frequency_threshold: of each key only those that occur at least so often.
         key_fn: a function of a module, from a token to its key; it is saved by its name.
         fingerprint_shuffle: order tokens by their hashes.
+        file_format: "text", with a token on each line; or "tfrecord_gzip", with any tokens, in memory for look-ups.
         name: shown in summaries.
 
     Raises:
-        InvalidArgumentError: a top_k below 1, a negative threshold, a key_fn without coverage, or coverage without one.
+        InvalidArgumentError: another format, a top_k below 1, a negative threshold, a key_fn without coverage, or
+            coverage without one.
 
     Example:
         >>> import tempfile
@@ -72,7 +76,7 @@ def vocabulary(
         [ 0 -1  0  1]
     """
     _check_limits(top_k=top_k, frequency_threshold=frequency_threshold)
-    arguments = {
+    arguments: dict[str, Any] = {
         "top_k": top_k,
         "frequency_threshold": frequency_threshold,
         "store_frequency": bool(store_frequency),
@@ -80,6 +84,8 @@ def vocabulary(
         "weighted": weights is not None,
         "fingerprint_shuffle": bool(fingerprint_shuffle),
     }
+    if holds_records("vocabulary", file_format):
+        arguments["file_format"] = file_format
     if key_fn is not None or coverage_top_k is not None or coverage_frequency_threshold is not None:
         arguments |= _coverage(key_fn, coverage_top_k, coverage_frequency_threshold)
     inputs = present(x, labels, weights)
@@ -104,6 +110,7 @@ def approximate_vocabulary(
     store_frequency: bool = False,
     reserved_tokens: Sequence[str] | None = None,
     weights: Any = None,
+    file_format: str = "text",
     name: str | None = None,
 ) -> Column:
     """The `top_k` most frequent tokens, exactly, as `vocabulary` finds them: tft's estimate has no place here.
@@ -130,6 +137,7 @@ def approximate_vocabulary(
         store_frequency=store_frequency,
         reserved_tokens=reserved_tokens,
         weights=weights,
+        file_format=file_format,
         name=name,
     )
 

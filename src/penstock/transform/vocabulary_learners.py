@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from penstock.accumulators.counts import Counts
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.tokens import TEXT, decoded
-from penstock.transform.columns import Array, Integers, Ragged, flat, is_text, texts_of
+from penstock.transform.columns import Array, Integers, Ragged, flat, is_text, texts_of, weights_of
 from penstock.transform.functions import imported
 from penstock.transform.information import mutual_information
 from penstock.transform.learners import Learner
 from penstock.transform.operations import aligned
 from penstock.transform.vocabularies import Vocabulary
+from penstock.transform.vocabulary_files import RECORDS_SUFFIX, write_tokens
 
 _NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
 
@@ -55,17 +56,22 @@ class VocabularyLearner(Learner):
         return Counts()
 
     def result(self, assets: Path) -> tuple[Any, ...]:
-        name, with_frequency = self.arguments["vocab_filename"], self.arguments["store_frequency"]
-        path = assets / name
-        size = 0
-        with open(path, "wb") as file:
-            for tokens, frequencies in self._chosen():
-                lines = tokens.to_pylist()
-                if with_frequency:
-                    lines = [b"%s %s" % (str(f).encode(), token) for token, f in zip(lines, frequencies, strict=True)]
-                file.write(b"".join(line + b"\n" for line in lines))
-                size += len(lines)
-        return (Vocabulary(str(path), size, with_frequency),)
+        path = assets / (self.arguments["vocab_filename"] + RECORDS_SUFFIX * self._records)
+        size = write_tokens(path, self._lines(), self._records)
+        return (Vocabulary(str(path), size, self.arguments["store_frequency"], self._records),)
+
+    @property
+    def _records(self) -> bool:
+        """Whether the file holds a record for each token, which may be of any bytes."""
+        return self.arguments.get("file_format") == "tfrecord_gzip"
+
+    def _lines(self) -> Iterator[list[bytes]]:
+        """What the file holds."""
+        for tokens, frequencies in self._chosen():
+            lines = tokens.to_pylist()
+            if self.arguments["store_frequency"]:
+                lines = [b"%s %s" % (str(f).encode(), token) for token, f in zip(lines, frequencies, strict=True)]
+            yield lines
 
     @abstractmethod
     def _ranked(self) -> Iterator[pa.Table]:
@@ -125,7 +131,8 @@ class VocabularyLearner(Learner):
     def _at_least(self, threshold: float | None) -> Iterator[pa.Table]:
         """The tokens that a file can hold and that rank so high, the first ones first."""
         for table in self._ranked():
-            table = table.filter(pc.match_substring_regex(table["token"], pattern=_NEITHER_EMPTY_NOR_LINES))
+            if not self._records:
+                table = table.filter(pc.match_substring_regex(table["token"], pattern=_NEITHER_EMPTY_NOR_LINES))
             yield table if threshold is None else table.filter(pc.greater_equal(table["rank"], threshold))
 
 
@@ -138,7 +145,7 @@ class LearnVocabulary(VocabularyLearner):
         heavy = None
         if weights is not None:
             _, (_, given) = aligned("vocabulary", column, weights)
-            heavy = np.asarray(flat(given), np.float64)
+            heavy = weights_of("vocabulary", given)
             if len(heavy) != len(flat(column)):
                 raise ElementError(f"vocabulary: expected a weight for each of {len(values)} tokens, got {len(heavy)}")
         self.accumulator.add(texts_of(values), heavy)
@@ -198,7 +205,7 @@ def _related(column: Any, labels: Any, weights: Any) -> tuple[Any, Integers, Any
     owners = column.rows if isinstance(column, Ragged) else np.repeat(np.arange(len(column)), _width(column))
     bearers = labels.rows if isinstance(labels, Ragged) else np.arange(len(marks))
     rows = len(labels.lengths) if isinstance(labels, Ragged) else len(marks)
-    heavy = np.ones(rows) if weights is None else np.asarray(flat(weights), np.float64)
+    heavy = np.ones(rows) if weights is None else weights_of("vocabulary", weights)
     if len(heavy) != rows:
         raise ElementError(f"vocabulary: expected a weight for each of {rows} rows, got {len(heavy)}")
     return texts_of(column), owners, texts_of(marks), bearers, heavy

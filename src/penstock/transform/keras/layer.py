@@ -114,6 +114,10 @@ def _apply_buckets(x: Any, boundaries: Any) -> Any:
     return ops.sum(ops.cast(not_below, "int32"), axis=-1)
 
 
+def _fill_missing(x: Any, *, value: Any) -> Any:
+    return ops.where(ops.isnan(x), value, x) if "float" in keras.backend.standardize_dtype(x.dtype) else x
+
+
 def _index(x: Any, *, index: list[Any]) -> Any:
     entries = (
         slice(*entry["slice"]) if isinstance(entry, dict) else Ellipsis if entry == "..." else entry for entry in index
@@ -124,6 +128,7 @@ def _index(x: Any, *, index: list[Any]) -> Any:
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "apply_buckets": _apply_buckets,
     "cast": lambda x, *, dtype: ops.cast(x, np.dtype(dtype).name),
+    "fill_missing": _fill_missing,
     "index": _index,
     "min_max": _min_max,
     "numpy.clip": lambda x, low, high: ops.minimum(ops.maximum(x, low), high),

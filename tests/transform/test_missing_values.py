@@ -1,0 +1,115 @@
+"""Values that are missing: None, nulls, NaN, and rows without entries."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.errors import ElementError, InvalidTypeError
+
+ROWS = {
+    "word": np.array(["b", None, "b", "a"], object),
+    "count": np.array([3, None, 2**60 + 1, 3], object),
+    "x": np.array([1.0, np.nan, 3.0, 5.0]),
+    "maybe": np.array([1.5, None, 0.5, None], object),
+}
+
+
+def filled(c):
+    fill = ps.transform.fill_missing
+    return {
+        "word": ps.transform.compute_and_apply_vocabulary(fill(c["word"], "none"), vocab_filename="words"),
+        "count": fill(c["count"], -1),
+        "x": fill(c["x"], 0),
+        "maybe": fill(c["maybe"], 2),
+    }
+
+
+def analyzed(function, directory, rows=ROWS):
+    return ps.transform.analyze(ps.Dataset.from_tensor_slices(rows), function, directory)
+
+
+def test_missing_values_are_filled_in_training_and_serving(tmp_path):
+    output = analyzed(filled, tmp_path)
+    layer = output.transform_features_layer()
+    found = layer(ROWS)
+    assert found["word"].tolist() == [0, 1, 0, 2]
+    assert found["count"].tolist() == [3, -1, 2**60 + 1, 3] and found["count"].dtype == np.int64
+    assert found["x"].tolist() == [1.0, 0.0, 3.0, 5.0]
+    assert found["maybe"].tolist() == [1.5, 2.0, 0.5, 2.0]
+    assert output.missing == {"word": 1}
+    arrow = {
+        "word": pa.chunked_array([["a", None]]),
+        "count": pa.array([None, 2**60 + 1]),
+        "x": pa.array([None, 2.0]),
+        "maybe": pa.array([None, 1.0]),
+    }
+    served = {name: values.tolist() for name, values in layer(arrow).items()}
+    assert served == {"word": [2, 1], "count": [-1, 2**60 + 1], "x": [0.0, 2.0], "maybe": [2.0, 1.0]}
+    row = layer({"word": None, "count": None, "x": 4.0, "maybe": None})
+    assert {name: value.item() for name, value in row.items()} == {"word": 1, "count": -1, "x": 4.0, "maybe": 2}
+
+
+def test_rows_of_one_entry_at_most_become_the_entry(tmp_path):
+    rows = {"w": [["b"], [], ["a"]], "n": [[1], [2], []]}
+
+    def row(index):
+        return {"w": np.array(rows["w"][index], object), "n": np.array(rows["n"][index], np.int64)}
+
+    def function(c):
+        return {"w": ps.transform.fill_missing(c["w"], "?"), "n": ps.transform.fill_missing(c["n"], 9)}
+
+    layer = ps.transform.analyze(ps.Dataset.range(3).map(row), function, tmp_path).transform_features_layer()
+    found = layer({"w": [["b"], None, ["a"]], "n": rows["n"]})
+    assert (found["w"].tolist(), found["n"].tolist()) == (["b", "?", "a"], [1, 2, 9])
+    with pytest.raises(ElementError, match="'n': fill_missing takes rows with one entry at most"):
+        layer({"w": rows["w"], "n": [[1, 2], [], []]})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("word", 3, "cannot put 3 among strings"),
+        ("count", "none", "cannot put 'none' among"),
+        ("count", 0.5, "cannot put 0.5 among integers"),
+        ("x", "none", "cannot put 'none' among float64"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(tmp_path, column, value, message):
+    with pytest.raises(InvalidTypeError, match=message) as caught:
+        analyzed(lambda c: {"y": ps.transform.fill_missing(c[column], value)}, tmp_path)
+    assert any("test_missing_values.py:" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("value", [None, np.nan, ["a"]])
+def test_what_is_no_value_is_refused(tmp_path, value):
+    with pytest.raises(InvalidTypeError, match=r"test_missing_values.py:\d+: fill_missing takes a string or a finite"):
+        analyzed(lambda c: {"y": ps.transform.fill_missing(c["x"], value)}, tmp_path)
+    with pytest.raises(InvalidTypeError, match="fill_missing takes a column of the dataset"):
+        analyzed(lambda c: {"y": ps.transform.fill_missing(c["x"] + 1, 0)}, tmp_path)
+
+
+@pytest.mark.parametrize("given", [["a", None], pa.array(["a", None])])
+def test_missing_values_that_nothing_fills_are_an_error_that_says_how_to_fill_them(tmp_path, given):
+    rows = {"word": np.array(["a", "b"], object)}
+    layer = analyzed(
+        lambda c: {"y": ps.transform.hash_strings(c["word"], 3)}, tmp_path, rows
+    ).transform_features_layer()
+    with pytest.raises(ElementError, match=r"'word': .*missing.*ps.transform.fill_missing\(column, value\)"):
+        layer({"word": given})
+    passed_on = analyzed(
+        lambda c: {"a": c["word"], "b": ps.transform.fill_missing(c["word"], "")}, tmp_path / "other", rows
+    )
+    with pytest.raises(ElementError, match="'word': .*missing"):
+        passed_on.transform_features_layer()({"word": given})
+
+
+def test_empty_rows_keep_the_dtype_of_the_others(tmp_path):
+    def row(n):
+        return {"r": np.arange(n, dtype=np.int64)}
+
+    def function(c):
+        return {"y": ps.transform.compute_and_apply_vocabulary(c["r"])}
+
+    layer = ps.transform.analyze(ps.Dataset.range(3).map(row), function, tmp_path).transform_features_layer()
+    assert [found.tolist() for found in layer({"r": [[1], [], [0]]})["y"]] == [[1], [], [0]]
