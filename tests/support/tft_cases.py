@@ -26,6 +26,11 @@ def rows():
                 "labels": [label for label in range(4) if (n * 5 + label * label) % 3 == 0],
                 "gap_values": [float(n * k % 7) - 1 for k in range(count)],
                 "gap_indices": [k * 2 - (n + k) % 2 for k in range(1, count + 1)],
+                "tails": [sign * 1.3 ** (n * step % 23) for sign, step in ((1 - 2 * (n % 2), 11), (1, 7), (-1, 5))],
+                "lines": ["two words", "a\nline", "", "plain", "two words"][n % 5],
+                "infinite": float("inf") if n % 13 == 5 else float(n * 7 % 19),
+                "both": {3: float("inf"), 11: float("-inf"), 20: float("nan")}.get(n, float(n * 5 % 17)),
+                "nothing": float("nan"),
             }
         )
     return found
@@ -36,12 +41,12 @@ def first_letter(token):
     return token[:1]
 
 
-def preprocess(t, c, spread, project, float32, *, experimental, backwards, dense):
+def preprocess(t, c, spread, project, float32, float64, cast, *, experimental, backwards, dense):
     """Outputs by name.
 
-    `t` is the module, `spread` gives an analyzer's result to all rows, `project` multiplies, `experimental` is where
-    approximate vocabularies are, `backwards` looks tokens up in a vocabulary from its end, and `dense` makes an array
-    of what a function does with the rows that have gaps.
+    `t` is the module, `spread` gives an analyzer's result to all rows, `project` multiplies, `cast` makes float32,
+    `experimental` is where approximate vocabularies and frequencies of documents are, `backwards` looks tokens up in a
+    vocabulary from its end, and `dense` makes an array of what a function does with the rows that have gaps.
     """
     x, y, i, v, w, key = (c[name] for name in ("x", "y", "i", "v", "w", "key"))
     numbers, tokens, weight, m, tail = (c[name] for name in ("numbers", "tokens", "weight", "m", "tail"))
@@ -165,10 +170,88 @@ def preprocess(t, c, spread, project, float32, *, experimental, backwards, dense
         "covariance": project(v, t.covariance(v, float32)),
         "pca": project(v, t.pca(v, 2, float32)),
         "to_dense": t.sparse_tensor_to_dense_with_shape(numbers, [None, 4], -1.0),
+        **more(t, c, spread, float64, cast, experimental, indices),
+        **infinite(t, c, spread),
     }
+
+
+def more(t, c, spread, float64, cast, experimental, indices):
+    """What the other outputs leave out: counts of keys, positions of elements, rows of unequal length, dtypes."""
+    x, i, v, key, numbers, tails = (c[name] for name in ("x", "i", "v", "key", "numbers", "tails"))
+    keys, counts = t.count_per_key(key)
+    shares, categories = t.histogram(key, categorical=True)
+    left, right = t.tukey_h_params(tails, reduce_instance_dims=False)
+    buckets = t.get_num_buckets_for_transformed_feature(indices)
+    return {
+        "count_per_key": spread(x, counts),
+        "keys": spread(x, t.hash_strings(keys, 1000)),
+        "histogram_of_categories": spread(x, shares),
+        "categories": spread(x, t.hash_strings(categories, 1000)),
+        "min_elementwise": v * 0 + t.min(v, reduce_instance_dims=False),
+        "sum_elementwise": v * 0 + t.sum(v, reduce_instance_dims=False),
+        "mean_elementwise": v * 0 + t.mean(v, reduce_instance_dims=False),
+        "min_ragged": x * 0 + t.min(numbers),
+        "mean_ragged": x * 0 + t.mean(numbers),
+        "mean_int": x * 0 + t.mean(i),
+        "var_int": x * 0 + t.var(i),
+        "quantiles_elementwise": v[:, :, None] * 0 + t.quantiles(v, 3, 0.01, reduce_instance_dims=False),
+        "tukey_location_elementwise": tails * 0 + t.tukey_location(tails, reduce_instance_dims=False),
+        "tukey_scale_elementwise": tails * 0 + t.tukey_scale(tails, reduce_instance_dims=False),
+        "tukey_left_elementwise": tails * 0 + left,
+        "tukey_right_elementwise": tails * 0 + right,
+        "scale_to_gaussian_elementwise": t.scale_to_gaussian(tails, elementwise=True),
+        "scale_to_gaussian_ragged": t.scale_to_gaussian(numbers),
+        "scale_by_min_max_elementwise": t.scale_by_min_max(v, -1.0, 1.0, elementwise=True),
+        "scale_to_0_1_per_key_ragged": t.scale_to_0_1_per_key(numbers, key),
+        "scale_to_z_score_float64": cast(t.scale_to_z_score(i, output_dtype=float64)),
+        "scale_to_z_score_per_key_float64": cast(t.scale_to_z_score_per_key(i, key, output_dtype=float64)),
+        "bucketize_per_key_weighted": t.bucketize_per_key(x, key, 3, weights=c["weight"]),
+        "apply_buckets_ragged": t.apply_buckets(numbers, [[-1.0, 2.0]]),
+        "apply_buckets_int": t.apply_buckets(i, [[-1, 2]]),
+        "interpolation_ragged": t.apply_buckets_with_interpolation(numbers, [[-1.0, 2.0, 5.0]]),
+        "density_of_ten_bins": t.estimated_probability_density(x),
+        "document_frequency": experimental.document_frequency(indices, 6),
+        "idf": experimental.idf(indices, 6),
+        "idf_rough": experimental.idf(indices, 6, smooth=False, add_baseline=False),
+        "tfidf_of_all_indices": t.tfidf(indices, buckets)[1],
+        "number_of_indices": i * 0 + buckets,
+        "number_of_buckets": i * 0 + t.get_num_buckets_for_transformed_feature(t.bucketize(x, 4)),
+        "vocabulary_in_records": t.compute_and_apply_vocabulary(
+            c["lines"], file_format="tfrecord_gzip", vocab_filename="records"
+        ),
+        "vocabulary_in_records_with_frequency": t.compute_and_apply_vocabulary(
+            c["lines"], file_format="tfrecord_gzip", store_frequency=True, vocab_filename="records_frequency"
+        ),
+        "vocabulary_of_lines": t.compute_and_apply_vocabulary(c["lines"], vocab_filename="lines"),
+    }
+
+
+def infinite(t, c, spread):
+    """What is learned of infinite numbers, of both signs, and of nothing but NaN."""
+    found = {}
+    for name in ("infinite", "both", "nothing"):
+        x, here = c[name], c["x"] * 0
+        found |= {
+            f"{name}_scale_to_0_1": t.scale_to_0_1(x),
+            f"{name}_scale_to_z_score": t.scale_to_z_score(x),
+            f"{name}_scale_to_z_score_per_key": t.scale_to_z_score_per_key(x, c["key"]),
+            f"{name}_bucketize": t.bucketize(x, 3),
+            f"{name}_min": here + t.min(x),
+            f"{name}_max": here + t.max(x),
+            f"{name}_sum": here + t.sum(x),
+            f"{name}_mean": here + t.mean(x),
+            f"{name}_var": here + t.var(x),
+            f"{name}_quantiles": spread(here, t.quantiles(x, 4, 0.01)),
+            f"{name}_histogram": spread(here, t.histogram(x, [0.0, 5.0, 9.0])[0]),
+            f"{name}_density": t.estimated_probability_density(x, boundaries=[0.0, 5.0, 9.0]),
+            f"{name}_interpolation": t.apply_buckets_with_interpolation(x, [[2.0, 9.0]]),
+        }
+    # Of NaN, the least and the most of a key depend on the order of rows in tft.
+    found["infinite_scale_to_0_1_per_key"] = t.scale_to_0_1_per_key(c["infinite"], c["key"])
+    return found
 
 
 VOCABULARIES = ["words", "top", "threshold", "oov", "default", "weighted", "integers", "shuffled", "reserved"]
 VOCABULARIES += ["frequency", "tokens", "labels", "labels_weighted", "adjusted", "labels_ragged", "reserved_top"]
 VOCABULARIES += ["labels_of_rows", "labels_of_rows_weighted", "covered", "covered_threshold"]
-VOCABULARIES += ["approximate", "backwards"]
+VOCABULARIES += ["approximate", "backwards", "records", "records_frequency", "lines"]

@@ -6,49 +6,15 @@ import re
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tft_in_penstock import dataset, function
 
 import penstock as ps
 from penstock.transform import passes
 
 pytestmark = pytest.mark.slow
 
-
-def preprocess(c):
-    z = ps.transform.scale_to_z_score(c["x"])
-    return {
-        "buckets": ps.transform.bucketize(z, 5),
-        "sum": c["n"] - ps.transform.sum(c["n"]),
-        "covered": c["n"] - ps.transform.size(c["n"]),
-        "word": ps.transform.compute_and_apply_vocabulary(c["word"], vocab_filename="words"),
-        "per_key": ps.transform.scale_to_z_score_per_key(c["x"], c["word"]),
-        "gaussian": ps.transform.scale_to_gaussian(c["x"]),
-        "length": ps.transform.word_count(c["tokens"]),
-        "tokens": ps.transform.tfidf(ps.transform.hash_strings(c["tokens"], 8), 8)[1],
-    }
-
-
-def rows(flags=None):
-    """2,000 rows; the process that first makes row 500, and that which first makes row 1,700, kill themselves."""
-
-    def row(n):
-        if flags is not None and n in (500, 1700):
-            try:
-                os.close(os.open(f"{flags}/{n}", os.O_CREAT | os.O_EXCL))
-                os.kill(os.getpid(), signal.SIGKILL)
-            except FileExistsError:
-                pass
-        generator = np.random.default_rng(int(n))
-        words = [f"w{int(value)}" for value in generator.integers(0, 9, int(n) % 4)]
-        return {
-            "n": n,
-            "x": generator.normal(3, 5),
-            "word": f"w{int(generator.integers(0, 5))}",
-            "tokens": np.array(words, object),
-        }
-
-    return ps.Dataset.range(2000).map(row)
+ROWS = 160
 
 
 def learned(directory):
@@ -59,9 +25,9 @@ def learned(directory):
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory):
     directory = tmp_path_factory.mktemp("in_process")
-    passes.ROWS, before = 128, passes.ROWS
+    passes.ROWS, before = 27, passes.ROWS
     try:
-        ps.transform.analyze(rows(), preprocess, directory)
+        ps.transform.analyze(dataset(ROWS), function, directory)
         yield learned(directory)
     finally:
         passes.ROWS = before
@@ -71,14 +37,14 @@ def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_p
     monkeypatch.setattr("penstock.data.save_progress._LINE_SECONDS", 0.0)
     caplog.set_level("INFO", "penstock.data.save_progress")
     with ps.service.local(num_workers=1) as service:
-        ps.transform.analyze(rows(), preprocess, tmp_path, service=service.target)
+        ps.transform.analyze(dataset(ROWS), function, tmp_path, service=service.target)
     assert learned(tmp_path) == in_process
-    told = [re.match(r"(.*), ([\d,]+) of 2,000 rows", record.getMessage()) for record in caplog.records]
-    passes_told = [line[1] for line in told if line is not None and line[2] == "2,000"]
+    told = [re.match(rf"(.*), (\d+) of {ROWS} rows", record.getMessage()) for record in caplog.records]
+    passes_told = [line[1] for line in told if line is not None and line[2] == str(ROWS)]
     assert dict.fromkeys(passes_told) == dict.fromkeys(
         [f"ps.transform.analyze, pass {number} of 2: 100%" for number in (1, 2)]
     )
-    assert any(line is not None and line[2] != "2,000" for line in told)
+    assert any(line is not None and line[2] != str(ROWS) for line in told)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
@@ -86,8 +52,8 @@ def test_workers_that_are_killed_in_a_pass_learn_every_row_once(in_process, tmp_
     flags = Path(tmp_path) / "flags"
     flags.mkdir()
     with ps.service.local(num_workers=num_workers) as service:
-        ps.transform.analyze(rows(str(flags)), preprocess, tmp_path / "working_dir", service=service.target)
-    assert sorted(path.name for path in flags.iterdir()) == ["1700", "500"]
+        ps.transform.analyze(dataset(ROWS, str(flags)), function, tmp_path / "working_dir", service=service.target)
+    assert sorted(path.name for path in flags.iterdir()) == ["100", "150"]
     assert learned(tmp_path / "working_dir") == in_process
 
 

@@ -3,6 +3,7 @@
 pip install tensorflow-transform && PYTHONPATH=tests/support python tests/transform/write_tft_values.py
 """
 
+import inspect
 import json
 import tempfile
 from importlib.metadata import version
@@ -18,10 +19,11 @@ from tft_cases import VOCABULARIES, preprocess, rows
 
 SPEC = {
     **{name: tf.io.FixedLenFeature([], tf.float32) for name in ("x", "m", "same", "tail", "weight")},
+    **{name: tf.io.FixedLenFeature([], tf.float32) for name in ("infinite", "both", "nothing")},
     "y": tf.io.FixedLenFeature([], tf.float32),
-    "v": tf.io.FixedLenFeature([3], tf.float32),
+    **{name: tf.io.FixedLenFeature([3], tf.float32) for name in ("v", "tails")},
     **{name: tf.io.FixedLenFeature([], tf.int64) for name in ("i", "label")},
-    **{name: tf.io.FixedLenFeature([], tf.string) for name in ("w", "key")},
+    **{name: tf.io.FixedLenFeature([], tf.string) for name in ("w", "key", "lines")},
     "tokens": tf.io.VarLenFeature(tf.string),
     "numbers": tf.io.VarLenFeature(tf.float32),
     "labels": tf.io.VarLenFeature(tf.int64),
@@ -56,6 +58,8 @@ def fn(columns):
         lambda x, value: x[:, None] * 0 + tf.cast(value, x.dtype),
         tf.matmul,
         tf.float32,
+        tf.float64,
+        lambda x: tf.cast(x, tf.float32),
         experimental=tft.experimental,
         backwards=backwards,
         dense=dense,
@@ -79,7 +83,14 @@ with tempfile.TemporaryDirectory() as directory:
     found = [json.loads(line) for line in Path(f"{directory}/rows.txt").read_text().splitlines()]
     vocabularies = {name: [token.decode() for token in output.vocabulary_by_name(name)] for name in VOCABULARIES}
 names = ["tensorflow-transform", "tensorflow", "apache-beam", "numpy"]
+parameters = {}
+for module in (tft, tft.experimental):
+    for name, function in vars(module).items():
+        if getattr(function, "__module__", "").startswith("tensorflow_transform") and inspect.isfunction(function):
+            given = inspect.signature(function).parameters.values()
+            parameters[name] = {p.name: None if p.default is p.empty else repr(p.default) for p in given}
 values = {
+    "parameters": parameters,
     "made by": {name: version(name) for name in names},
     "vocabularies": vocabularies,
     "outputs": {name: [row.get(name, []) for row in found] for name in sorted(found[0])},

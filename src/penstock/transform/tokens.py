@@ -44,7 +44,7 @@ def compute_and_apply_vocabulary(
 
 
 def compute_and_apply_approximate_vocabulary(
-    x: Any, *, default_value: int = -1, top_k: int, num_oov_buckets: int = 0, **arguments: Any
+    x: Any, *, default_value: int = -1, top_k: int | None = None, num_oov_buckets: int = 0, **arguments: Any
 ) -> Column:
     """The index of each token among the `top_k` most frequent ones; other arguments are `approximate_vocabulary`'s.
 

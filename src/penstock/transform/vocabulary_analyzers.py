@@ -104,7 +104,7 @@ def vocabulary(
 
 def approximate_vocabulary(
     x: Any,
-    top_k: int,
+    top_k: int | None,
     *,
     vocab_filename: str | None = None,
     store_frequency: bool = False,
