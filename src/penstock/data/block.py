@@ -189,6 +189,10 @@ def column_of(leaves: Sequence[Any]) -> Column:
             return np.array(first)[None]  # a copy, as below
         out[0] = first
         return out
+    if set(map(type, leaves)) == {np.ndarray} and set(map(id, map(_DTYPE, leaves))) == {id(first.dtype)}:
+        if len(set(map(_SHAPE, leaves))) > 1:
+            return object_column(leaves)
+        return np.stack(leaves, out=output((len(leaves), *first.shape), first.dtype))
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or not (
             leaf.dtype is first.dtype or alike(leaf.dtype, first.dtype)

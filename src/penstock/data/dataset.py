@@ -117,6 +117,11 @@ class Dataset(Generic[Element]):
     def _of_block(cls, block: Block) -> "Dataset[Any]":
         return Dataset(Slices("window", block.columns, block.structure, len(block)))
 
+    @staticmethod
+    def _of_own_rows(block: Block) -> Node:
+        """The rows of a block that nobody else has, and that are read once."""
+        return Slices("window", block.columns, block.structure, len(block), shared=False)
+
     # Sources
 
     @staticmethod
@@ -1465,7 +1470,7 @@ class Dataset(Generic[Element]):
                 batching,
                 lambda bucket: sizes[int(bucket)],
                 (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}"),
-                dataset_of=type(self)._of_block,
+                dataset_of=self._of_own_rows,
                 least_size=min(sizes),
                 boundaries=tuple(boundaries),
                 bounded=pad_to_bucket_boundary and not no_padding,

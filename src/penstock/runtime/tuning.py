@@ -18,7 +18,7 @@ from penstock.runtime.waiting import Stopwatch
 
 _UNSEEN = 31
 """Measuring a call costs as much as a short call, so only one in this many, plus one, is measured."""
-_UNNOTED = 63
+_UNNOTED = 127
 """Even looking at the clock costs as much as a very short call: of calls for single rows one in this many, plus one,
 is looked at."""
 _UNSEEN_SECONDS = 1e-3

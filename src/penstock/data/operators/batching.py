@@ -321,7 +321,9 @@ class PaddedBatch(Batching):
         fill = _default_padding(rows) if value is None else self._filling(value, dtype, leaf)
         if dtype.kind in "US":
             dtype = np.result_type(dtype, np.asarray(fill))  # as wide as the widest
-        batch = np.full((len(rows), *target), fill, dtype=dtype)
+        shape_of_all = (len(rows), *target)
+        zeros = value is None and dtype.kind in "biufc"
+        batch = np.zeros(shape_of_all, dtype) if zeros else np.full(shape_of_all, fill, dtype=dtype)
         if axes == 1 and max(longest) <= _SHORT:  # all rows at once: copying one costs more than its numbers
             batch[np.arange(target[0]) < np.array(lengths)[:, None]] = np.concatenate(rows)
             return batch

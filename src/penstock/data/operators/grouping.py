@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.data.axes import UnknownAxes
-from penstock.data.block import Block, own
-from penstock.data.functions.apply import checked_rows, dataset_node, integer_key, note
+from penstock.data.block import Block, column_of, own
+from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, integer_key, note
 from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
@@ -24,6 +24,7 @@ from penstock.structure import Structure, flatten, map_structure
 
 _FEW_GROUPS: Final = 32
 """Of more groups it would cost too much to look at all before each block."""
+_LENGTH_FUNCTION: Final = "bucket_by_sequence_length(element_length_func)"
 _TOGETHER: Final = 256
 """After so many elements that come one by one, the state of the input is taken again."""
 
@@ -162,7 +163,7 @@ class GroupByWindowStream(Stream):
 
     def _collect(self, block: Block, first: int) -> bool:
         """Sort rows into groups until one is full, and give back the rest; `first` is the number of the first row."""
-        keys = checked_rows(self._node.key_function, block)
+        keys = call_rows(self._node.key_function, block)
         groups, key_of, changed = self._groups, self._key, self._changed
         full: int | None = None
         number = 0
@@ -178,6 +179,9 @@ class GroupByWindowStream(Stream):
                 if len(group.numbers) >= group.size:
                     full = key
                     break
+            else:
+                if number < len(block):
+                    raise no_result()
         except failures() as error:
             note(error, self._node, first + number)
             self._input.give_back(len(block) - number - 1)
@@ -198,17 +202,18 @@ class GroupByWindowStream(Stream):
         """As `_collect`, of elements that come one by one; none is read after that which fills a window."""
         function, groups, structure = self._node.key_function, self._groups, self._structure
         leaf, unpack = structure.kind == "leaf", structure.kind == "tuple"
+        input, key_of, changed = self._input, self._key, self._changed
         full: int | None = None
         reading = True
         try:
             for element in islice(elements, _TOGETHER):
                 reading = False
                 leaves = (element,) if leaf else structure.flatten_like(element)
-                key = self._key(function(*element) if unpack else function(element), leaves)
+                key = key_of(function(*element) if unpack else function(element), leaves)
                 group = groups.get(key) or self._begin_group(key)
-                group.numbers.append(self._input.met - 1)
+                group.numbers.append(input.met - 1)
                 group.leaves.append(leaves)
-                self._changed.add(key)
+                changed.add(key)
                 if len(group.numbers) >= group.size:
                     full = key
                     break
@@ -244,7 +249,8 @@ class GroupByWindowStream(Stream):
         self._output = self._open(*self._window)
 
     def _open(self, key: int, rows: _Group) -> Cursor:
-        window = self._node.dataset_of(Block.of_leaves(rows.leaves, self._structure))
+        columns = tuple(map(column_of, zip(*rows.leaves, strict=True)))
+        window = self._node.dataset_of(Block(columns, self._structure, len(rows.leaves)))
         node = self._run.prepare(self._made(key, window))
         inner = self._run.inner(self._node, node, self._epoch, rows.numbers[0])
         return node.cursor(inner, self._epoch)
@@ -365,7 +371,7 @@ class BucketStream(GroupByWindowStream):
         self._axes = UnknownAxes(node.input.spec if node.bounded else None)
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
-        length = integer_key("bucket_by_sequence_length(element_length_func)", value)
+        length = value if type(value) is int else integer_key(_LENGTH_FUNCTION, value)
         bucket = bisect_right(self._node.boundaries, length)
         if self._node.bounded:
             if bucket == len(self._node.boundaries):
@@ -378,7 +384,7 @@ class BucketStream(GroupByWindowStream):
         return bucket
 
     def _made(self, key: int, window: Any) -> Node:
-        return self._node.batches_of(key, window.node, (self._structure, self._axes.unknown()))
+        return self._node.batches_of(key, window, (self._structure, self._axes.unknown()))
 
     def state(self) -> State:
         return [super().state(), self._axes.state()]
