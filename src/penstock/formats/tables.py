@@ -13,6 +13,7 @@ row must not depend on the others. A null is an error: NumPy's numbers have none
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -197,6 +198,7 @@ def varies_in_shape(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
+@lru_cache(1024)
 def values_of(kind: pa.DataType) -> str:
     """What NumPy has in place of a type: the same for types whose rows are alike.
 

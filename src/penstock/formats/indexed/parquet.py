@@ -116,18 +116,9 @@ class ParquetFiles(FileFormat):
 
     def read(self, name: str, rows: Rows) -> Any:
         file = self._file(name)
-        numbers = np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
-        of_rows = np.searchsorted(file.ends, numbers, side="right")
-        edges = [0, *(np.flatnonzero(np.diff(of_rows)) + 1).tolist(), len(numbers)]
-        groups = of_rows[edges[:-1]].tolist()
-        parts = []
-        for group, (columns, _), (start, stop) in zip(
-            groups, decoded := self._groups_of(file, groups), pairwise(edges)
-        ):
-            within = numbers[start:stop] - file.begin(group)
-            together = within[-1] - within[0] == len(within) - 1
-            picked = slice(int(within[0]), int(within[-1]) + 1) if together else within
-            parts.append([column[picked] for column in columns])
+        places = file.places(rows)
+        decoded = self._groups_of(file, [group for group, _ in places])
+        parts = [[column[within] for column in columns] for (columns, _), (_, within) in zip(decoded, places)]
         columns = parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)]
         return decoded[0][1].unflatten(columns)
 
@@ -246,6 +237,25 @@ class _ParquetFile:
         """The number of a row group's first row."""
         return int(self.ends[group - 1]) if group else 0
 
+    def places(self, rows: Rows) -> list[tuple[int, slice | npt.NDArray[np.int64]]]:
+        """The row groups that have some of these rows, and which of their own rows they are."""
+        if isinstance(rows, range) and rows.step == 1:
+            first, last = np.searchsorted(self.ends, [rows[0], rows[-1]], side="right").tolist()
+            begins = [(group, self.begin(group)) for group in range(first, last + 1)]
+            return [
+                (group, slice(max(rows.start - begin, 0), min(rows.stop, int(self.ends[group])) - begin))
+                for group, begin in begins
+                if begin < self.ends[group]
+            ]
+        numbers = np.asarray(rows)
+        of_rows = np.searchsorted(self.ends, numbers, side="right")
+        edges = [0, *(np.flatnonzero(np.diff(of_rows)) + 1).tolist(), len(numbers)]
+        groups = of_rows[edges[:-1]].tolist()
+        of_groups = [
+            (group, numbers[start:stop] - self.begin(group)) for group, (start, stop) in zip(groups, pairwise(edges))
+        ]
+        return [(group, _as_slice(within)) for group, within in of_groups]
+
     def read(self, groups: list[int]) -> pa.Table:
         """The rows of row groups that are kept."""
         if self._remote is not None:
@@ -302,3 +312,9 @@ class _ParquetFile:
         except (pa.ArrowException, TypeError) as error:
             raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
         return kept
+
+
+def _as_slice(numbers: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
+    """Numbers without gaps as a slice, which copies nothing."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return slice(first, last + 1) if last - first == len(numbers) - 1 else numbers
