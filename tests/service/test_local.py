@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from until import until
 
@@ -78,6 +79,19 @@ def test_a_module_of_the_programs_own_is_found_by_the_workers(tmp_path: Path, mo
     with ps.service.local(num_workers=1) as service:
         dataset = ps.Dataset.range(3).map(own_module.double)
         assert [int(x) for x in dataset.apply(ps.service.distribute("distributed_epoch", service.target))] == [0, 2, 4]
+
+
+@pytest.mark.slow
+def test_reading_after_the_service_has_ended_waited_for_it_for_minutes() -> None:
+    with ps.service.local(num_workers=1) as service:
+        dataset = ps.Dataset.range(10_000).map(lambda x: np.zeros(1 << 20))  # more than a reader holds
+        dataset = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        elements = iter(dataset)
+        next(elements)
+    with elements, pytest.raises(ps.ServiceError, match="has ended, because this program has stopped it, left its"):
+        list(elements)
+    with pytest.raises(ps.ServiceError, match="read while it runs"):
+        next(iter(dataset))
 
 
 @pytest.mark.slow

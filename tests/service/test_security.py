@@ -277,7 +277,7 @@ def test_a_local_service_has_a_token_of_its_own() -> None:
         assert [int(x) for x in read] == [0, 1, 2]
         with pytest.raises(ps.ServiceError, match="data worker at .* does not let this process in"):
             next(connect(Endpoint(address=known.info.endpoint.address), "flight", client_credentials()).fetch(FETCH))
-    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+    with pytest.raises(ps.ServiceError, match="has ended, because this program has stopped it"):
         status(service.target)
 
 
