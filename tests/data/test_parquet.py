@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from past_errors import read_past_errors
 
 import penstock as ps
 from penstock.testing import check_conformance
@@ -204,6 +205,24 @@ def test_columns_of_types_that_numpy_does_not_have_are_converted(tmp_path):
         ps.StorageError, match="row group 1, rows 1 to 1, .*: column 'id' as int8: Integer value 300 not in range"
     ):
         next(iterator)
+
+
+def test_a_wrong_checksum_costs_its_row_group(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"x": np.arange(300.0), "y": np.arange(300)})
+    plain = {"use_dictionary": False, "compression": "none"}
+    pq.write_table(table, path, row_group_size=100, write_page_checksum=True, **plain)
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    got, errors = read_past_errors(ps.ParquetDataset(path).map(lambda row: int(row["y"])), ps.StorageError)
+    assert got == [*range(100), *range(200, 300)] and len(errors) == 100
+    assert "a.parquet': row group 1, rows 100 to 199, cannot be read" in str(errors[0])
+    assert "CRC checksum verification failed" in str(errors[0])
+    assert len(list(ps.ParquetDataset(path, ["y"]))) == 300
+    with pytest.raises(ps.StorageError, match="a.parquet' cannot be read: .*CRC checksum verification failed"):
+        ps.ParquetDataset(path, ["y"], filter=pc.field("x") + 1 > 5)
 
 
 def test_explain_says_what_a_row_at_random_costs(tmp_path):

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
-from penstock.formats import indexed
 from penstock.formats.files import has_protocol, is_pattern, matching_files, open_bytes
 from penstock.formats.folders import ImageReader
 
@@ -206,7 +205,7 @@ def _numpy(name: str, _: str) -> ps.Dataset[Any]:
 
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
-    "Parquet": lambda name, _: ps.FilesDataset(name, indexed.parquet.ParquetFiles(verify=True)),
+    "Parquet": lambda name, _: ps.ParquetDataset(name),
     _SAVED: lambda name, _: ps.Dataset.load(name),
     "Arrow": _arrow,
     "NumPy": _numpy,

@@ -39,14 +39,13 @@ _MANY_ROWS: Final = 20_000
 
 
 class ParquetFiles(FileFormat):
-    """The rows of Parquet files as dictionaries of their columns.
+    """The rows of Parquet files as dictionaries of their columns; checksums of pages are verified, if there are some.
 
     Args:
         columns: the names of those that are read; None for all.
         filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
         mask_nulls: the columns that get a column of booleans beside them, as `ps.Dataset.from_arrow` says.
         types: the types that columns are cast to, by name.
-        verify: whether the checksums of pages are verified, of files that have some.
 
     Raises:
         InvalidTypeError: a type that Arrow does not have.
@@ -58,13 +57,11 @@ class ParquetFiles(FileFormat):
         filter: pd.Expression | None = None,
         mask_nulls: Sequence[str] = (),
         types: Mapping[str, Any] | None = None,
-        verify: bool = False,
     ) -> None:
         self.columns = None if columns is None else list(columns)
         self.filter = filter
         self.mask_nulls = list(mask_nulls)
         self.types = arrow_types(_CALL, types)
-        self.verify = verify
         self._begin()
 
     def _begin(self) -> None:
@@ -73,7 +70,7 @@ class ParquetFiles(FileFormat):
         self._kept: KeptRows[_Decoded | str] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
-        arguments = ("columns", "filter", "mask_nulls", "types", "verify")
+        arguments = ("columns", "filter", "mask_nulls", "types")
         return {argument: getattr(self, argument) for argument in arguments}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,7 +178,7 @@ class ParquetFiles(FileFormat):
         with self._lock:
             found = self._files.get(name)
             if found is None:
-                found = self._files[name] = _ParquetFile(name, self.columns, self.filter, list(self.types), self.verify)
+                found = self._files[name] = _ParquetFile(name, self.columns, self.filter, list(self.types))
                 if len(self._files) > _OPEN_FILES:
                     self._files.popitem(last=False)[1].close()
             self._files.move_to_end(name)
@@ -197,9 +194,7 @@ class _ParquetFile:
         largest: the number of rows of the largest row group.
     """
 
-    def __init__(
-        self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str], verify: bool
-    ) -> None:
+    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str]) -> None:
         self.name = name
         self.lock = threading.Lock()
         self._last = -1
@@ -208,7 +203,7 @@ class _ParquetFile:
             # Requests of remote files find out by themselves whether they have changed.
             self._local = UnchangedFile(name) if self._remote is None else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
-            self._parquet = pq.ParquetFile(self._source, page_checksum_verification=verify)
+            self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
         except StorageError:
             raise
@@ -303,12 +298,14 @@ class _ParquetFile:
     def _kept_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows of each row group for which the filter is true."""
         kept = [np.empty(0, np.int64)] * self._parquet.metadata.num_row_groups
-        fragment = pd.ParquetFileFormat().make_fragment(self._source)
+        fragment = pd.ParquetFileFormat(page_checksum_verification=True).make_fragment(self._source)
         try:
             for part in fragment.split_by_row_group(filter):  # without those that their statistics rule out
                 (group,) = (one.id for one in part.row_groups)
                 found = part.scanner(columns={"kept": filter}).to_table()["kept"].fill_null(False)
                 kept[group] = np.flatnonzero(found.to_numpy())
+        except OSError as error:
+            raise StorageError(f"{self.name!r} cannot be read: {error}") from error
         except (pa.ArrowException, TypeError) as error:
             raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
         return kept

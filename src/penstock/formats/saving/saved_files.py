@@ -87,7 +87,7 @@ def _parquet(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFor
     def columns(rows: Any) -> list[Column]:
         return [_at(rows, path) for path in steps]
 
-    return indexed.parquet.ParquetFiles(verify=True), columns
+    return indexed.parquet.ParquetFiles(), columns
 
 
 def _at(rows: Any, path: Sequence[str]) -> Column:
