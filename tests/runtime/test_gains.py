@@ -98,9 +98,21 @@ def test_calls_that_became_cheap_in_threads_go_back_to_the_reading_thread():
     in_this_thread(gains, 0.001)
     in_threads(gains, 0.002, rows=2, tasks=30)
     # They keep Python's lock now and take 2 µs each, so a task of 1,000 takes twice what it computes.
-    in_threads(gains, 0.004, busy=0.002, computed=0.002, rows=1000)
+    assert in_threads(gains, 0.004, busy=0.002, computed=0.002, rows=1000) < 0.1
     in_this_thread(gains, 2e-6, calls=1)
     assert gains.count == 0 and gains.short
+
+
+@pytest.mark.parametrize("busy", [0.001, 0.0005])
+def test_rows_that_became_cheap_after_calls_that_waited_go_back_to_the_reading_thread_at_once(busy):
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.005, waited=0.0049)
+    in_threads(gains, 0.005, computed=0.0001, tasks=100)
+    assert gains.count == 16
+    # One thread at a time has something to do, or two.
+    assert in_threads(gains, 0.001, busy=busy, rows=1000) < 0.05
+    in_this_thread(gains, 2e-6, calls=1)
+    assert gains.short
 
 
 def test_calls_that_became_slow_after_many_short_ones_get_threads():

@@ -257,14 +257,12 @@ def _noted(results: Iterator[Any], rows: PulledRows, callers: Callers) -> Iterat
 
 
 def _noted_pieces(results: Iterator[Any], rows: PulledRows, callers: Callers) -> Iterator[Iterator[Any]]:
-    unnoted = 1
-
     def noted(results: Iterator[Any]) -> Any:
         return callers.call_serially(partial(next, results), 1)
 
     while callers.serial and (left := rows.left):
         yield map(noted, (results,))
-        unnoted = min(2 * max(1, unnoted), callers.unnoted)
+        unnoted = callers.unnoted()
         if unnoted:
             yield islice(results, unnoted)
         if rows.left > max(0, left - 1 - unnoted):  # the function has raised StopIteration

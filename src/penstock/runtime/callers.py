@@ -136,9 +136,8 @@ class Callers:
         """Why so many calls may run, for `explain()`; "" where a number was given, or nothing was compared."""
         return ""
 
-    @property
     def unnoted(self) -> int:
-        """How many of the next calls this thread may make without `call_serially`."""
+        """How many of the next calls this thread may make without `call_serially`: ever more, while all are short."""
         return 0
 
     def results_hold(self, nbytes: int) -> None:

@@ -158,10 +158,10 @@ class Gains:
         self._on_trial = False
         self._window = _Window()
         # While threads make the calls: the seconds since the last comparison, how many must have passed before the
-        # next, and the processor time of a row.
+        # next, and of a row the processor time and how long a thread worked.
         self._unchecked = 0.0
         self._until_check = _WINDOW_SECONDS
-        self._computed_row = 0.0
+        self._computed_row = self._worked_row = 0.0
         # While the reading thread makes calls only to compare: how many threads did, and what these have done.
         self._checked: tuple[int, _Window] | None = None
         if earlier is not None and earlier.count and earlier.row_seconds > TASK_SECONDS:
@@ -264,8 +264,13 @@ class Gains:
         window.computed += computed
         window.rows += rows
         window.tasks += 1
-        if self.count and window.busy + window.handing >= (_TRIAL_SECONDS if self._on_trial else _WINDOW_SECONDS):
-            self._judge(window)
+        cheaper = not self._on_trial and window.worked < window.rows * self._worked_row / _ALIKE
+        soon = self._on_trial or cheaper
+        if self.count and window.busy + window.handing >= (_TRIAL_SECONDS if soon else _WINDOW_SECONDS):
+            if cheaper:  # threads may have nothing to do because handing out such calls takes longer than making them
+                self._begin_check(window)
+            else:
+                self._judge(window)
 
     def _judge(self, window: _Window) -> None:
         """Check whether threads have gained since they began, or since the last check."""
@@ -292,7 +297,7 @@ class Gains:
         """Go on with threads, which gained."""
         self._on_trial, self._until_trial = False, _FIRST_SECONDS
         self._unchecked, self._until_check = 0.0, until_check
-        self._computed_row = window.computed / max(1, window.rows)
+        self._computed_row, self._worked_row = window.computed / window.rows, window.worked / window.rows
 
     def _should_check(self, window: _Window) -> bool:
         """Whether the reading thread should make some calls to compare: never if most of the time all threads wait."""
@@ -305,7 +310,7 @@ class Gains:
 
     def _begin_check(self, window: _Window) -> None:
         self._checked = self.count, window
-        self.count, self._since, self.serial_costs = 0, 0.0, Costs()
+        self.count, self._since, self.serial_costs, self._window = 0, 0.0, Costs(), _Window()
 
     def _check(self, count: int, window: _Window) -> None:
         """Compare calls of the reading thread with those that so many threads made before."""

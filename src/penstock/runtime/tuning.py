@@ -20,7 +20,7 @@ _UNSEEN = 31
 """Measuring a call costs as much as a short call, so only one in this many, plus one, is measured."""
 _UNNOTED = 127
 """Even looking at the clock costs as much as a very short call: of calls for single rows one in this many, plus one,
-is looked at."""
+is timed, as soon as as many before were short."""
 _UNSEEN_SECONDS = 1e-3
 """A call that takes longer than this is not short."""
 
@@ -56,6 +56,8 @@ class TunedCallers(Callers):
         self.serial = True
         # So many calls are not measured, because those before them were short.
         self._unseen = 0
+        # So many calls for single rows were not even timed.
+        self._unnoted = 0
         # When the number of tasks that run has changed last, and the processor time of each thread when its task began.
         self._changed = 0.0
         self._begun: dict[int, float] = {}
@@ -99,10 +101,9 @@ class TunedCallers(Callers):
         self._unseen = self._unseen - 1 if time.perf_counter() - begun < _UNSEEN_SECONDS else 0
         return result
 
-    @property
     def unnoted(self) -> int:
-        """How many of the next calls this thread may make without `call_serially`, because those before were short."""
-        return _UNNOTED if self._unseen else 0
+        self._unnoted = min(2 * self._unnoted + 1, _UNNOTED) if self._unseen else 0
+        return self._unnoted
 
     def _follow(self, gain: float | None) -> None:
         """Do what was decided, and remember it if the gain is another one now."""

@@ -316,12 +316,11 @@ class MapCallsInOrder(CallsInOrder):
 
     def _calls(self, call: Callable[[Any], Any]) -> Iterator[Iterable[Callable[[Any], Any]]]:
         """What to call for each row as long as this thread makes the calls: one is noted, some are not, and so on."""
-        callers, unnoted = self._work.callers, 1
+        callers = self._work.callers
         noted = (lambda row: callers.call_serially(partial(call, row), 1),)
         while self._calls_here:
             yield noted
-            unnoted = min(2 * max(1, unnoted), callers.unnoted)
-            yield repeat(call, unnoted)
+            yield repeat(call, callers.unnoted())
 
     def pull(self, need: int, allow: int) -> Block | None:
         self._rows.give_back()
