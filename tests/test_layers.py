@@ -215,6 +215,7 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
         ("penstock.parameter_server.closures", "cloudpickle"),
         ("penstock.data.functions.in_processes", "pickle"),  # likewise
         ("penstock.data.functions.in_processes", "cloudpickle"),
+        ("penstock.runtime.main_program", "cloudpickle"),  # sends nothing itself
         ("penstock.data.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 

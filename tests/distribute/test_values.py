@@ -121,6 +121,18 @@ def test_mirrored_strategy_checks_its_devices(devices: object, error: type[Excep
         ps.MirroredStrategy(devices)
 
 
+def test_a_value_that_jax_has_taken_apart_is_no_value_per_replica() -> None:
+    """It is a pytree, and so `jax.tree.map` may do so; its repr raised an IndexError."""
+    (step,) = ps.MirroredStrategy().distribute_dataset(ps.Dataset.range(8).batch(8))
+    for function in (jnp.sum, jnp.ravel):
+        taken_apart = jax.jit(lambda values, function=function: jax.tree.map(function, values))(step)
+        assert repr(taken_apart).startswith("PerReplica of Array(")
+        with pytest.raises(
+            ps.InvalidTypeError, match="no value for each of 4 replicas any more: a function outside of"
+        ):
+            _ = taken_apart.values
+
+
 def test_values_of_several_lines_are_printed_in_line() -> None:
     assert repr(ps.PerReplica([np.array([[1.0], [2.0]])])) == "PerReplica:{\n  0: array([[1.],\n            [2.]])\n}"
 

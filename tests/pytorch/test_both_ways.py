@@ -1,7 +1,10 @@
 """Datasets inside PyTorch's DataLoader, and PyTorch's data sets as sources."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +57,37 @@ def test_ranks_are_not_all_given_everything() -> None:
 
     for message in on_ranks(scenario, 2):
         assert "every one of 2 ranks would get all elements" in message
+
+
+def test_a_loader_is_no_data_set_of_a_data_loader() -> None:
+    with (
+        ps.torch.loader(ps.Dataset.range(4).batch(2)) as loader,
+        pytest.raises(ps.InvalidTypeError, match="put it into no DataLoader, for which there is ps.torch.as_iterable_"),
+    ):
+        next(iter(DataLoader(loader)))
+
+
+SPAWNING = """
+import penstock as ps
+from torch.utils.data import DataLoader
+
+def doubled(x):
+    return x * 2
+
+if __name__ == "__main__":
+    rows = ps.Dataset.range(6).map(doubled, num_parallel_calls=2, processes=True)
+    elements = ps.torch.as_iterable_dataset(rows)
+    for start in ("fork", "spawn"):
+        loader = DataLoader(elements, batch_size=None, num_workers=2, multiprocessing_context=start)
+        print([row.item() for row in loader])
+"""
+
+
+def test_workers_of_a_data_loader_have_processes_for_functions_of_the_main_program(tmp_path: Path) -> None:
+    """Spawned workers said that no module is named '__mp_main__'."""
+    (tmp_path / "program.py").write_text(SPAWNING)
+    ran = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.splitlines() == [str([0, 2, 4, 6, 8, 10])] * 2, ran.stderr
 
 
 def test_map_style_data_sets_are_sources() -> None:

@@ -116,6 +116,18 @@ def test_padding_gives_a_mask() -> None:
     assert (rows.tolist(), mask.tolist()) == ([2, 0], [True, False])
 
 
+def test_padding_of_ragged_rows_is_empty_rows_also_where_a_rank_has_none() -> None:
+    rows = ps.Dataset.range(5).map(lambda n: {"text": np.arange(n + 1), "name": f"row {n}"}).ragged_batch(4)
+    pad = ps.InputOptions(partial_batch="pad")
+    for rank, real in ((0, [[0, 1, 2, 3, 4], []]), (1, [[], []])):
+        with ps.torch.loader(rows, rank=rank, num_ranks=2, input_options=pad) as loader:
+            _, (batch, mask) = loader
+        assert [row.tolist() for row in batch["text"]] == real
+        assert {row.dtype for row in batch["text"]} == {torch.int64}
+        assert batch["name"] == ["row 4" if own else "" for own in mask]
+        assert torch.nested.nested_tensor(batch["text"], layout=torch.jagged).shape[0] == 2
+
+
 def test_bad_calls_are_refused() -> None:
     batches = ps.Dataset.range(4).batch(2)
     for options, error, match in [

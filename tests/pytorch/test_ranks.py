@@ -221,6 +221,8 @@ def test_ranks_of_a_mesh_share_rows_and_sequences() -> None:
         texts = ps.Dataset.from_tensor_slices((np.arange(16).reshape(4, 4), np.arange(4)))
         with ps.torch.loader(texts.batch(4), mesh, dp="dp", context_parallel="tp") as loader:
             found["context"] = [(text.tolist(), label.tolist()) for text, label in loader]
+        ragged = ps.Dataset.range(8).map(lambda n: np.arange(n + 1)).ragged_batch(4)
+        found["ragged"] = error_of(lambda: taken(ps.torch.loader(ragged, mesh, dp="dp", context_parallel="tp")))
         batches = ps.Dataset.range(8).batch(4)
         found["refused"] = [
             error_of(lambda: ps.torch.loader(batches, mesh)),
@@ -240,6 +242,7 @@ def test_ranks_of_a_mesh_share_rows_and_sequences() -> None:
     assert seen[1]["context"] == [([[2, 3], [6, 7]], [0, 1])]
     assert seen[2]["context"] == [([[8, 9], [12, 13]], [2, 3])]
     for one in seen:
+        assert "context_parallel cuts the second axis into 2 parts of one length, which rows of diff" in one["ragged"]
         for error, words in zip(
             one["refused"],
             [

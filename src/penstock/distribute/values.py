@@ -65,9 +65,21 @@ class PerReplica:
         """One value per local replica, in order."""
         if self._values is None:
             shape = self.stacked.shape[1:]
+            if not self._is_whole:
+                raise InvalidTypeError(
+                    f"this PerReplica holds {self.stacked!r:.200} and no value for each of {self.count} replicas any "
+                    "more: a function outside of strategy.run(...) has taken it apart, as jax.tree.map does. Reduce "
+                    "values by strategy.reduce(...); ps.jax.loader(dataset, sharding) gives whole batches to jax.jit"
+                )
             shards = sorted(self.stacked.addressable_shards, key=lambda shard: shard.index[0].start or 0)
             self._values = tuple(shard.data.reshape(shape) for shard in shards)
         return self._values
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the stacked form has one row on each device; JAX builds this class from any results, too."""
+        shards = getattr(self.stacked, "addressable_shards", ())
+        return len(shards) == self.count and all(shard.data.shape[:1] == (1,) for shard in shards)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):  # what others look for, to see what this is
@@ -75,6 +87,8 @@ class PerReplica:
         raise AttributeError(_no_meaning(f"{name!r} of", self), name=name, obj=self)
 
     def __repr__(self) -> str:
+        if self._values is None and not self._is_whole:
+            return f"PerReplica of {self.stacked!r}"
         lines = [f"  {replica}: {value!r}".replace("\n", "\n     ") for replica, value in enumerate(self.values)]
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 

@@ -259,4 +259,7 @@ def answer_until_told(descriptors: Sequence[int], answer: Callable[[list[memoryv
     question, reply = Mailbox(questions), Mailbox(answers)
     while os.read(told, 1):
         reply.write(answer(question.read()))
-        os.write(tells, _TOLD)
+        try:
+            os.write(tells, _TOLD)
+        except BrokenPipeError:  # who has asked has ended meanwhile
+            return

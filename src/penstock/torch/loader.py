@@ -325,6 +325,12 @@ class Loader:
     ) -> None:
         self.close()
 
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise InvalidTypeError(
+            "a loader gives steps one after the other: loop over it, and put it into no DataLoader, for which there is "
+            "ps.torch.as_iterable_dataset(dataset)"
+        )
+
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError("a loader cannot be copied or sent to another process: make one there")
 

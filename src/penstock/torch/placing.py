@@ -63,7 +63,14 @@ class Placing:
         return value.to(self._device, non_blocking=self._pin) if isinstance(value, torch.Tensor) else value
 
     def _sequence_part(self, value: Any) -> Any:
-        if self._parts == 1 or not isinstance(value, torch.Tensor) or value.ndim < 2:
+        if self._parts == 1:
+            return value
+        if isinstance(value, list) and any(isinstance(row, torch.Tensor) and row.ndim for row in value):
+            raise ElementError(
+                f"context_parallel cuts the second axis into {self._parts} parts of one length, which rows of "
+                "different lengths do not have: use padded_batch(padded_shapes=...) in place of ragged_batch"
+            )
+        if not isinstance(value, torch.Tensor) or value.ndim < 2:
             return value
         length, rest = divmod(value.shape[1], self._parts)
         if rest:

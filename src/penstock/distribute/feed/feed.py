@@ -9,13 +9,13 @@ import numpy as np
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.agreement import Agreement, StepFacts
 from penstock.distribute.feed.options import PartialBatch
+from penstock.distribute.feed.padding import Padding
 from penstock.distribute.feed.prefetch import Outcome, Step, StepFailure, StepsEnded
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template
 from penstock.distribute.values import PerReplica
-from penstock.errors import ElementError, WorkerError
+from penstock.errors import WorkerError
 from penstock.runtime.channel import Closed
-from penstock.structure import LEAF, PAIR
 
 PlaceLeaves = Callable[[list[StepLeaf], bool], list[Any]]
 """Takes the leaves of a step, and whether all replicas' slices have one shape; gives what to hand out for each leaf.
@@ -52,6 +52,7 @@ class StepFeed:
     control: Control | None
     ragged_row_counts: Callable[[int], Collection[int]]
     _seen: Template | None = field(default=None, init=False)
+    _padding: Padding = field(default_factory=Padding, init=False)
 
     def __call__(self) -> Outcome:
         """The next step, the end of the data, or an exception."""
@@ -92,7 +93,7 @@ class StepFeed:
             step = self._empty(facts)
         even = facts.even
         if self.partial is PartialBatch.PAD:
-            step, even = padded(step, self.full), facts.regular
+            step, even = self._padding(step, self.full), facts.regular
         placed = self.place(step.leaves, even)
         for leaf in placed:
             if isinstance(leaf, PerReplica):
@@ -106,35 +107,3 @@ class StepFeed:
             leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)
         return self._seen.step(self.source.replicas)
-
-
-def padded(step: HostStep, rows: int) -> HostStep:
-    """The step with every slice padded to `rows` rows, paired with a mask that is True for real rows."""
-    masks = [np.arange(rows) < size for size in step.sizes]
-    leaves = [_filled(leaf, step.sizes, rows) for leaf in step.leaves]
-    mask = StepLeaf(masks, np.concatenate(masks))
-    return HostStep(PAIR.nested([step.structure, LEAF]), [*leaves, mask], (rows,) * len(step.sizes))
-
-
-def _filled(leaf: StepLeaf, sizes: tuple[int, ...], rows: int) -> StepLeaf:
-    if all(size == rows for size in sizes):
-        return leaf
-    shapes = {part.shape[1:] for part in leaf.slices}
-    if len(shapes) > 1:
-        raise ElementError(
-            f'partial_batch="pad" fills up rows, but the replicas\' batches differ in their other axes: '
-            f"{sorted(shapes)}; use padded_batch(padded_shapes=...) in the dataset"
-        )
-    whole = np.full((rows * len(sizes), *shapes.pop()), _filling(leaf.slices), dtype=leaf.slices[0].dtype)
-    parts = [whole[number * rows : (number + 1) * rows] for number in range(len(sizes))]
-    for part, real, size in zip(parts, leaf.slices, sizes, strict=True):
-        part[:size] = real
-    return StepLeaf(parts, whole)
-
-
-def _filling(parts: list[Any]) -> Any:
-    """The value of padding: 0; for objects "" or b"" where the rows are strings, else None."""
-    if parts[0].dtype.kind != "O":
-        return np.zeros((), parts[0].dtype)
-    sample = next((part.flat[0] for part in parts if part.size), "")
-    return type(sample)() if isinstance(sample, (str, bytes)) else None
