@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.accumulators import counts, quantiles
+from penstock.accumulators import quantiles, runs
 from penstock.accumulators.accumulator import TEXT
 from penstock.accumulators.counts import Counts
 from penstock.accumulators.covariance import Covariance
@@ -186,7 +186,7 @@ def _l_moments_by_definition(ordered):
 
 @pytest.mark.slow
 def test_more_tokens_than_memory_should_hold_are_counted_on_disk(monkeypatch):
-    monkeypatch.setattr(counts, "_ROWS", 16)
+    monkeypatch.setattr(runs, "ROWS", 16)
     generator = np.random.default_rng(2)
     words = [f"w{int(number)}".encode() for number in generator.zipf(1.3, size=2000) % 500]
     small, large, other = Counts(most=50), Counts(), Counts(most=40)

@@ -1,7 +1,6 @@
 """Counts of tokens, and sums of their weights, block by block in Arrow; more than memory should hold go to files."""
 
 from collections.abc import Iterator
-from heapq import merge as in_order
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory, mkdtemp
@@ -13,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.accumulators.accumulator import TEXT, Accumulator, Array, State
+from penstock.accumulators.runs import merged_runs, read_run, write_run
 
 _PENDING = 1 << 20
-TOKENS_IN_MEMORY = 1 << 24
+TOKENS_IN_MEMORY = 1 << 21
 """So many distinct tokens are counted in memory; above that, counts go to files, a run of sorted tokens in each."""
 
-_ROWS = 1 << 16
 _COLUMNS = ["token", "count", "weight"]
+_BY_TOKEN = [("token", "ascending")]
 
 
 class Counts(Accumulator):
@@ -69,28 +69,27 @@ class Counts(Accumulator):
             self._directory = Path(mkdtemp(prefix="penstock-counts-"))
             finalize(self, rmtree, self._directory, ignore_errors=True)
         path = self._directory / f"{len(self._runs)}.arrow"
-        table = _summed(self._tables).sort_by("token")
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table, max_chunksize=_ROWS)
+        table = _summed(self._tables)
+        write_run(path, table, _BY_TOKEN)
         self._runs.append(path)
         self._tables, self._pending = [table.slice(0, 0)], 0
 
     def merge(self, other: "Counts") -> None:
         self.total += other.total
         for run in other._runs:
-            for part in _read(run):
+            for part in read_run(run):
                 self._append(part)
         for table in other._tables:
             self._append(table)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Every token once, with its count and its weight: one table, or parts in the order of the tokens."""
+        """Every token once, with its count and its weight: one table, or parts that follow each other by tokens."""
         if not self._runs:
             yield _summed(self._tables)
             return
         self._spill()
-        rows = in_order(*(_rows(run) for run in self._runs), key=lambda row: row[0])
-        yield from _grouped(rows)
+        for part in merged_runs(self._runs, _BY_TOKEN):
+            yield _summed([part, part.slice(0, 0)])
 
     def by_frequency(self, weighted: bool = False) -> Iterator[pa.Table]:
         """The same, the most frequent or the heaviest tokens first, and equal ones in reverse order."""
@@ -98,19 +97,16 @@ class Counts(Accumulator):
         if not self._runs:
             yield _summed(self._tables).sort_by(order)
             return
-        place = 2 if weighted else 1
         with TemporaryDirectory(prefix="penstock-counts-") as directory:
             runs = []
-            for number, table in enumerate(self.tables()):
-                path = Path(directory) / f"{number}.arrow"
-                with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-                    writer.write_table(table.sort_by(order), max_chunksize=_ROWS)
-                runs.append(path)
-            rows = in_order(*map(_rows, runs), key=lambda row: (row[place], row[0]), reverse=True)
-            yield from _grouped(rows)
+            for number, table in enumerate(_joined(self.tables(), _PENDING)):
+                runs.append(Path(directory) / f"{number}.arrow")
+                write_run(runs[-1], table, order)
+            for part in merged_runs(runs, order):
+                yield part.sort_by(order)
 
     def state(self) -> State:
-        parts = [_summed(self._tables), *(part for run in self._runs for part in _read(run))]
+        parts = [_summed(self._tables), *(part for run in self._runs for part in read_run(run))]
         return {"total": self.total, "parts": [_plain(part) for part in parts]}
 
     def load(self, state: State) -> None:
@@ -133,37 +129,18 @@ def _summed(tables: list[pa.Table]) -> pa.Table:
     return groups.select(["token", "count_sum", "weight_sum"]).rename_columns(_COLUMNS)
 
 
+def _joined(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The tables joined to fewer ones, of so many rows or a little more."""
+    parts: list[pa.Table] = []
+    for table in tables:
+        parts.append(table)
+        if sum(map(len, parts)) >= rows:
+            yield pa.concat_tables(parts)
+            parts = []
+    if parts:
+        yield pa.concat_tables(parts)
+
+
 def _plain(table: pa.Table) -> State:
     token = table["token"].combine_chunks()
     return {"token": token, "count": table["count"].to_numpy(), "weight": table["weight"].to_numpy()}
-
-
-def _read(path: Path) -> Iterator[pa.Table]:
-    with pa.memory_map(str(path)) as file:
-        reader = pa.ipc.open_file(file)
-        for number in range(reader.num_record_batches):
-            yield pa.Table.from_batches([reader.get_batch(number)])
-
-
-def _rows(path: Path) -> Iterator[tuple[bytes, int, float]]:
-    for table in _read(path):
-        yield from zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
-
-
-def _grouped(rows: Iterator[tuple[bytes, int, float]]) -> Iterator[pa.Table]:
-    """Tables of rows whose equal neighbours are summed."""
-    tokens: list[bytes] = []
-    counts: list[int] = []
-    weights: list[float] = []
-    for token, count, weight in rows:
-        if tokens and tokens[-1] == token:
-            counts[-1] += count
-            weights[-1] += weight
-            continue
-        if len(tokens) == _ROWS * 16:
-            yield _table(pa.array(tokens, TEXT), counts, weights)
-            tokens, counts, weights = [], [], []
-        tokens.append(token)
-        counts.append(count)
-        weights.append(weight)
-    yield _table(pa.array(tokens, TEXT), counts, weights)
