@@ -1,6 +1,8 @@
 """The numeric part of a transform inside a Keras model."""
 
 import os
+import subprocess
+import sys
 
 os.environ["KERAS_BACKEND"] = "jax"
 
@@ -54,6 +56,23 @@ def test_a_saved_model_transforms_as_the_function_does(output, tmp_path):
     assert set(found) == set(expected) - {"word"}
     for name, values in found.items():
         np.testing.assert_allclose(np.asarray(values), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_model_is_loaded_by_a_process_that_has_imported_penstock_and_keras_alone(output, tmp_path):
+    rows, transform = output
+    column = keras.Input((), name="x")
+    keras.Model(column, transform.to_keras(["z"])({"x": column})["z"]).save(tmp_path / "model.keras")
+    program = (
+        "import sys, penstock, keras\n"
+        "assert 'penstock.transform' not in sys.modules\n"
+        "model = keras.models.load_model(sys.argv[1])\n"
+        "print(float(model.predict(keras.ops.convert_to_numpy([2.5]), verbose=0)[0]))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model.keras")], capture_output=True, text=True, check=True
+    )
+    expected = transform.transform_features_layer()(rows | {"x": np.full(50, 2.5, np.float32)})["z"][0]
+    assert float(found.stdout) == pytest.approx(expected, rel=1e-5)
 
 
 def test_nan_and_infinite_numbers_are_transformed_as_the_function_does(output):

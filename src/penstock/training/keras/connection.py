@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
 import keras
@@ -21,11 +22,20 @@ from penstock.training.keras.objects import NOTED, note
 from penstock.training.keras.scoped import note_in_scope
 
 
-def connect() -> None:
-    """Let Keras's models take datasets, and strategies find Keras's variables.
+class _SavedTransform:
+    """In the place of the layer of `ps.transform` in saved models, which is imported when one is loaded."""
 
-    On another backend than JAX nothing changes, except that what needs JAX is refused with the reason.
+    @staticmethod
+    def from_config(config: dict[str, Any]) -> Any:
+        return import_module("penstock.transform.keras").TransformLayer.from_config(config)
+
+
+def connect() -> None:
+    """Let Keras's models take datasets, strategies find Keras's variables, and Keras load the layer of `ps.transform`.
+
+    On another backend than JAX nothing else changes, except that what needs JAX is refused with the reason.
     """
+    keras.saving.get_custom_objects().setdefault("penstock>TransformLayer", _SavedTransform)
     if keras.config.backend() == "jax":
         for kind in NOTED:
             when_made(kind, note)
