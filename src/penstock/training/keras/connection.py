@@ -1,8 +1,8 @@
 """Connects penstock with Keras when both are imported; see `import_hook.py`."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
-from importlib import import_module
 from typing import Any
 
 import keras
@@ -27,7 +27,7 @@ class _SavedTransform:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> Any:
-        return import_module("penstock.transform.keras").TransformLayer.from_config(config)
+        return sys.modules["penstock"].transform.keras.TransformLayer.from_config(config)
 
 
 def connect() -> None:
