@@ -122,6 +122,11 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(directory, tmp_path):
             r"types=...\): .* has no column 'none'",
         ),
         (
+            lambda: ps.ParquetDataset(first, types=["x"]),
+            ps.InvalidTypeError,
+            r"types=...\) takes a dictionary of types by column, got \['x'\]",
+        ),
+        (
             lambda: ps.ParquetDataset(first, types={"x": "bfloat16"}),
             ps.InvalidTypeError,
             "got 'bfloat16' for 'x': give one near to it, such as np.float32, and convert by map",
@@ -178,8 +183,9 @@ def test_columns_of_types_that_numpy_does_not_have_are_converted(tmp_path):
         ("list", "decimal128", "give another type for the column by types={'list': ...}, or leave it out"),
         ("pairs", "map", "give another type for the column by types={'pairs': ...}, or leave it out"),
     ):
-        with pytest.raises(ps.InvalidTypeError, match=f"got {kind}.*: {advice}"):
-            ps.ParquetDataset(path, [name])
+        for mask_nulls in ([], [name]):
+            with pytest.raises(ps.InvalidTypeError, match=f"got {kind}.*: {advice}"):
+                ps.ParquetDataset(path, [name], mask_nulls=mask_nulls)
     types = {"price": np.float64, "wide": str, "at": "int32", "list": pa.list_(pa.float32(), 1), "id": np.float32}
     dataset = ps.ParquetDataset(path, [*types], types)
     assert {name: (spec.shape, spec.dtype.name) for name, spec in dataset.element_spec.items()} == {

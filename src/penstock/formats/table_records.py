@@ -175,7 +175,10 @@ def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.Data
     Raises:
         InvalidTypeError: no such type.
     """
-    return {name: _arrow_type(call, name, kind) for name, kind in (types or {}).items()}
+    given: Any = types or {}
+    if not isinstance(given, Mapping):
+        raise InvalidTypeError(f"{call}(types=...) takes a dictionary of types by column, got {given!r:.200}")
+    return {name: _arrow_type(call, name, kind) for name, kind in given.items()}
 
 
 def _arrow_type(call: str, name: str, kind: Any) -> pa.DataType:

@@ -127,7 +127,10 @@ def masked(table: pa.Table, names: bool | Sequence[str], call: str = "from_arrow
                 f"{call}(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {table.column_names}"
             )
         column = table[name]
-        filled = column.fill_null(_zero(column.type))
+        try:
+            filled = column.fill_null(_zero(column.type))
+        except pa.ArrowException:  # of a type that is refused when its values are needed, with what to do
+            continue
         table = table.set_column(table.column_names.index(name), name, filled).append_column(mask, column.is_valid())
     return table
 
