@@ -55,6 +55,27 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         until(lambda: sum(worker.alive for worker in service.status().workers) == 1)
 
 
+@pytest.mark.parametrize("how", ["stop", "scale"])
+def test_a_dispatcher_that_is_killed_while_it_drains_loses_nothing(how: str) -> None:
+    with ps.ray.service(num_workers=2, worker_options={"num_cpus": 0.25}) as service:
+        dataset = ps.Dataset.range(3000)
+        elements = iter(dataset.apply(ps.service.distribute("distributed_epoch", service.target)))
+        taken = [int(next(elements)) for _ in range(5)]
+        leaving = threading.Thread(target=service.stop, kwargs={"drain": True})
+        if how == "stop":
+            leaving.start()
+            until(lambda: service.status().stopping)
+        else:
+            service.scale(1)
+        os.kill(ray.get(service._dispatcher.process.remote()), signal.SIGKILL)
+        taken += [int(element) for element in elements]
+        assert taken == list(range(3000))
+        if how == "stop":
+            leaving.join()
+        else:
+            until(lambda: sum(worker.alive for worker in service.status().workers) == 1)
+
+
 @contextmanager
 def elsewhere() -> Iterator[Any]:
     """A service that was started somewhere else, as this process sees it."""
@@ -164,7 +185,7 @@ def test_actors_that_encrypt_lose_no_update_and_a_checkpoint_replaces_a_lost_ser
         until(lambda: coordinator._dispatch.fatal is not None)
         with pytest.raises(ps.UnavailableError, match="parameter server 0 has ended"):
             variables.read()
-        with pytest.raises(ps.UnavailableError, match="restore a checkpoint"):
+        with pytest.raises(ps.UnavailableError, match="0 has ended with ActorDiedError: .*restore a checkpoint"):
             coordinator.join()
     with coordinated(1, shared_memory=False) as coordinator:
         variables = created(coordinator)

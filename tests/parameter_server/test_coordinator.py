@@ -168,6 +168,17 @@ def test_twenty_kills_lose_and_repeat_no_update(coordinator) -> None:
         assert variables.read()["w"].tolist() == [[60.0 * (trial + 1)] * 2] * 3
 
 
+def test_workers_are_pipelines_and_not_in_sync(coordinator) -> None:
+    """As in TensorFlow: a batch is one worker's, and no part of it another's."""
+
+    def described(context):
+        row = [context.num_input_pipelines, context.num_replicas_in_sync, context.get_per_replica_batch_size(7)]
+        return ps.Dataset.from_tensors(np.asarray(row)).repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(described))
+    assert coordinator.schedule(lambda elements: next(elements).tolist(), args=(iterator,)).fetch() == [2, 1, 7]
+
+
 def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> None:
     iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(0)))
     with pytest.raises(ps.OutOfRangeError, match="to the end"):

@@ -25,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Sequence
@@ -112,6 +113,7 @@ class Forked:
             os.close(descriptor)
         self.stdin, self.stdout, self.stderr = ends.values()
         self._buffered = b""
+        self._waiting = threading.Lock()
         self.pid = int(self._report(None).split()[1])
 
     def _report(self, timeout: float | None) -> str:
@@ -129,12 +131,13 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """The status with which it has ended, negative for a signal."""
-        while self.returncode is None:
-            what, _, value = self._report(timeout).partition(" ")
-            if what == "ended":
-                self.returncode = int(value)
-                os.close(self._reports)
-        return self.returncode
+        with self._waiting:
+            while self.returncode is None:
+                what, _, value = self._report(timeout).partition(" ")
+                if what == "ended":
+                    self.returncode = int(value)
+                    os.close(self._reports)
+            return self.returncode
 
     def poll(self) -> int | None:
         try:

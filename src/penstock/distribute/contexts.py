@@ -69,7 +69,8 @@ class InputContext:
     Attributes:
         num_input_pipelines: how many datasets are made in all: one for each worker, or one for each replica.
         input_pipeline_id: the index of this one, from 0.
-        num_replicas_in_sync: the number of replicas on all workers.
+        num_replicas_in_sync: the number of replicas on all workers; 1 with parameter servers, whose workers do not wait
+            for each other.
 
     Example:
         >>> context = InputContext(3, 1, 6)

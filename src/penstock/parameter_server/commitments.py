@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.errors import UnavailableError
 from penstock.parameter_server.engine import Process
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import Commit, Committed, Finished, Message, Settle, Snapshot, SnapshotTaken
@@ -36,6 +37,7 @@ class StartedWorker:
     Attributes:
         number: differs from that of every other process that was started.
         line: None until it can be reached.
+        status: how it has ended, once it is lost.
         closure: the one that it runs; or that it has finished, until the servers have heard that it counts.
     """
 
@@ -45,6 +47,7 @@ class StartedWorker:
     line: ProcessLine | None = None
     ready: bool = False
     lost: bool = False
+    status: str = ""
     quick_ends: int = 0
     closure: Closure | None = None
     finished: bool = False
@@ -87,6 +90,7 @@ class Servers:
 
     Args:
         lines: to each server.
+        processes: of the servers, in the same order.
         complete: called with a commitment that all its servers have answered.
         release: called with a worker that may have its next closure.
 
@@ -97,10 +101,12 @@ class Servers:
     def __init__(
         self,
         lines: Sequence[ProcessLine],
+        processes: Sequence[Process],
         complete: Callable[[Commitment], None],
         release: Callable[[StartedWorker], None],
     ) -> None:
         self._lines = list(lines)
+        self._processes = list(processes)
         self._complete, self._release = complete, release
         self._finished: deque[Commitment] = deque()
         self._committed: dict[int, Commitment] = {}
@@ -126,7 +132,10 @@ class Servers:
         try:
             self._lines[server].send(message, lines)
         except OSError as error:
-            raise lost(server) from error
+            raise self._lost(server) from error
+
+    def _lost(self, server: int) -> UnavailableError:
+        return lost(server, self._processes[server].status())
 
     def send_to_all(self, message: Message) -> None:
         """Send to every server.
@@ -170,7 +179,7 @@ class Servers:
         try:
             line.fill()
         except EOFError as end:
-            raise lost(server) from end
+            raise self._lost(server) from end
         while line.has_more():
             message = line.receive_one()
             if isinstance(message, SnapshotTaken):

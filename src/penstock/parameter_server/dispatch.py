@@ -53,7 +53,7 @@ class Dispatch:
     """
 
     def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None) -> None:
-        self._servers = Servers(strategy.controls, self._complete, self._release)
+        self._servers = Servers(strategy.controls, strategy.servers, self._complete, self._release)
         self._started_processes = strategy.started_processes
         self._num_workers = strategy.num_workers
         self._watchdog_seconds = watchdog_seconds
@@ -175,7 +175,7 @@ class Dispatch:
             elif isinstance(line, UnavailableError) and worker.index not in self._known:  # there is no place for it
                 raise line
             else:
-                _logger.warning("worker %d: %s", worker.index, line)
+                worker.status = str(line)
                 worker.process.end()
                 worker.lost = True
                 self._start_again(worker)
@@ -243,6 +243,7 @@ class Dispatch:
         assert worker.line is not None
         self._selector.unregister(worker.line)
         worker.line.close()
+        worker.status = worker.process.status()
         worker.process.end()
         worker.lost = True
         if not worker.finished:  # otherwise the servers have not heard yet that it counts
@@ -315,7 +316,7 @@ class Dispatch:
     def _start_again(self, worker: StartedWorker) -> None:
         """Start a lost worker again; a closure that it had not finished runs again."""
         self._servers.send_to_all(Discard(worker.number))
-        closure, status = worker.closure, worker.process.status()
+        closure, status = worker.closure, worker.status
         _logger.warning("worker %d has ended with %s: it is started again", worker.index, status)
         with self.changed:
             if closure is not None:

@@ -3,11 +3,17 @@
 import os
 import signal
 import socket
+from contextlib import suppress
+from subprocess import TimeoutExpired
+from typing import Final
 
 from penstock.parameter_server.engine import Engine, Process, StartedProcesses, StartedServer, TakeLine
 from penstock.parameter_server.line import ProcessLine
 from penstock.runtime.child_process import start_child
 from penstock.runtime.shared_memory import Arena
+
+_STATUS_SECONDS: Final = 1.0
+"""A process whose line has ended is about to end too."""
 
 
 class _LocalProcess(Process):
@@ -24,7 +30,9 @@ class _LocalProcess(Process):
         return self._process.pid
 
     def status(self) -> str:
-        return f"status {self._process.poll()}"
+        with suppress(TimeoutExpired):
+            self._process.wait(_STATUS_SECONDS)
+        return f"status {self._process.returncode}"
 
     def write_stacks(self) -> None:
         os.kill(self._process.pid, signal.SIGUSR1)

@@ -101,11 +101,11 @@ class ServerLines:
         return answers
 
 
-def lost(server: int) -> UnavailableError:
-    """The error of a server that no longer answers."""
+def lost(server: int, status: str = "") -> UnavailableError:
+    """The error of a server that no longer answers, with how it has ended, if that is known."""
     return UnavailableError(
-        f"parameter server {server} has ended, and its variables with it: make the strategy again, and restore a "
-        "checkpoint of its coordinator"
+        f"parameter server {server} has ended{status and f' with {status}'}, and its variables with it: make the "
+        "strategy again, and restore a checkpoint of its coordinator"
     )
 
 

@@ -25,7 +25,7 @@ class WorkerProgram:
     def __init__(
         self, index: int, workers: int, coordinator: ProcessLine, servers: list[ProcessLine], arena: Arena
     ) -> None:
-        self._context = InputContext(workers, index, workers)
+        self._context = InputContext(workers, index)  # nobody is in sync with another worker
         self._coordinator = coordinator
         self._servers = servers
         self._arena = arena

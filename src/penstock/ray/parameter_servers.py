@@ -29,7 +29,7 @@ from penstock.runtime.shared_memory import Arena
 
 _LOOPBACK: Final = "127.0.0.1"
 _REASON_SECONDS: Final = 0.5
-_LONGEST_REASON: Final = 600
+_LONGEST_REASON: Final = 300
 _ENCRYPT: Final = (
     "give ps.ray.ParameterServers tls_cert, tls_key, tls_root and tls_name, or insecure=True where nobody else can "
     "reach their network"
@@ -136,7 +136,7 @@ class _ActorProcess(Process):
         return self.address.result().process
 
     def status(self) -> str:
-        return self.reason() or "its actor, of which Ray's logs say more"
+        return self.reason() or "the line to its actor: Ray's logs say more, or its machine cannot be reached"
 
     def reason(self) -> str:
         """Why its program has ended, as Ray says it; "" as long as Ray does not know."""
