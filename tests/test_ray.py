@@ -53,6 +53,8 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         until(lambda: sum(worker.alive for worker in service.status().workers) == 2)
         service.scale(1)
         until(lambda: sum(worker.alive for worker in service.status().workers) == 1)
+    with pytest.raises(ps.ServiceError, match="the data service at ray://.* has ended, because this program"):
+        next(iter(dataset.apply(ps.service.distribute("distributed_epoch", service))))
 
 
 @pytest.mark.parametrize("how", ["stop", "scale"])

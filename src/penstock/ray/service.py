@@ -16,6 +16,7 @@ from penstock.options import check_integer
 from penstock.ray.actors import NAMESPACE, DataWorker, Dispatcher, Settings
 from penstock.service import status
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
+from penstock.service.security.resolving import note_begin, note_end
 from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class RayService:
         except BaseException:
             self._end_actors()
             raise
+        note_begin(self.target)
         self._thread.start()
 
     def status(self) -> Status:
@@ -140,6 +142,7 @@ class RayService:
             ray.get(self._dispatcher.end.remote(), timeout=_END_SECONDS)
         for actor in (*self._workers, self._dispatcher):
             ray.kill(actor)
+        note_end(self.target)
 
 
 def _let_leave(worker: Any) -> None:

@@ -24,6 +24,7 @@ from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.server import DispatchServer
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
 from penstock.service.security.credentials import ClientCredentials, forget, remember
+from penstock.service.security.resolving import note_begin, note_end
 from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class _RunningService:
         self.dispatcher = DispatchServer(DispatcherConfig(token=self._token))
         self._address = self.dispatcher.target.split("://")[1]
         remember(self._address, ClientCredentials(self._token))
+        note_begin(self._address)
         self._processes: list[Popen[bytes]] = []
         self._leaving: list[Popen[bytes]] = []
         self._restarts = 0
@@ -135,6 +137,7 @@ class _RunningService:
             _wait_until_ended(process)
         self.dispatcher.stop()
         forget(self._address)
+        note_end(self._address)
 
     def _reach_wanted(self) -> None:
         """Start a worker if there are too few, or let one leave if there are too many."""

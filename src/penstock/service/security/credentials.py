@@ -162,25 +162,16 @@ def given_token_file(token_file: str | None) -> str | None:
 
 _of_services: dict[str, ClientCredentials] = {}
 """The credentials of services that this process itself has started, by address."""
-_ended: set[str] = set()
-"""The addresses of those that have ended."""
 
 
 def remember(address: str, credentials: ClientCredentials) -> None:
     """Use these credentials for a service that this process has started, until `forget`."""
     _of_services[address] = credentials
-    _ended.discard(address)  # a port is used again
 
 
 def forget(address: str) -> None:
     """Remove the credentials of a service that has ended."""
     _of_services.pop(address, None)
-    _ended.add(address)
-
-
-def has_ended(address: str) -> bool:
-    """Whether this process had started a service at this address, which has ended."""
-    return address in _ended
 
 
 def credentials_for(address: str) -> ClientCredentials:

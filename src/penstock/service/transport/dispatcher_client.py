@@ -11,8 +11,16 @@ from pyarrow import flight
 
 from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
 from penstock.printing import many_lines
-from penstock.service.security.credentials import ClientCredentials, has_ended
-from penstock.service.security.resolving import Place, Service, checked_service, described, is_resolved, place_of
+from penstock.service.security.credentials import ClientCredentials
+from penstock.service.security.resolving import (
+    Place,
+    Service,
+    check_not_ended,
+    checked_service,
+    described,
+    is_resolved,
+    place_of,
+)
 from penstock.service.transport.flight_tokens import Line, refused_at_the_door
 from penstock.service.wire.address import TLS_PROTOCOL
 from penstock.service.wire.dispatcher_answers import check_answer
@@ -154,6 +162,7 @@ class DispatcherClient:
         except PenstockError:
             raise
         except Exception as error:  # a resolver's own
+            check_not_ended(described(self._service))
             reason = f"where the dispatcher is cannot be found out by {described(self._service)}: {error!r}"
             raise _NoAnswer(reason, ServiceError) from error
         line, address = self._open_line(place), place.address
@@ -165,11 +174,7 @@ class DispatcherClient:
             raise ServiceError(refused_at_the_door("dispatcher", address, error)) from error
         except (pa.ArrowException, OSError) as error:
             self._drop(line)
-            if has_ended(address):
-                raise ServiceError(
-                    f"the data service at {address} has ended, because this program has stopped it, left its `with` "
-                    "block, or forgotten it: read while it runs"
-                ) from error
+            check_not_ended(address)
             if wrong := line.tls_trouble(error):
                 raise self._no_handshake(address, wrong) from None
             cause = str(error).partition(". gRPC client debug context")[0].strip()
