@@ -2,10 +2,12 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tft_cases
 from tft_cases import VOCABULARIES
 from tft_in_penstock import dataset, function
 
@@ -67,6 +69,12 @@ def test_a_vocabulary_with_frequencies_is_read_without_them(output):
 
 def test_a_lookup_function_says_how_many_integers_it_gives(output):
     assert output.num_buckets("lookup_fn") == output.vocabulary_size_by_name("backwards") + 1
+
+
+def test_every_analyzer_and_mapper_of_both_is_among_the_cases():
+    source = Path(tft_cases.__file__).read_text()
+    common = [name for name in VALUES["parameters"] if hasattr(ps.transform, name)]
+    assert [name for name in common if not re.search(rf"[._]{name}\(", source)] == []
 
 
 @pytest.mark.parametrize("name", sorted(VALUES["parameters"]))

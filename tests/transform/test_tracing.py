@@ -440,3 +440,29 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
         with pytest.raises(InvalidTypeError, match=r"\(weights=...\) takes numbers, got strings") as caught:
             analyze(function, tmp_path / str(number))
         assert any("test_tracing.py:" in note for note in caught.value.__notes__)
+
+
+def test_integers_pass_through_no_floats(tmp_path):
+    x = np.array([2**62 + 1, 2**62 + 3, -(2**62) - 1])
+
+    def function(c):
+        x = c["x"]
+        keys, _ = ps.transform.count_per_key(x)
+        return {
+            "above": x - ps.transform.min(x),
+            "below": ps.transform.max(x) - x,
+            "sum": x * 0 + ps.transform.sum(x),
+            "known": np.isin(x, keys),
+            "index": ps.transform.compute_and_apply_vocabulary(x),
+            "same": x,
+        }
+
+    rows = ps.Dataset.from_tensor_slices({"x": x})
+    ps.transform.analyze(rows, function, tmp_path)
+    found = ps.transform.TransformOutput(tmp_path).transform_features_layer()({"x": x})
+    assert found["above"].tolist() == (x - x.min()).tolist()
+    assert found["below"].tolist() == (x.max() - x).tolist()
+    assert found["sum"].tolist() == [int(x[0]) + int(x[1]) + int(x[2])] * 3
+    assert found["known"].tolist() == [True] * 3
+    assert sorted(found["index"].tolist()) == [0, 1, 2]
+    assert found["same"].tolist() == x.tolist()
