@@ -165,6 +165,16 @@ def test_steps_are_on_the_device_when_they_are_handed_out() -> None:
         ]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA")
+def test_the_device_is_the_current_one_of_who_makes_the_loader() -> None:
+    """The thread that reads ahead has a current device of its own, which is the first."""
+    with (
+        torch.cuda.device(torch.cuda.device_count() - 1),
+        ps.torch.loader(NUMBERS.batch(3), device="cuda") as loader,
+    ):
+        assert {batch.device.index for batch in loader} == {torch.cuda.device_count() - 1}
+
+
 def test_given_ranks_take_their_slices() -> None:
     batches = NUMBERS.batch(4, drop_remainder=True)
 

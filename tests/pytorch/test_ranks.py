@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +354,27 @@ def test_ranks_with_files_of_their_own_go_on_as_another_number_of_ranks(tmp_path
     assert alone["before"] + alone["rest"] == together(four, "rest")
     again = on_ranks(scenario, 2, 0, alone["state"])
     assert together(again, "rest") == alone["rest"]
+
+
+def test_steps_that_were_dropped_stay_dropped_on_another_number_of_ranks(tmp_path: Path) -> None:
+    for number, rows in enumerate((9, 4, 6, 5)):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number * 10 + row}\n" for row in range(rows)))
+    pattern = str(tmp_path / "?.txt")
+
+    def scenario(rank: int, state: dict[str, str] | None, stop: int | None) -> tuple[list[Any], dict[str, str]]:
+        lines = ps.TextLineDataset(ps.Dataset.list_files(pattern, shuffle=False)).map(int).batch(4)
+        lines = lines.with_options(ps.Options(auto_shard_policy="FILE"))
+        with ps.torch.loader(lines, input_options=DROP) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            return taken(islice(loader, stop)), loader.state_dict()
+
+    def together(ranks: list[Any]) -> list[list[int]]:
+        return [list(chain(*parts)) for parts in zip(*(steps for steps, _ in ranks), strict=True)]
+
+    # Two rows of each rank's files in each step; the ninth row of the first file and the rows beside it are dropped.
+    whole = [[0, 1, 10, 11], [2, 3, 12, 13], [4, 5, 30, 31], [6, 7, 32, 33]]
+    two = on_ranks(scenario, 2, None, 2)
+    assert together(two) == whole[:2]
+    for ranks in (4, 1, 2):
+        assert together(on_ranks(scenario, ranks, two[0][1], None)) == whole[2:]

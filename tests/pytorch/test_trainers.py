@@ -1,5 +1,6 @@
 """Lightning and Accelerate drive the loader: every rank gets its slice, and checkpoints of theirs hold the position."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,29 @@ class Learner(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-5)
 
 
-def fitted(rank: int, folder: Path, steps: int, resume: bool) -> list[list[int]]:
+class LearnerOfFiles(Learner):
+    """As `Learner`, with files of each rank's own, whose lengths nobody knows; it takes the steps itself."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def train_dataloader(self) -> Any:
+        lines = ps.TextLineDataset(ps.Dataset.list_files(str(self.folder / "*.txt"), shuffle=False)).map(int).batch(4)
+        lines = lines.with_options(ps.Options(auto_shard_policy="FILE"))
+        return ps.torch.loader(lines, input_options=ps.InputOptions(partial_batch="drop"))
+
+    def training_step(self, dataloader_iter: Any) -> torch.Tensor:
+        batch, _, _ = next(dataloader_iter)
+        return super().training_step(batch, 0)
+
+
+def fitted(rank: int, learner: Learner, folder: Path, devices: int, steps: int, resume: bool) -> list[list[int]]:
     """The rows that Lightning has trained this rank on, until so many steps in all."""
-    learner = Learner()
     trainer = lightning.Trainer(
         max_steps=steps,
         accelerator="cpu",
-        devices=2,
+        devices=devices,
         strategy="ddp",
         logger=False,
         enable_checkpointing=False,
@@ -56,11 +73,25 @@ def fitted(rank: int, folder: Path, steps: int, resume: bool) -> list[list[int]]
     return learner.rows
 
 
-def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    before = on_ranks(fitted, 2, tmp_path, 2, False, group=False)
-    after = on_ranks(fitted, 2, tmp_path, 6, True, group=False)
+def test_lightning_goes_on_in_the_middle_of_an_epoch_on_another_number_of_ranks(tmp_path: Path) -> None:
+    before = on_ranks(fitted, 2, Learner(), tmp_path, 2, 2, False, group=False)
+    (after,) = on_ranks(fitted, 1, Learner(), tmp_path, 1, 6, True, group=False)
     assert [a + b for a, b in zip(*before, strict=True)] == [ROWS[:8], ROWS[8:16]]
-    assert [a + b for a, b in zip(*after, strict=True)] == [ROWS[start : start + 8] for start in range(16, 48, 8)]
+    assert after == [ROWS[start : start + 8] for start in range(16, 48, 8)]
+
+
+def test_lightning_goes_on_with_files_of_other_ranks_and_loses_no_step(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number * 10 + row}\n" for row in range(8)))
+    before = on_ranks(fitted, 2, LearnerOfFiles(tmp_path), tmp_path, 2, 2, False, group=False)
+    after = on_ranks(fitted, 4, LearnerOfFiles(tmp_path), tmp_path, 4, 6, True, group=False)
+    steps = [[*chain(*parts)] for parts in [*zip(*before, strict=True), *zip(*after, strict=True)]]
+    # Two rows of each of two files in every step.
+    assert steps == [
+        [first + row, first + row + 1, second + row, second + row + 1]
+        for first, second, rows in ((0, 10, range(0, 8, 2)), (20, 30, range(0, 4, 2)))
+        for row in rows
+    ]
 
 
 def accelerated(rank: int, folder: Path, steps: int | None, restore: bool) -> list[list[int]]:
@@ -85,8 +116,10 @@ def accelerated(rank: int, folder: Path, steps: int | None, restore: bool) -> li
     return seen
 
 
-def test_accelerate_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_accelerate_goes_on_in_the_middle_of_an_epoch_on_another_number_of_ranks(tmp_path: Path) -> None:
     before = on_ranks(accelerated, 2, tmp_path / "checkpoint", 2, False, group=False)
-    after = on_ranks(accelerated, 2, tmp_path / "checkpoint", None, True, group=False)
+    after = on_ranks(accelerated, 4, tmp_path / "checkpoint", None, True, group=False)
     assert [a + b for a, b in zip(*before, strict=True)] == [ROWS[:8], ROWS[8:16]]
-    assert [a + b for a, b in zip(*after, strict=True)] == [ROWS[start : start + 8] for start in range(16, 48, 8)]
+    assert [[*chain(*parts)] for parts in zip(*after, strict=True)] == [
+        ROWS[start : start + 8] for start in range(16, 48, 8)
+    ]

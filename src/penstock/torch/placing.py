@@ -95,8 +95,8 @@ def _checked_device(device: Any) -> torch.device | None:
     if device is None:
         return None
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        # With the number of the device: "cuda" alone is the current one, which each thread has for itself.
+        found = torch.empty(0, device=torch.device(device)).device
     except TypeError:
         raise InvalidTypeError(f"ps.torch.loader(device=...) takes a device of torch, got {device!r}") from None
     except (RuntimeError, AssertionError) as error:
