@@ -50,6 +50,22 @@ def test_nothing_is_lost_and_nothing_comes_twice_while_machines_are_cut_off(netw
     assert chaos("--network", "--dispatcher", *trials) == "3 trials, 0 failed"
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_machines_without_names_train_together_and_outlast_a_cable(network: Any) -> None:
+    done = subprocess.run([sys.executable, PROGRAM / "machines.py", "training"], stdout=subprocess.PIPE, text=True)
+    *together, alone = done.stdout.split()
+    assert together == [alone] * 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_parameter_servers_of_two_machines_count_every_update_once(network: Any) -> None:
+    pytest.importorskip("ray")
+    done = subprocess.run([sys.executable, PROGRAM / "machines.py", "servers"], stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "[1500.0] True\n"
+
+
 AT_ONCE = """
 import sys
 from dataclasses import replace
