@@ -274,6 +274,19 @@ def test_a_vocabulary_of_the_users_is_kept_in_the_working_directory(tmp_path):
         moved.transform_features_layer()
 
 
+def test_a_vocabulary_of_the_users_that_has_changed_is_named_when_the_data_is_analyzed_again(tmp_path):
+    given = tmp_path / "words.txt"
+    given.write_text("b\na\n")
+
+    def function(c):
+        return {"y": ps.transform.apply_vocabulary(c["w"], str(given))}
+
+    analyze(function, tmp_path / "made")
+    given.write_text("b\na\nc\n")
+    with pytest.raises(StateMismatchError, match=r"another state of the vocabulary file '.*words.txt': give an empty"):
+        analyze(function, tmp_path / "made")
+
+
 def without_a_size(tokens, path):
     return np.zeros(len(tokens), np.int64)
 

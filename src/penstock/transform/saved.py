@@ -133,14 +133,17 @@ class WorkingDirectory:
         """What passes of the same analysis have written before; nothing, if none have.
 
         Raises:
-            StateMismatchError: the directory belongs to another function, other data or another version.
+            StateMismatchError: the directory belongs to another function, other data or another version, or a file with
+                a vocabulary of the user's has changed.
         """
         found = read_json(self.path / DONE) or read_json(
             self.path / PASSES
         )  # in this order: the latter may be left over
         if found is None:
             return {}
-        Graph.of(found["graph"], str(self.path))
+        before = Graph.of(found["graph"], str(self.path))
+        for path in _changed_vocabularies(before, graph):
+            raise self.another(f"state of the vocabulary file {path!r}")
         for name, mine, what in (("function", graph.fingerprint(), "function"), ("data", data, "dataset")):
             if found[name] != mine:
                 raise self.another(what)
@@ -189,3 +192,11 @@ class WorkingDirectory:
         write_json(self.path / (DONE if finished else PASSES), {**entries, "graph": graph.plain()})
         if finished:
             (self.path / PASSES).unlink(missing_ok=True)
+
+
+def _changed_vocabularies(before: Graph, now: Graph) -> list[str]:
+    """The vocabularies in files of the user's that have changed between two analyses by one function."""
+    pairs = list(zip(before.nodes, now.nodes))
+    given = [pair for pair in pairs if pair[0].operation == pair[1].operation == "given_vocabulary"]
+    same_path = [(one, other) for one, other in given if one.arguments["path"] == other.arguments["path"]]
+    return [one.arguments["path"] for one, other in same_path if one != other]
