@@ -57,7 +57,7 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         next(iter(dataset.apply(ps.service.distribute("distributed_epoch", service))))
 
 
-@pytest.mark.parametrize("how", ["stop", "scale"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("scale", marks=pytest.mark.long)])
 def test_a_dispatcher_that_is_killed_while_it_drains_loses_nothing(how: str) -> None:
     with ps.ray.service(num_workers=2, worker_options={"num_cpus": 0.25}) as service:
         dataset = ps.Dataset.range(3000)
@@ -217,6 +217,7 @@ def test_servers_whose_certificate_nobody_trusts_are_said(tls: dict[str, Any]) -
         replace(engine, tls_key=None)
 
 
+@pytest.mark.long  # test_coordinator.py has a function that ends its workers' processes on this machine
 def test_a_function_that_ends_its_actors_says_with_what(monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "MOST_RUNS", 2)
     with ps.ParameterServerStrategy(1, engine=ps.ray.ParameterServers(QUARTER, QUARTER)) as strategy:
