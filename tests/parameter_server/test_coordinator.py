@@ -16,6 +16,7 @@ import promises
 import pytest
 
 import penstock as ps
+from penstock.parameter_server import dispatch
 from penstock.parameter_server import worker as program
 
 
@@ -39,6 +40,16 @@ def both_work(coordinator: ps.ClusterCoordinator, directory: Path) -> None:
 
 def test_pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator) -> None:
     promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)
+
+
+def test_a_function_that_ends_its_workers_says_with_what(coordinator, monkeypatch) -> None:
+    monkeypatch.setattr(dispatch, "MOST_RUNS", 2)
+    value = coordinator.schedule(lambda: os._exit(3))
+    with pytest.raises(ps.WorkerError, match="a function has cost 2 workers their process.* has ended with status 3"):
+        value.fetch()
+    with pytest.raises(ps.WorkerError, match="a function has cost 2 workers"):
+        coordinator.join()
+    assert coordinator.schedule(lambda: 4).fetch() == 4
 
 
 def test_values_that_were_read_never_change(coordinator) -> None:
