@@ -1,9 +1,7 @@
 """A data service, and parameter servers, of Ray actors, on a Ray cluster that is really started, once."""
 
 import os
-import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import optax
 import promises
 import pytest
 import ray
+from certificates import self_signed
 from until import until
 
 import penstock as ps
@@ -112,16 +111,7 @@ def test_all_services_have_one_interface_and_drain_alike(kind: str) -> None:
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A certificate that has signed itself, for no machine but a name."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here to make a certificate")
-    made = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=data", "-addext", "subjectAltName=DNS:data",
-         "-out", made / "crt", "-keyout", made / "key"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    cert, key = (made / "crt").read_bytes(), (made / "key").read_bytes()
+    cert, key = (file.read_bytes() for file in self_signed(tmp_path_factory.mktemp("tls"), "data"))
     return {"tls_cert": cert, "tls_key": key, "tls_root": cert, "tls_name": "data"}
 
 

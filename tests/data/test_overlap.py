@@ -202,6 +202,18 @@ def test_what_is_refused_does_not_depend_on_which_call_ends_first(below):
     iterator.close()
 
 
+def outcomes(iterator):
+    """The elements, and the messages of the errors in their places."""
+    found = []
+    while True:
+        try:
+            found.append(int(next(iterator)))
+        except ValueError as error:
+            found.append(str(error))
+        except StopIteration:
+            return found
+
+
 @pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
 def test_errors_come_in_their_places_while_others_run_ahead(below):
     def odd(x):
@@ -209,15 +221,7 @@ def test_errors_come_in_their_places_while_others_run_ahead(below):
             raise ValueError(f"no {x}")
         return int(x)
 
-    found = []
-    iterator = iter(BELOW[below](20).map(odd, num_parallel_calls=4))
-    while True:
-        try:
-            found.append(int(next(iterator)))
-        except ValueError as error:
-            found.append(str(error))
-        except StopIteration:
-            break
+    found = outcomes(iter(BELOW[below](20).map(odd, num_parallel_calls=4)))
     wanted = [2 * x if below == "a stream" else x for x in range(20)]
     assert found == [f"no {x}" if x % 6 == 4 else x for x in wanted]
 
@@ -314,16 +318,6 @@ def test_calls_that_become_slow_and_fail_give_the_same_rows_and_errors_as_a_fixe
             raise ValueError("bad row")
         time.sleep(0 if x < 10 else 0.003)
         return x * 10
-
-    def outcomes(iterator):
-        found = []
-        while True:
-            try:
-                found.append(int(next(iterator)))
-            except ValueError as error:
-                found.append(str(error))
-            except StopIteration:
-                return found
 
     tuned, fixed = (BELOW[below](40).map(uneven, num_parallel_calls=calls) for calls in (ps.AUTOTUNE, 4))
     with iter(tuned) as iterator:

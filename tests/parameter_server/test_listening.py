@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import optax
 import pytest
+from certificates import self_signed
 
 from penstock.errors import ServiceError
 from penstock.parameter_server import listening
@@ -45,15 +46,8 @@ def listener() -> Iterator[LineListener]:
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> LineTls:
     """A certificate that has signed itself, for the name "servers"."""
-    directory = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=servers", "-addext", "subjectAltName=DNS:servers",
-         "-out", directory / "crt", "-keyout", directory / "key"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    certificate = str(directory / "crt")
-    return line_tls(certificate, str(directory / "key"), certificate, "servers")
+    certificate, key = map(str, self_signed(tmp_path_factory.mktemp("tls"), "servers"))
+    return line_tls(certificate, key, certificate, "servers")
 
 
 def stranger(address: Address) -> socket.socket:

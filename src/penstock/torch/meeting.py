@@ -53,9 +53,9 @@ def meeting_of(ranks: Ranks | None, failure_timeout_seconds: float) -> Meeting |
     if ranks is None or ranks.count == 1:
         return None
     call = next(_calls)
-    said = f"call {call + 1} of ps.torch.loader"
+    name = f"call {call + 1} of ps.torch.loader"
     return Meeting(
-        RanksStore(call, failure_timeout_seconds), said, ranks.rank, ranks.count, "rank", failure_timeout_seconds
+        RanksStore(call, failure_timeout_seconds), name, ranks.rank, ranks.count, "rank", failure_timeout_seconds
     )
 
 

@@ -70,8 +70,8 @@ class Meeting:
 
     def fail(self, error: Exception) -> None:
         """Tell those that wait for this one why it does not come."""
-        said = f"{self.call} failed on {self.member} {self.own} of {self.count}: {type(error).__name__}: {error}"
-        self.store.put(_OUTCOME, said)
+        reason = f"{self.call} failed on {self.member} {self.own} of {self.count}: {type(error).__name__}: {error}"
+        self.store.put(_OUTCOME, reason)
 
     def connect(self, host: str, failure_timeout_seconds: float) -> Control:
         """This process's end of a new control channel between all, which have come.

@@ -90,19 +90,19 @@ class StepLoader:
         state = iterator.state_dict()
         if control is None or _WORKERS in state:
             return state
-        said = control.gather(
+        states = control.gather(
             f"{self._name}(...).state_dict",
             (inputs.workers.share, state),
             tuple[int, dict[str, Any]],
             timeout=control.failure_timeout_seconds,
         )
-        steps = [one["step"] for _, one in said]
+        steps = [one["step"] for _, one in states]
         if len(set(steps)) > 1:
             raise WorkerError(
                 f"the processes called state_dict() after different steps, {steps}: under AutoShardPolicy.FILE all of "
                 "them must call it after the same one"
             )
-        found = dict(said)
+        found = dict(states)
         return {_WORKERS: [found[share] for share in range(inputs.workers.shares)]}
 
     def load_state_dict(self, state: Any) -> None:
