@@ -10,6 +10,7 @@ falls inside the range (Black and Rogaway, 2002).
 
 import math
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -27,6 +28,8 @@ _SHORT = 16
 _FEISTEL_ROUNDS = 6
 _TABLE_BITS = 32
 """Up to this many bits per word, the hashes of all halves are kept in a table: 3 MB at most."""
+_CELLS_EACH = 8
+"""How many cells a table has for each number that it finds."""
 _PIECE = 1 << 14
 """How many positions are processed at a time, so that their halves stay in the processor's cache."""
 
@@ -97,6 +100,31 @@ def _hash(key: int, words: _Words) -> _Words:
 def uniform_positions(key: int, positions: range | npt.ArrayLike) -> npt.NDArray[np.float64]:
     """A number in [0, 1) for each position, with the 53 bits that a double holds."""
     return (hash_positions(key, positions) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+class Shares:
+    """Divides [0, 1) among numbers by their weights.
+
+    A table of many more cells than there are numbers says where the search for a number begins, which is nearly always
+    where it ends: a search by halves costs more with every number, since no processor can foresee its steps.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._edges = np.cumsum(np.asarray(weights, np.float64))
+        self._whole = self._edges[-1]
+        self._cells = 1 << (_CELLS_EACH * len(weights)).bit_length()
+        self._first = self._found(np.arange(self._cells) / self._cells * self._whole)
+
+    def _found(self, points: npt.NDArray[np.float64]) -> Indices:
+        return np.searchsorted(self._edges, points, side="right").astype(np.int64)
+
+    def at(self, places: npt.NDArray[np.float64]) -> Indices:
+        """The number to whose share each place in [0, 1) belongs."""
+        points = places * self._whole
+        numbers = self._first.take((places * self._cells).astype(np.int64))
+        behind = (self._edges.take(numbers, mode="clip") <= points).nonzero()[0]
+        numbers[behind] = self._found(points[behind])
+        return numbers
 
 
 def permuted(key: int, length: int, positions: range | npt.ArrayLike) -> Indices:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.rng import hash_positions, mix, permuted, uniform_positions
+from penstock.rng import Shares, hash_positions, mix, permuted, uniform_positions
 from penstock.row_generators import RowGenerators
 
 lengths = st.integers(0, 200)
@@ -225,6 +225,20 @@ def test_long_permutations_look_random():
 def test_a_long_permutation_begins_as_it_goes_on():
     few = permuted(mix(2), 1 << 18, range(100))
     assert np.array_equal(permuted(mix(2), 1 << 18, range(1000))[:100], few)
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 1e-9, 0.1, 1 / 3, 1.0, 1e6]), min_size=1, max_size=40).filter(any),
+    key=st.integers(0, 2**64 - 1),
+)
+def test_shares_are_found_as_by_searching_the_sums_of_the_weights(weights, key):
+    edges = np.cumsum(weights)
+    near = np.clip(
+        np.concatenate([np.nextafter(edges, 0), edges, np.nextafter(edges, np.inf)]) / edges[-1], 0, 1 - 2**-53
+    )
+    places = np.concatenate([uniform_positions(key, range(100)), near])
+    expected = np.searchsorted(edges, places * edges[-1], side="right")
+    assert Shares(weights).at(places).tolist() == expected.tolist()
 
 
 def test_hashed_positions_are_uniform():

@@ -20,7 +20,8 @@ from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, merged_specs, sp
 from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
-_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
+_STRUCTURE, _COLUMNS, _LENGTH = attrgetter("structure"), attrgetter("columns"), attrgetter("length")
 
 Indices = range | npt.NDArray[np.int64]
 """Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
@@ -114,14 +115,15 @@ class Block:
         first = blocks[0]
         if len(blocks) == 1:
             return first
-        for other in blocks[1:]:
-            if other.structure != first.structure:
-                raise ElementError(
-                    f"elements of one dataset must have one structure, got {first.structure} and {other.structure}"
-                )
-        columns = zip(*(block.columns for block in blocks), strict=True)
+        if len(set(map(id, map(_STRUCTURE, blocks)))) > 1:
+            for other in blocks[1:]:
+                if other.structure != first.structure:
+                    raise ElementError(
+                        f"elements of one dataset must have one structure, got {first.structure} and {other.structure}"
+                    )
+        columns = zip(*map(_COLUMNS, blocks), strict=True)
         joined = tuple(_joined(parts, copiers) for parts in columns)
-        return Block(joined, first.structure, sum(map(len, blocks)))
+        return Block(joined, first.structure, sum(map(_LENGTH, blocks)))
 
     @staticmethod
     def scattered(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]], copiers: Copiers | None = None) -> "Block":
@@ -235,15 +237,16 @@ def spec_of_column(column: Column) -> LeafSpec:
 
 def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
     first = columns[0]
-    if all(map(is_ragged, columns)):
-        rows = np.concatenate(columns)
-        if len(set(map(_DTYPE, rows))) == 1 and len(set(map(_SHAPE, rows))) > 1:
-            return rows
-    if any(is_ragged(column) for column in columns) or any(column.shape[1:] != first.shape[1:] for column in columns):
-        return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for column in columns for row in column])
-    for other in columns[1:]:
-        if not alike(other.dtype, first.dtype):
-            raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
+    if first.dtype.kind == "O" or not _surely_alike(columns):
+        if all(map(is_ragged, columns)):
+            rows = np.concatenate(columns)
+            if len(set(map(_DTYPE, rows))) == 1 and len(set(map(_SHAPE, rows))) > 1:
+                return rows
+        if any(is_ragged(column) or column.shape[1:] != first.shape[1:] for column in columns):
+            return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for col in columns for row in col])
+        for other in columns[1:]:
+            if not alike(other.dtype, first.dtype):
+                raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
     if first.dtype.kind in "US":
         return np.concatenate(columns)  # as long as the longest string
     out = output((sum(map(len, columns)), *first.shape[1:]), first.dtype)
@@ -264,6 +267,13 @@ def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
 
     copiers.copy(copy, len(out), out.nbytes)
     return out
+
+
+def _surely_alike(columns: Sequence[Column]) -> bool:
+    """Whether columns have one dtype and rows of one shape, as is told without a step of Python for each of many."""
+    if len(set(map(id, map(_DTYPE, columns)))) > 1:
+        return False
+    return set(map(_NDIM, columns)) == {1} or len({column.shape[1:] for column in columns}) == 1
 
 
 def _bytes_of(column: Column) -> int:

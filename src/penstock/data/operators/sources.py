@@ -11,7 +11,7 @@ from penstock.data.node import KnownLength, Node, Run
 from penstock.data.node_class import node_class
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
-from penstock.rng import hash_positions, mix, uniform_positions
+from penstock.rng import Shares, hash_positions, mix, uniform_positions
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
 
@@ -103,9 +103,11 @@ class Choices(Draws):
     weights: tuple[float, ...]
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        edges = np.cumsum(self.weights)
-        drawn = np.searchsorted(edges, uniform_positions(self._key(run, epoch), indices) * edges[-1], side="right")
-        return Block((drawn.astype(np.int64),), LEAF, len(indices))
+        return Block((self._shares.at(uniform_positions(self._key(run, epoch), indices)),), LEAF, len(indices))
+
+    @cached_property
+    def _shares(self) -> Shares:
+        return Shares(self.weights)
 
 
 @node_class
