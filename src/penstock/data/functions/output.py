@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, repeat
+from operator import is_
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -68,11 +70,13 @@ class OutputBlock:
         self._threads = threads
         self._layout = layout
         self._promise = promise
+        self._rows = rows
         self.structure = layout.structure
         self.scalars = layout.scalars
         self.columns = [empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)]
-        # Results of another shape than the layout's, by row: their columns become ragged in the end.
-        self.odd: list[dict[int, Any]] = [{} for _ in self.columns]
+        # Of the leaves that have results of another shape than the layout's, an entry for each row, None for those that
+        # are in their column: that becomes ragged in the end.
+        self._entries: dict[int, list[Any]] = {}
 
     @property
     def unwanted(self) -> bool:
@@ -91,6 +95,11 @@ class OutputBlock:
                 memory: Column = column[row]
                 return memory
         return None
+
+    def entries(self, number: int) -> list[Any]:
+        """What holds the results of a leaf whose shapes differ, by row; who writes one owns its memory."""
+        found = self._entries.get(number)
+        return self._entries.setdefault(number, [None] * self._rows) if found is None else found
 
     def put(self, row: int, value: Any) -> None:
         """Write one result, whatever it looks like. What stands in its place already is not moved by NumPy.
@@ -123,7 +132,7 @@ class OutputBlock:
         elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
             column[row] = leaf
         elif alike(leaf.dtype, column.dtype):
-            self.odd[number][row] = own(leaf)
+            self.entries(number)[row] = own(leaf)
         else:
             self._refuse(number, leaf)
 
@@ -173,16 +182,20 @@ class OutputBlock:
 
     def _block(self, rows: int) -> Block:
         columns = [
-            self._with_odd(column, odd, rows) if odd and rows else column[:rows]
-            for column, odd in zip(self.columns, self.odd, strict=True)
+            _ragged(self._entries[number], column, rows) if number in self._entries else column[:rows]
+            for number, column in enumerate(self.columns)
         ]
         return Block(tuple(columns), self.structure, rows)
 
-    @staticmethod
-    def _with_odd(column: Column, odd: dict[int, Any], rows: int) -> Column:
-        if len(odd) >= rows or column.dtype.kind in "US":  # they may agree among each other
-            return column_of([odd[row] if row in odd else column[row] for row in range(rows)])
-        entries = list(map(odd.get, range(rows)))
-        for row in set(range(rows)) - odd.keys():
-            entries[row] = column[row, ...]
-        return object_column(entries)
+
+def _ragged(entries: list[Any], column: Column, rows: int) -> Column:
+    """A column of results of several shapes; those without an entry are in `column`."""
+    rest = list(compress(range(rows), map(is_, entries, repeat(None))))
+    if len(rest) == rows:  # those of other shapes came after a failure
+        return column[:rows]
+    entries = entries[:rows]
+    for row in rest:
+        entries[row] = column[row, ...]
+    if not rest or column.dtype.kind in "US":  # they may agree among each other
+        return column_of(entries)
+    return object_column(entries)

@@ -106,21 +106,27 @@ _ALONE: Final = _references_to_one_alone()
 
 
 class _Arrays(_Part):
-    """Results of one leaf that are arrays."""
+    """Results of one leaf that are arrays: in one array, from the first on that has another shape each by itself."""
+
+    def __init__(self, output: OutputBlock, start: int) -> None:
+        super().__init__(output, start)
+        self._entries: list[Any] | None = None
 
     def take(self, values: Iterator[Any]) -> None:
-        output, column, odd, row = self._output, self._output.columns[0], self._output.odd[0], self.row
+        output, column, row = self._output, self._output.columns[0], self.row
         kind, shape, dtype = np.ndarray, column.shape[1:], column.dtype
+        entries = self._entries
         try:
             for value in values:
-                if type(value) is kind and value.dtype is dtype:
-                    if value.shape == shape:
-                        column[row] = value
-                    else:
-                        # Nobody else can change an array that nobody else refers to.
-                        odd[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
-                else:
+                if type(value) is not kind or value.dtype is not dtype:
                     output.put(row, value)
+                elif entries is None and value.shape == shape:
+                    column[row] = value
+                else:
+                    if entries is None:
+                        entries = self._entries = output.entries(0)
+                    # Nobody else can change an array that nobody else refers to.
+                    entries[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
                 row += 1
         finally:
             self.row = row
