@@ -15,13 +15,14 @@ ARGS ?=
 # How many processes the tests run in: three for two cores, since many tests wait for something.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count() * 3 // 2)')
 
-.PHONY: help setup demo test test-torch test-lowest check fuzz chaos properties bench docs format lock clean
+.PHONY: help setup demo test test-extended test-torch test-lowest check fuzz chaos properties bench docs format lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup    .venv with penstock, editable, and everything for working on it'
 	@echo 'make demo     train the small model on 4 replicas, or go on with it (sets up what it needs first)'
-	@echo 'make test     all tests, doctests and examples of the documents'
+	@echo 'make test     tests, doctests and examples of the documents'
+	@echo 'make test-extended  the tests of whole programs, and of more configurations, that make test leaves out'
 	@echo 'make test-torch  the tests of ps.torch, with PyTorch in an environment of its own'
 	@echo 'make test-lowest  all tests with the lowest versions of all packages that pyproject.toml allows'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
@@ -43,9 +44,12 @@ demo: $(VENV)/.with-demo
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(VENV)/.with-dev
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not long and not alone' $(ARGS)
-	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not long and not extended and not alone' $(ARGS)
+	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service/test_security.py
 	@$(BIN)/python tests/pytorch/left_out.py
+
+test-extended: $(VENV)/.with-dev
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m extended $(ARGS)
 
 # torch is large, and the other tests must pass without it: it has an environment of its own, with all other packages of
 # $(VENV). Wheels without CUDA are tried first: 200 MB in place of 5 GB. The package index has none for Linux;
@@ -83,7 +87,7 @@ check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not long and not alone'
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not long and not extended and not alone'
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.with-dev

@@ -93,6 +93,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # looking for garbage at every 700th object takes a twentieth of the tests' time
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "adding.md"
 
@@ -25,6 +27,7 @@ def apply_diff(diff: str, root: Path) -> None:
     path.write_text(text)
 
 
+@pytest.mark.slow
 def test_what_the_page_adds_can_be_added_and_works(tmp_path: Path) -> None:
     page = PAGE.read_text()
     for part in ("src/penstock", "tests/data", "tests/distribute", "tests/service", "docs"):

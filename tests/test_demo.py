@@ -89,12 +89,14 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
     return Disturbed(first, second, demo(directory, *SHORT), directory)
 
 
+@pytest.mark.extended
 def test_four_replicas_learn_the_digits(disturbed: Disturbed) -> None:
     check_begin(disturbed.interrupted, disturbed.directory)
     *_, last = disturbed
     check_end(disturbed.last, disturbed.directory, epochs=EPOCHS, trained=len(results(last)), percent=92.0)
 
 
+@pytest.mark.extended
 def test_interrupted_and_killed_it_goes_on_as_if_nothing_had_been(disturbed: Disturbed) -> None:
     """Of the steps after the newest checkpoint, up to 50, both the run that was stopped and the next one tell."""
     for before, lines in pairwise(disturbed):

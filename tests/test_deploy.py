@@ -266,6 +266,7 @@ def test_the_commands_of_the_slurm_script_are_penstocks() -> None:
     assert [arguments(command.replace('"', "").split()).insecure for command in commands] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_slurm_script_ends_its_service_and_as_its_training_did(tmp_path: Path, status: int) -> None:
     commands = {

@@ -34,19 +34,8 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {
-    "docs/data-service.md",
-    "docs/guide/partial-batches.md",
-    "docs/guide/several-workers.md",
-    "docs/jax-meshes.md",
-    "docs/keras.md",
-    "docs/parameter-servers.md",
-    "docs/training/README.md",
-    "docs/training/jax-and-flax.md",
-    "docs/training/small-gpt.md",
-    "docs/transform.md",
-}
-"""Documents whose examples train, or start several workers: `make check` leaves them out."""
+EXTENDED = {"docs/keras.md", "docs/training/README.md", "docs/training/jax-and-flax.md"}
+"""Documents whose examples train for seconds."""
 NEEDS = {
     "docs/audio-and-video.md": ("soundfile", "av"),
     "docs/object-stores.md": ("obstore",),
@@ -157,14 +146,14 @@ def name_of(document: Path) -> str:
     return document.relative_to(ROOT).as_posix()
 
 
-def test_documents_that_are_slow_are_there() -> None:
-    assert set(map(name_of, DOCUMENTS)) >= SLOW | OPTIMISED
+def test_documents_that_are_named_here_are_there() -> None:
+    assert set(map(name_of, DOCUMENTS)) >= EXTENDED | OPTIMISED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(path, marks=pytest.mark.slow if name_of(path) in SLOW else ()) for path in DOCUMENTS],
+    [pytest.param(path, marks=pytest.mark.extended if name_of(path) in EXTENDED else ()) for path in DOCUMENTS],
     ids=map(name_of, DOCUMENTS),
 )
 def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

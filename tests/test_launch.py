@@ -113,6 +113,7 @@ def test_a_module_is_started_by_its_name() -> None:
     assert done.stdout.startswith("[0] usage: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -261,6 +262,7 @@ def test_a_second_ctrl_c_kills_at_once(pipe: Path, program: Path) -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_launcher_that_is_killed(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "ready()\nsleep()\n")
     with running("-n", 2, program, pipe) as process, pipe.open() as reader:
@@ -357,6 +359,7 @@ print(jax.process_index(), jax.process_count(), jax.local_device_count(), jax.de
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["[0] 0 2 3 6", "[1] 1 2 3 6"])
 
 
+@pytest.mark.slow
 def test_a_group_without_the_lost_worker_goes_on_and_grows_at_its_checkpoint(tmp_path: Path) -> None:
     source = f"""
 count, saved = os.environ["PENSTOCK_NUM_WORKERS"], {str(tmp_path / "saved")!r}
@@ -380,6 +383,7 @@ print(count, os.environ.get("PENSTOCK_CHECKPOINT_PIPE"))
     ]
 
 
+@pytest.mark.slow
 def test_restarts_end_and_groups_are_not_smaller_than_allowed() -> None:
     source = "print(os.environ['PENSTOCK_NUM_WORKERS'])\nif number == '0':\n    sys.exit(4)\nsleep()"
     status, output, said = launched(source, 3, min_workers=2, max_restarts=2, grace_seconds=0.1)
@@ -392,6 +396,7 @@ def test_restarts_end_and_groups_are_not_smaller_than_allowed() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_launcher_that_would_restart(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "ready()\nsleep()\n")
     with running("-n", 2, "--max-restarts", 5, program, pipe) as process, pipe.open() as reader:

@@ -144,6 +144,7 @@ def test_the_reference_has_every_public_name_once():
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_a_source_tree_that_is_not_installed_works(tmp_path):
     (tmp_path / "penstock").symlink_to(Path(ps.__file__).parent)
     program = """

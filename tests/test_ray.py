@@ -56,7 +56,9 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         next(iter(dataset.apply(ps.service.distribute("distributed_epoch", service))))
 
 
-@pytest.mark.parametrize("how", ["stop", pytest.param("scale", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "how", [pytest.param("stop", marks=pytest.mark.extended), pytest.param("scale", marks=pytest.mark.long)]
+)
 def test_a_dispatcher_that_is_killed_while_it_drains_loses_nothing(how: str) -> None:
     with ps.ray.service(num_workers=2, worker_options={"num_cpus": 0.25}) as service:
         dataset = ps.Dataset.range(3000)
@@ -128,6 +130,7 @@ def test_one_certificate_with_one_name_serves_machines_that_it_does_not_know(tls
             ps.service.status(unnamed, patience_seconds=0)
 
 
+@pytest.mark.extended
 def test_actors_that_cannot_be_placed_are_said() -> None:
     with pytest.raises(ps.ServiceError, match=r"Ray has not started the data workers .* each needs {'num_cpus': 64}"):
         ps.ray.service(1, worker_options={"num_cpus": 64}, start_timeout_seconds=8)
@@ -155,6 +158,7 @@ def test_workers_and_servers_that_are_actors_share_memory_and_raise_errors_once(
         promises.the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path)
 
 
+@pytest.mark.extended
 def test_actors_that_encrypt_lose_no_update_and_a_checkpoint_replaces_a_lost_server(
     tmp_path: Path, tls: dict[str, Any]
 ) -> None:
@@ -199,6 +203,7 @@ def test_a_keras_model_is_trained_on_actors() -> None:
     assert losses[0] > 10 * losses[2]
 
 
+@pytest.mark.extended
 def test_servers_whose_certificate_nobody_trusts_are_said(tls: dict[str, Any]) -> None:
     engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=False, **tls)
     with pytest.raises(ps.UnavailableError, match="is not trusted, IP address mismatch.*tls_name a name in it"):
@@ -223,6 +228,7 @@ def test_a_strategy_outside_of_a_ray_cluster_says_so(monkeypatch) -> None:
         ps.ParameterServerStrategy(1, engine="ray")
 
 
+@pytest.mark.extended
 def test_servers_and_workers_that_ray_cannot_place_are_said() -> None:
     many = {"num_cpus": 64}
     with pytest.raises(ps.UnavailableError, match="not started parameter servers within 1 s.*needs {'num_cpus': 64}"):

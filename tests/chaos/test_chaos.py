@@ -38,12 +38,14 @@ def chaos(*arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.extended
 def test_nothing_is_lost_and_nothing_comes_twice_while_processes_die() -> None:
     """Also the dispatcher's, with its journal damaged meanwhile, and while others come that are of another version."""
     trials = ("--seed", "25068", "--trials", "7", "--at-once", "4")
     assert chaos("--dispatcher", *trials) == "7 trials, 0 failed"
 
 
+@pytest.mark.extended
 def test_nothing_is_lost_and_nothing_comes_twice_while_machines_are_cut_off(network: Any) -> None:
     """Workers, a trainer for less and one for more than its lease, and the dispatcher; and two that lose each other."""
     trials = ("--seed", "45426", "--trials", "3")

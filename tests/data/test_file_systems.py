@@ -58,6 +58,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("by_index", [False, True])
 def test_faults_that_pass_cost_no_row(server, at, fault, by_index):

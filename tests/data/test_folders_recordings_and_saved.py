@@ -217,6 +217,7 @@ def test_workers_have_each_row_once(kind, folder, policy):
     assert sorted(found[0] + found[1]) == list(range(COUNT)) and found[0] and found[1]
 
 
+@pytest.mark.slow
 def test_a_data_service_gives_each_row_once(kind, folder):
     dataset = kind.read(folder).shuffle(COUNT, seed=4).batch(5)
     with two_workers() as service:

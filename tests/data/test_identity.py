@@ -75,6 +75,7 @@ TUNINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [numbers, streamed])
 @pytest.mark.parametrize("name", TUNINGS)
 def test_a_state_was_unusable_after_a_change_that_changes_no_order(name, source):

@@ -129,6 +129,7 @@ def library(request, monkeypatch):
         pytest.importorskip("cv2", reason="OpenCV is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(20, 30), (31, 30), (10, 12), (7, 40), (70, 100), (3, 3)])
 @pytest.mark.parametrize(("channels", "dtype"), [(3, np.uint8), (1, np.uint8), (4, np.uint8), (3, np.float32)])
 def test_bilinear_is_one_definition_whatever_library_resizes(size, channels, dtype, library):

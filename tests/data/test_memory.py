@@ -130,6 +130,7 @@ SOURCES: dict[str, Callable[[], ps.Dataset]] = {
 BATCH = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize("batch", [1, BATCH])
 def test_a_parallel_map_makes_no_more_large_rows_than_may_wait(source: Callable[[], ps.Dataset], batch: int) -> None:

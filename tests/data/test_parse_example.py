@@ -184,6 +184,7 @@ def test_records_of_few_layouts_are_parsed_as_each_alone():
         )
 
 
+@pytest.mark.slow
 def test_a_damaged_record_among_others_of_its_layout_is_read_as_alone():
     records = [laid_out(2 * row + 101) for row in range(20)]
     for at in range(len(records[0])):

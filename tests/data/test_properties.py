@@ -87,6 +87,7 @@ def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
     assert dataset.cardinality() == len(expected)
 
 
+@pytest.mark.slow
 @given(
     parts=st.lists(st.integers(0, 20), min_size=1, max_size=9),
     cycle=st.integers(1, 4),

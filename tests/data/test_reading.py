@@ -192,6 +192,7 @@ def assert_threads_end():
     assert penstock_threads() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize(
     "failing",

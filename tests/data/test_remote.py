@@ -242,6 +242,7 @@ def test_small_files_are_opened_ahead_and_each_costs_one_request(server):
     assert server.requests.total() == count and server.lists == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "npy"])
 def test_small_files_that_were_read_by_number_are_not_asked_for_again(server, format, tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))

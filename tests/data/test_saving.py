@@ -97,6 +97,7 @@ NUMBERS = ["bool", "i1", ">i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", 
 TIMES = ["M8[D]", "M8[ns]", "m8[ms]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["alone", "fields"])
 def test_numpy_files_hold_numbers_of_every_dtype(form, tmp_path):
     for number, name in enumerate(NUMBERS + TIMES):
@@ -319,6 +320,7 @@ CALLER = """
 """
 
 
+@pytest.mark.slow
 def test_a_caller_of_distributed_save_that_is_killed_leaves_the_complete_shards_to_the_next_call(tmp_path):
     arguments = "-c", textwrap.dedent(CALLER), str(tmp_path)
     for name in ("reached", "resume"):

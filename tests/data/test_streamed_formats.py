@@ -182,6 +182,7 @@ def running():
         yield server
 
 
+@pytest.mark.slow
 def test_files_of_an_object_store(kind, files, running, monkeypatch):
     pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
     running.forget()

@@ -19,6 +19,7 @@ def gathered(strategy, value, axis: int):
     return strategy.run(lambda part: ps.get_replica_context().all_gather(part, axis), args=(value,)).values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, bool])
 def test_every_replica_gets_all_values_in_order(strategy, axis: int, dtype) -> None:

@@ -14,6 +14,7 @@ def add(state, rows):
     return {"total": state["total"] + total, "steps": state["steps"] + 1}, total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_a_state_that_is_given_away_gives_the_same_numbers(strategy_of, replicas: int) -> None:
     strategy = strategy_of(replicas)

@@ -243,6 +243,7 @@ def train_step(inputs: Any) -> Any:
     return labels - 0.3 * features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["for", "next", "get_next"])
 def test_the_guides_training_loop(strategy_of, form) -> None:
     strategy = strategy_of(4)

@@ -95,6 +95,7 @@ def test_a_device_gets_only_its_columns(mesh: Mesh) -> None:
         np.testing.assert_array_equal(parts[device.id], whole[row * 4 : row * 4 + 4, column * 2 : column * 2 + 2])
 
 
+@pytest.mark.slow
 def test_a_specification_is_that_of_global_arrays(mesh: Mesh) -> None:
     x = ps.TensorSpec((8, 4), np.int32)  # as JAX holds them
     signature = {"x": ps.TensorSpec((4,), np.int64), "y": ps.TensorSpec((), np.int64)}

@@ -109,6 +109,7 @@ def tripled_sum(total):
 tripled_sum.defvjp(lambda total: (tripled_sum(total), None), lambda _, cotangent: (3 * cotangent,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [

@@ -112,6 +112,7 @@ def test_a_loop_over_rows_that_meets_is_refused_in_the_first_step_where_a_ragged
             four.run(step, args=(2, {"rows": first}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "options"),
     [

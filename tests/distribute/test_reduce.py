@@ -41,6 +41,7 @@ def test_a_mean_of_nothing_is_refused(strategy) -> None:
         strategy.reduce("MEAN", shares(strategy, *[np.zeros(0, np.float32)] * 4), axis=0)
 
 
+@pytest.mark.slow
 def test_booleans_and_small_integers_do_not_wrap_around(strategy) -> None:
     assert int(strategy.reduce("SUM", shares(strategy, *[np.bool_(True)] * 4))) == 4
     assert int(strategy.reduce("SUM", shares(strategy, *[np.uint8(200)] * 4))) == 800

@@ -25,6 +25,7 @@ def distributed(strategy: ps.Strategy, rows: int, batch: int = 8, **options: obj
     return strategy.distribute_dataset(ps.Dataset.range(rows).batch(batch), ps.InputOptions(**options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize(("rows", "steps"), [(40, 1), (40, 2), (40, 100), (37, 3), (37, 100), (5, 3)])
 def test_results_are_those_of_single_steps_however_many_are_asked_for(
@@ -45,6 +46,7 @@ def test_results_are_those_of_single_steps_however_many_are_asked_for(
         strategy.run_steps(sums, iterator, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("donate", [False, True])
 def test_a_state_goes_from_step_to_step(strategy_of, replicas: int, donate: bool) -> None:
@@ -130,6 +132,7 @@ def test_batches_in_host_memory_and_of_any_iterator_will_do(four) -> None:
     assert np.asarray(result.values[3]).tolist() == [0, 92]
 
 
+@pytest.mark.slow
 def test_padded_steps_and_other_structures(strategy_of) -> None:
     strategy = strategy_of(4)
     steps = distributed(strategy, 13, partial_batch="pad")

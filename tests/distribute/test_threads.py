@@ -103,7 +103,9 @@ def test_a_program_that_is_interrupted_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("taken", [0, 1, 2, 5])
+@pytest.mark.parametrize(
+    "taken", [0, pytest.param(1, marks=pytest.mark.extended), 2, pytest.param(5, marks=pytest.mark.extended)]
+)
 @pytest.mark.parametrize("kind", ["divided", "from a function", "per replica"])
 def test_a_loop_that_is_left_ends_the_thread(strategy_of, kind: str, taken: int) -> None:
     strategy, dataset = strategy_of(2), ps.Dataset.range(1000).batch(4)

@@ -38,6 +38,7 @@ def both_work(coordinator: ps.ClusterCoordinator, directory: Path) -> None:
     coordinator.fetch([coordinator.schedule(meet, args=(number,)) for number in range(2)])
 
 
+@pytest.mark.slow
 def test_pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator) -> None:
     promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)
 
@@ -52,6 +53,7 @@ def test_a_function_that_ends_its_workers_says_with_what(coordinator, monkeypatc
     assert coordinator.schedule(lambda: 4).fetch() == 4
 
 
+@pytest.mark.slow
 def test_values_that_were_read_never_change(coordinator) -> None:
     variables = coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0))
     before = variables.read()
@@ -65,6 +67,7 @@ def test_values_that_were_read_never_change(coordinator) -> None:
     assert variables.read().min() == 5.0
 
 
+@pytest.mark.slow
 def test_the_optimizer_is_optaxs(coordinator) -> None:
     first = np.asarray([1.0, 2.0, 3.0], np.float32)
     variables = coordinator.strategy.create_variables(first, optax.adam(0.1))
@@ -93,6 +96,7 @@ def test_rows_of_a_table_are_read_and_pushed(coordinator) -> None:
         table.read_rows([2, 7])
 
 
+@pytest.mark.slow
 def test_momentum_of_rows_that_are_not_pushed_stays(coordinator) -> None:
     table = coordinator.strategy.create_table(np.zeros((4, 1), np.float32), optax.sgd(-1.0, momentum=0.5))
     for rows in ([0, 1], [0], [0, 1]):
@@ -104,6 +108,7 @@ def test_the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_pa
     promises.the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path)
 
 
+@pytest.mark.slow
 def test_killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator) -> None:
     promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
 

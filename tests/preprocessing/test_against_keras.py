@@ -35,6 +35,7 @@ def test_rescaling(inputs: Any, scale: float, offset: float) -> None:
     same(layer(inputs), layer.to_keras()(inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", [[[0, 255]], np.arange(12, dtype=np.uint8).reshape(2, 2, 3)])
 def test_rescaling_of_integers_and_by_channel(inputs: Any) -> None:
     same(Rescaling(1 / 255)(inputs), keras.layers.Rescaling(1 / 255)(np.array(inputs)))
@@ -42,6 +43,7 @@ def test_rescaling_of_integers_and_by_channel(inputs: Any) -> None:
         same(Rescaling([1, 2, 3], [3, 2, 1])(inputs), keras.layers.Rescaling([1, 2, 3], [3, 2, 1])(inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("axis", [-1, None, 1, (1, 2), (-1, 1), (0, 1, 2)])
 def test_normalization_learned_from_an_array(axis: Any, invert: bool) -> None:
@@ -54,6 +56,7 @@ def test_normalization_learned_from_an_array(axis: Any, invert: bool) -> None:
         same(ours(data), ours.to_keras()(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("axis", "mean", "variance"),
     [(None, 2.0, 4.0), (-1, 2.0, 4.0), (-1, [1.0, 2, 3], [1.0, 4, 0]), ((1, 2), np.ones((2, 3)), np.full((2, 3), 4.0))],

@@ -158,6 +158,7 @@ STRUCTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["grpc", "in_process"])
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_elements_of_every_kind_cross(name: str, protocol: str, target: str) -> None:

@@ -137,6 +137,7 @@ def test_a_compressed_buffer_cannot_claim_more_than_it_can_hold(codec: str) -> N
         decompress(codec, np.zeros(100, np.uint8), 1 << 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_most_compressible_bytes_are_not_refused(codec: str) -> None:
     zeros = np.zeros(1 << 25, np.uint8)

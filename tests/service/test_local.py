@@ -105,7 +105,10 @@ def test_a_service_that_is_forgotten_ends() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, None])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.extended) for how in (signal.SIGINT, signal.SIGTERM, None))],
+)
 def test_workers_end_with_their_program_however_that_ends(how: signal.Signals | None) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

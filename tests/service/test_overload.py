@@ -49,6 +49,7 @@ def test_a_reader_that_does_not_read_fills_no_memory(protocol: str) -> None:
             assert [int(x[0]) for _, x in zip(range(100), iterator)] == [x % 256 for x in range(1, 101)]
 
 
+@pytest.mark.extended
 def test_an_element_larger_than_what_may_wait_comes_one_at_a_time() -> None:
     with ps.service.local(num_workers=2) as service:
         dataset = ps.Dataset.range(6).map(lambda x: np.full(80 * MEGABYTE, x, np.uint8))

@@ -236,7 +236,7 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(
         assert len(set(range(COUNT)) - set(given) - set(gone.elements)) <= 20
 
 
-@pytest.mark.parametrize("kind", [ROWS, "shuffled", "strategy"])
+@pytest.mark.parametrize("kind", [ROWS, "shuffled", pytest.param("strategy", marks=pytest.mark.extended)])
 def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
     start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
@@ -259,7 +259,7 @@ ELEMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", [ROWS, "uneven groups", "filtered"])
+@pytest.mark.parametrize("kind", [ROWS, pytest.param("uneven groups", marks=pytest.mark.extended), "filtered"])
 def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothing(
     start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
@@ -274,6 +274,7 @@ def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothi
         assert sorted(first.elements + second.elements) == list(ELEMENTS[kind])
 
 
+@pytest.mark.extended
 def test_a_dispatcher_that_was_killed_meanwhile_knows_what_an_older_state_misses(
     start_both: Callable[..., list[Trainer]], start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -315,6 +316,7 @@ def test_an_older_state_gives_back_what_was_used_of_a_row_whose_rest_others_had(
         assert list(shared(address)) == []
 
 
+@pytest.mark.extended
 def test_a_trainer_and_the_dispatcher_die_together(
     start_both: Callable[..., list[Trainer]], start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -392,6 +394,7 @@ def await_consumers(address: str, holds: Callable[[list[ConsumerStatus]], bool])
         client.close()
 
 
+@pytest.mark.extended
 def test_a_checkpoint_holds_the_reader_and_the_model_of_one_moment(start_trainer: Callable[..., Trainer]) -> None:
     with service() as address:
         first = start_trainer(address, job_name="shared", saving="checkpoint")

@@ -368,6 +368,7 @@ def test_in_one_process_blocks_go_by_reference(producing: Any) -> None:
         next(connection.fetch(request()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["LZ4", "ZSTD", "SNAPPY", "AUTO"])
 def test_blocks_are_compressed_on_their_way(worker: Endpoint, codec: str) -> None:
     elsewhere = Endpoint(address=worker.address)  # not known to be this machine

@@ -117,6 +117,7 @@ def test_a_worker_whose_dispatcher_comes_back_in_another_version_ends(
     [(of_the_next_version(ConsumerNews), ONE_FIELD_MORE), (of_another_protocol, OTHER_PROTOCOL)],
     ids=["one field more", "another protocol"],
 )
+@pytest.mark.extended
 def test_a_reader_whose_dispatcher_comes_back_in_another_version_ends(
     dispatcher: Any, alter: Any, message: str, job_name: str | None
 ) -> None:

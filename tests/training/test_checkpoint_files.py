@@ -172,7 +172,7 @@ def killed_at(patch: pytest.MonkeyPatch, owners: dict[str, Any], number: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("remote", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_or_the_new(tmp_path: Path, remote: bool) -> None:
     system = fsspec.filesystem("memory")
     owners = {"put_file": system, "rm_file": system, "rm": system} if remote else {"rename": Path, "rmtree": shutil}

@@ -148,7 +148,9 @@ def history(directory: Path, worker: int) -> tuple[list[int], list[dict[str, Any
     [
         pytest.param("jax", 1, 1, [KILLS[2]], id="jax"),
         pytest.param("jax", 1, 1, KILLS, id="jax, long", marks=pytest.mark.long),
-        pytest.param("keras, any number of replicas", 2, 2, [KILL_OF_ONE], id="keras on two workers"),
+        pytest.param(
+            "keras, any number of replicas", 2, 2, [KILL_OF_ONE], id="keras on two workers", marks=pytest.mark.extended
+        ),
         pytest.param("keras", 1, 4, KILLS, id="keras on four replicas, long", marks=pytest.mark.long),
         pytest.param("keras", 2, 4, [KILL_OF_ONE, KILLS[2]], id="keras on two workers, long", marks=pytest.mark.long),
     ],

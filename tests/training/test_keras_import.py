@@ -70,6 +70,7 @@ print(keras.config.backend())
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_another_backend_is_left_alone_and_refused_where_jax_is_needed() -> None:
     *refusals, backend = run(OTHER_BACKEND, KERAS_BACKEND="numpy").splitlines()

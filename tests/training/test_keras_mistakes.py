@@ -143,6 +143,7 @@ def test_a_loss_that_averages_is_refused_where_it_is_called(strategy, reduction:
     assert sys.getprofile() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", [None, "none", "sum"])
 def test_losses_that_do_not_average_are_welcome(strategy, reduction: str | None) -> None:
     loss = keras.losses.MeanSquaredError(reduction=reduction)

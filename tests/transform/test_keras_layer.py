@@ -58,6 +58,7 @@ def test_a_saved_model_transforms_as_the_function_does(output, tmp_path):
         np.testing.assert_allclose(np.asarray(values), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.extended
 def test_a_model_is_loaded_by_a_process_that_has_imported_penstock_and_keras_alone(output, tmp_path):
     rows, transform = output
     column = keras.Input((), name="x")

@@ -47,7 +47,9 @@ def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_p
     assert any(line is not None and line[2] != str(ROWS) for line in told)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "num_workers", [pytest.param(1, marks=pytest.mark.extended), 2, pytest.param(3, marks=pytest.mark.extended)]
+)
 def test_workers_that_are_killed_in_a_pass_learn_every_row_once(in_process, tmp_path, num_workers):
     flags = Path(tmp_path) / "flags"
     flags.mkdir()
