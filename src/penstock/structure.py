@@ -51,6 +51,11 @@ class Structure:
         """Whether every child is a leaf."""
         return all(child.kind == "leaf" for child in self.children)
 
+    @cached_property
+    def beside_a_leaf(self) -> "Structure":
+        """The structure of a pair of such a value and a leaf."""
+        return PAIR.nested([self, LEAF])
+
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The value of this structure with these leaves."""
         if self.kind == "leaf":

@@ -3,6 +3,7 @@
 import forked
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -10,11 +11,13 @@ from penstock.distribute.jax.interface import (
     COMBINING,
     REPLICA_NUMBER,
     applied,
+    aval_of,
     axes_of,
     called_function,
     combines_all,
     flatten,
     inner_traces,
+    placed_on_devices,
     stands_under,
 )
 from penstock.runtime.ports import free_port
@@ -109,3 +112,13 @@ def test_one_equation_of_a_trace_can_be_applied() -> None:
     (result,) = applied(trace, trace.eqns[0], {trace.invars[0]: jnp.float32(3)})
     assert float(result) == 6, CHANGED + "Jaxpr"
     assert flatten((1, {"a": 2}))[0] == [1, 2], CHANGED + "default_registry.flatten"
+
+
+def test_an_array_is_made_of_its_parts_without_finding_out_what_is_known() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:1])
+    sharding = jax.NamedSharding(mesh, jax.P("data"))
+    rows = np.arange(6, dtype=np.int32).reshape(3, 2)
+    found = placed_on_devices(aval_of(rows.shape, rows.dtype, sharding), sharding, [rows], [jax.devices()[0]])
+    usual = jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+    assert found.aval == usual.aval and found.sharding == usual.sharding, CHANGED + "arrays made of parts"
+    assert found.tolist() == rows.tolist(), CHANGED + "arrays made of parts"

@@ -261,6 +261,14 @@ REFUSED: dict[str, tuple[Callable[[Mesh], Any], type[Exception], str]] = {
         ps.InvalidArgumentError,
         "values of dtype object, which JAX arrays cannot hold: leave it out or turn it into numbers",
     ),
+    "bytes in another order": (
+        lambda mesh: ps.jax.loader(
+            ps.Dataset.from_tensor_slices({"x": np.arange(8, dtype=">i4")}).batch(4), mesh, P("data")
+        ),
+        ps.InvalidArgumentError,
+        "the leaf at ['x'] has the dtype '>i4', whose bytes are in another order than this machine's, which JAX arrays "
+        "cannot hold: map it to int32 by astype(np.int32)",
+    ),
     "columns that are not divided": (
         lambda mesh: ps.jax.loader(rows(8).map(lambda _: np.zeros(5)).batch(4), mesh, P("data", "tensor")),
         ps.ElementError,

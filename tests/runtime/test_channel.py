@@ -1,6 +1,9 @@
 """The channel between two threads: order, bounds, and both ways of ending."""
 
 import threading
+import weakref
+from functools import partial
+from queue import SimpleQueue
 
 import pytest
 
@@ -84,17 +87,75 @@ def test_closing_wakes_a_consumer_and_stays_closed():
 
 
 @pytest.mark.parametrize("end", [lambda channel: channel.put(1, weight=2), lambda channel: channel.room()])
-def test_a_channel_that_is_closed_just_before_its_producer_waits_ends_it(monkeypatch, end):
+def test_a_channel_that_is_closed_just_before_its_producer_waits_ends_it(end):
     """As when Python collects a forgotten iterator in the thread that produces for it."""
     channel = Channel(1)
     channel.put(0)
-    wait = channel._changed.wait
 
-    def closed_before(timeout=None):
-        channel.close()
-        return wait(timeout)
+    class Closing(SimpleQueue):
+        def get(self):
+            channel.close()
+            return super().get()
 
-    monkeypatch.setattr(channel._changed, "wait", closed_before)
-    monkeypatch.setattr("penstock.runtime.conditions._LONGEST_WAIT_SECONDS", 0.01)
+    channel._wake_producer = Closing()
     with pytest.raises(Closed):
         end(channel)
+
+
+def test_a_channel_that_is_closed_just_before_its_consumer_waits_ends_it():
+    channel = Channel(1)
+
+    class Closing(SimpleQueue):
+        def get(self):
+            channel.close()
+            return super().get()
+
+    channel._items = Closing()
+    with pytest.raises(Closed):
+        channel.get()
+
+
+def test_what_is_put_while_the_channel_is_closed_is_not_kept():
+    channel = Channel(2)
+
+    class Closing(SimpleQueue):
+        def put(self, entry):
+            if entry is not None:
+                channel.close()
+            super().put(entry)
+
+    class Item:
+        pass
+
+    channel._items = Closing()
+    item = Item()
+    forgotten = weakref.ref(item)
+    with pytest.raises(Closed):
+        channel.put(item)
+    del item
+    assert forgotten() is None
+
+
+@pytest.mark.slow
+def test_several_consumers_get_each_item_once_and_all_end():
+    channel = Channel(3)
+    taken = [[] for _ in range(4)]
+
+    def consume(own):
+        try:
+            while True:
+                own.append(channel.get())
+        except Closed:
+            own.append(None)
+
+    consumers = [in_thread(partial(consume, own)) for own in taken]
+    for number in range(2000):
+        channel.put(number)
+    while channel._weight:
+        channel.room()
+    channel.close()
+    for consumer in consumers:
+        consumer.join()
+    assert sorted(number for own in taken for number in own[:-1]) == list(range(2000))
+    assert [own[-1] for own in taken] == [None] * 4
+    assert all(own[:-1] == sorted(own[:-1]) for own in taken)

@@ -1,6 +1,7 @@
 """Global arrays from the rows that this process has read."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,9 +11,10 @@ from jax.sharding import NamedSharding
 
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.jax.device_dtypes import check_width
+from penstock.distribute.jax.interface import aval_of, placed_on_devices
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError
-from penstock.jax.shardings import check_divides
+from penstock.jax.shardings import check_byte_order, check_divides
 
 
 class MeshPlacement:
@@ -32,7 +34,8 @@ class MeshPlacement:
         self._paths = list(paths)
         self._parts = parts
         self._places = {number: place for place, number in enumerate(held)}
-        self._size = lru_cache(maxsize=256)(self._checked_size)  # of one size where steps are alike
+        # Worked out once where steps are alike: all that `jax.make_array_from_callback` finds out anew for each array.
+        self._layout = lru_cache(maxsize=256)(self._layout_of)
 
     def __call__(self, leaves: list[StepLeaf], even: bool) -> list[Any]:
         """One global array for each leaf.
@@ -52,21 +55,37 @@ class MeshPlacement:
 
     def _placed(self, number: int, leaf: StepLeaf) -> jax.Array:
         rows = leaf.whole if leaf.whole is not None else np.concatenate(leaf.slices)
-        check_width("a batch", rows)
-        shape = (len(leaf.slices[0]) * self._parts, *rows.shape[1:])
-        size = self._size(number, shape)
+        if rows.dtype.itemsize >= 8:  # JAX may keep fewer bits
+            check_width("a batch", rows)
+            rows = rows.astype(jax.dtypes.canonicalize_dtype(rows.dtype), copy=False)
+        layout = self._layout(number, len(leaf.slices[0]), rows.shape, rows.dtype)
+        return placed_on_devices(layout.aval, layout.sharding, [rows[part] for part in layout.parts], layout.devices)
 
-        def of_device(index: Any) -> Any:
-            start, stop, _ = index[0].indices(shape[0])
-            first = self._places[start // size] * size if size else 0
-            return rows[(slice(first, first + stop - start), *index[1:])]
+    def _layout_of(self, number: int, slice_rows: int, shape_here: tuple[int, ...], dtype: np.dtype[Any]) -> "_Layout":
+        """Where the rows of a leaf go; its sharding must divide all axes of their shape."""
+        sharding = self._shardings[number]
+        path = self._paths[number] if number < len(self._paths) else ""
+        where = f"the leaf at {path}" if path else "the batch"
+        check_byte_order(dtype, where)
+        for axis in range(1, len(shape_here)):
+            check_divides(sharding, axis, shape_here[axis], where)
+        shape = (slice_rows * self._parts, *shape_here[1:])
+        indices = sharding.addressable_devices_indices_map(shape)
+        parts = [self._part_here(index, slice_rows, shape[0]) for index in indices.values()]
+        return _Layout(aval_of(shape, dtype, sharding), sharding, list(indices), parts)
 
-        # Faster than `device_put`, which slices the array in Python.
-        return jax.make_array_from_callback(shape, self._shardings[number], of_device)
+    def _part_here(self, index: Any, slice_rows: int, rows: int) -> Any:
+        """What an index into the global array is in the rows of this process."""
+        start, stop, _ = index[0].indices(rows)
+        first = self._places[start // slice_rows] * slice_rows if slice_rows else 0
+        return (slice(first, first + stop - start), *index[1:])
 
-    def _checked_size(self, number: int, shape: tuple[int, ...]) -> int:
-        """The rows of a slice; the first time that a leaf has this shape, the sharding must divide it."""
-        for axis in range(1, len(shape)):
-            path = self._paths[number] if number < len(self._paths) else ""
-            check_divides(self._shardings[number], axis, shape[axis], f"the leaf at {path}" if path else "the batch")
-        return shape[0] // self._parts
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which part of this process's rows each of its devices gets, and what they are parts of."""
+
+    aval: Any
+    sharding: NamedSharding
+    devices: list[jax.Device]
+    parts: list[Any]

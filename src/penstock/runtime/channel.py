@@ -1,9 +1,9 @@
-"""A bounded, closable channel between one producing thread and one consumer."""
+"""A bounded, closable channel between one producing thread and its consumers."""
 
-from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Generic, TypeVar
-
-from penstock.runtime.conditions import BoundedCondition
 
 Item = TypeVar("Item")
 
@@ -17,14 +17,25 @@ class Channel(Generic[Item]):
 
     An item has a weight (its rows, say); the weights of the items inside never exceed the capacity, except that a
     single item may always pass.
+
+    Both sides wait at a `SimpleQueue`, which costs a third of a `Condition` and may be written to at any moment: Python
+    may collect a forgotten iterator, and so close its channel, in the very thread that is about to wait here.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._items: deque[tuple[Item, int]] = deque()
-        self._weight = 0
+        self._items: SimpleQueue[tuple[Item, int] | None] = SimpleQueue()  # None: closed
+        # The weight of all that was ever put, counted by the producer, and of all that was taken.
+        self._put = self._taken = 0
+        self._counting = Lock()
         self._closed = False
-        self._changed = BoundedCondition()
+        self._producer_waits = False
+        self._wake_producer: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def _weight(self) -> int:
+        """Of the items inside."""
+        return self._put - self._taken
 
     def put(self, item: Item, weight: int = 1) -> None:
         """Add an item; waits for room.
@@ -32,28 +43,30 @@ class Channel(Generic[Item]):
         Raises:
             Closed: the channel was closed, before or while waiting.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._items or self._weight + weight <= self._capacity)
-            if self._closed:
-                raise Closed
-            self._items.append((item, weight))
-            self._weight += weight
-            self._changed.notify_all()
+        self._wait_until(lambda: self._weight == 0 or self._weight + weight <= self._capacity)
+        self._put += weight
+        self._items.put((item, weight))
+        if self._closed:  # meanwhile
+            self._drop()
+            raise Closed
 
     def get(self) -> Item:
         """The oldest item; waits for one.
 
         Raises:
-            Closed: the channel was closed and is empty.
+            Closed: the channel was closed.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or bool(self._items))
-            if not self._items:
-                raise Closed
-            item, weight = self._items.popleft()
-            self._weight -= weight
-            self._changed.notify_all()
-            return item
+        entry = self._items.get()
+        if entry is None or self._closed:
+            self._items.put(None)  # for others that wait
+            raise Closed
+        item, weight = entry
+        with self._counting:
+            self._taken += weight
+        if self._producer_waits:
+            self._producer_waits = False
+            self._wake_producer.put(None)
+        return item
 
     def room(self) -> int:
         """How much weight can be put at once (at least 1); waits until there is some.
@@ -61,16 +74,26 @@ class Channel(Generic[Item]):
         Raises:
             Closed: the channel was closed, before or while waiting.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._weight < self._capacity)
-            if self._closed:
-                raise Closed
-            return self._capacity - self._weight
+        self._wait_until(lambda: self._weight < self._capacity)
+        return self._capacity - self._weight
 
     def close(self) -> None:
         """End the channel for both sides; what is inside is dropped."""
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._weight = 0
-            self._changed.notify_all()
+        self._closed = True
+        self._drop()
+        self._wake_producer.put(None)
+
+    def _drop(self) -> None:
+        try:
+            while True:
+                self._items.get_nowait()
+        except Empty:
+            self._items.put(None)
+
+    def _wait_until(self, fits: Callable[[], bool]) -> None:
+        while not self._closed and not fits():
+            self._producer_waits = True
+            if not fits():  # a consumer that takes something from now on sees that the producer waits
+                self._wake_producer.get()
+        if self._closed:
+            raise Closed

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import field
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from penstock.rng import as_positions
 from penstock.runtime.threads import failures, threads_of
 from penstock.sharding import slice_bounds
 from penstock.spec import LeafSpec, TensorSpec, as_leaf, assuming, batched, cast, leaf_spec, ragged_rows
-from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
+from penstock.structure import LEAF, Structure, flatten, map_structure
 
 _COUNT = TensorSpec((), np.int64)
 _DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
@@ -229,29 +230,21 @@ class BatchSlices(Batch):
         return map_structure(lambda leaf: batched(leaf, None), inputs[0]), _COUNT
 
     def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        rows, size = self._rows_of(self.batch_size)
-        wanted = (as_positions(indices)[:, None] * self.batch_size + as_positions(rows)).reshape(-1)
+        rows, size = _rows_of(self.batch_size, self.replicas, self.local)
+        wanted: Indices
+        if len(indices) == 1 and isinstance(rows, range):  # as most are, where batches are large
+            start = int(indices[0]) * self.batch_size
+            wanted = range(start + rows.start, start + rows.stop)
+        else:
+            wanted = (as_positions(indices)[:, None] * self.batch_size + as_positions(rows)).reshape(-1)
         found = yield from self.input.reading(run, epoch, wanted)
         return self._sliced(found, len(rows), size, self.batch_size)
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
-        rows, size = self._rows_of(stop - start)
+        rows, size = _rows_of(stop - start, self.replicas, self.local)
         wanted = range(start + rows.start, start + rows.stop) if isinstance(rows, range) else start + rows
         found = yield from self.input.reading(run, epoch, wanted)
         return self._sliced(found, len(rows), size, stop - start)
-
-    def _rows_of(self, whole: int) -> tuple[Indices, int]:
-        """Which rows to read of a batch of `whole`, and how many this worker gets of them.
-
-        Where it gets none, one is read all the same: it tells dtypes and shapes.
-        """
-        bounds = slice_bounds(whole, self.replicas)
-        slices = [bounds[number] for number in self.local]
-        size = sum(stop - start for start, stop in slices)
-        start, stop = min(slices[0][0], whole - 1), slices[-1][1]
-        if size == slices[-1][1] - slices[0][0] or not size:
-            return range(start, max(stop, start + 1)), size
-        return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
 
     def _sliced(self, rows: Block, read: int, size: int, whole: int) -> Block:
         """The elements made of rows of which `read` belong to each batch."""
@@ -259,7 +252,22 @@ class BatchSlices(Batch):
         columns = batches.columns
         if size < read and len(batches):
             columns = tuple(column_of([batch[:size] for batch in column]) for column in columns)
-        return Block((*columns, np.full(len(batches), whole)), PAIR.nested([batches.structure, LEAF]), len(batches))
+        return Block((*columns, np.full(len(batches), whole)), batches.structure.beside_a_leaf, len(batches))
+
+
+@lru_cache
+def _rows_of(whole: int, replicas: int, local: tuple[int, ...]) -> tuple[Indices, int]:
+    """Which rows to read of a batch of `whole`, and how many the worker with the `local` replicas gets of them.
+
+    Where it gets none, one is read all the same: it tells dtypes and shapes.
+    """
+    bounds = slice_bounds(whole, replicas)
+    slices = [bounds[number] for number in local]
+    size = sum(stop - start for start, stop in slices)
+    start, stop = min(slices[0][0], whole - 1), slices[-1][1]
+    if size == slices[-1][1] - slices[0][0] or not size:
+        return range(start, max(stop, start + 1)), size
+    return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
 
 
 @node_class

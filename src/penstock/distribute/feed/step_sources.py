@@ -14,7 +14,7 @@ from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
 from penstock.sharding import slice_bounds
-from penstock.structure import Structure, flatten
+from penstock.structure import Structure, flatten, quick_leaves
 
 
 class StepSource(ABC):
@@ -118,15 +118,26 @@ class GlobalBatches(StepSource):
         self._replicas_in_sync = replicas
         self._local = local
         self._pairs = pairs
+        self._structure = Structure("none", leaf_count=0)
+        self._quick = quick_leaves(self._structure)
 
     def next(self) -> HostStep:
         element = next(self._batches)
         batch, whole = element if self._pairs else (element, None)
-        leaves, structure = flatten(batch)
+        leaves, structure = self._flat(batch)
         rows = rows_of(leaves, structure)
         # In a pair the batch holds this worker's rows and no others.
         cut = _cut_of(rows if whole is None else int(whole), self._replicas_in_sync, self._local, whole is not None)
         return HostStep(structure, [_cut_leaf(leaf, cut) for leaf in leaves], cut.sizes, cut.all_sizes)
+
+    def _flat(self, batch: Any) -> tuple[list[Any], Structure]:
+        """As `flatten`; the structure is that of the batch before, where it has the same."""
+        found = self._quick(batch)
+        if found is not None and set(map(type, found)) == {np.ndarray}:
+            return list(found), self._structure
+        leaves, self._structure = flatten(batch)
+        self._quick = quick_leaves(self._structure)
+        return leaves, self._structure
 
     def position(self) -> Any:
         return self._batches.position()
