@@ -64,6 +64,14 @@ def test_quick_calls_are_soon_made_many_at_a_time(threads):
     assert len(tasks) < 100
 
 
+def test_those_who_wait_are_not_woken_by_each_of_many_calls(threads):
+    bell = Bell()
+    callers = Callers(threads, bell, 1, task_seconds=0)  # each call is a task, and takes longer than one should
+    callers.add(Work(lambda start, stop: None, 100))
+    wait_for(bell, lambda: callers.want_more and callers.running == 0)
+    assert bell.rung == 1
+
+
 def test_tasks_for_threads_that_were_stopped_are_refused(threads):
     callers = Callers(threads, Bell(), 2)
     threads.stop()

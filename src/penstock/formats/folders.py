@@ -192,7 +192,7 @@ def read_file(name: str) -> bytes:
     try:
         if has_protocol(name):
             return formats.remote.read_file(name)
-        with open(name, "rb") as file:
+        with open(name, "rb", buffering=0) as file:  # it is read at once
             return file.read()
     except StorageError:
         raise

@@ -60,6 +60,7 @@ class Work:
         rows: how many there are, at least one.
         together: whether one thread must make all of them.
         begun: how many were given to a thread.
+        ended: how many were made.
         unit: how many were thought to be one task when it was added.
     """
 
@@ -67,6 +68,7 @@ class Work:
     rows: int
     together: bool = False
     begun: int = 0
+    ended: int = 0
     unit: int = 1
 
     def units(self, start: int, stop: int) -> int:
@@ -79,7 +81,8 @@ class Callers:
 
     Args:
         threads: where they are started.
-        bell: rung when a call has ended.
+        bell: rung when all calls of a work have ended, and when one has ended and more are wanted. Between them there
+            is nothing to do for those who wait, and each time that they wake up takes longer than a short call.
         count: how many there are.
         task_seconds: how long a task should take.
 
@@ -177,13 +180,16 @@ class Callers:
                 self._start()
             begun = time.perf_counter()
             work.call(start, stop)
-            units = work.units(start, stop)
+            seconds = time.perf_counter() - begun
+            with self._lock:
+                self._unfinished -= work.units(start, stop)
+                work.ended += stop - start
+                ended = work.ended == work.rows
+                self._note(seconds, stop - start)
             # An exception that a call has left refers to this frame, and must not lead to other calls by it.
             del work
-            with self._lock:
-                self._unfinished -= units
-                self._note(time.perf_counter() - begun, stop - start)
-            self.bell.ring()
+            if ended or self.want_more:
+                self.bell.ring()
 
     def _next_task(self) -> tuple[Work, int, int]:
         """The next rows of the oldest work, under the lock."""

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.runtime.kept_memory import SMALLEST, KeptMemory
+
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
@@ -57,6 +59,7 @@ def memory_of(array: Array) -> Memory | None:
 
 
 _allocators: list[Allocate] = []
+_freed = KeptMemory(1 << 28)
 
 
 def allocate_from(allocate: Allocate) -> None:
@@ -83,7 +86,17 @@ def output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     newest = _allocators[-1:]  # at once: another thread may remove it
     memory = newest[0](size) if newest else None
     if memory is None:
-        memory = np.empty(size + ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
-        memory = memory[start : start + size]
+        memory = _kept(size) if size >= SMALLEST else _aligned(np.empty(size + ALIGNMENT, np.uint8), size)
     return memory.view(dtype).reshape(shape)
+
+
+def _kept(size: int) -> Bytes:
+    """Aligned memory that is kept for others when no array shows it any more."""
+    whole, released = _freed.take(size + ALIGNMENT)
+    memory = _aligned(whole, size)
+    return Memory(memory.ctypes.data, size, whole, released).array()
+
+
+def _aligned(memory: Bytes, size: int) -> Bytes:
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
