@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.data.iterator import blocks_of
 from penstock.formats.records import CHUNK_BYTES
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
@@ -642,3 +643,42 @@ def test_a_state_among_many_files_names_the_next_one(tmp_path):
         resumed = iter(dataset)
         resumed.load_state_dict(iterator.state_dict())
         assert list(resumed) == [str(number) for number in range(count, 70)]
+
+
+def test_small_files_are_read_together_and_states_within_are_met_again(tmp_path):
+    names = []
+    for number in range(6):
+        names.append(tmp_path / f"{number}.txt")
+        names[-1].write_text("".join(f"{number}.{line}\n" for line in range(number % 3 + 1)))
+    names[3].write_bytes(b"3.0\n\xff\n3.2\n")
+    dataset = ps.TextLineDataset(names)
+    expected = ["0.0", "1.0", "1.1", "2.0", "2.1", "2.2", "3.0", "error", "3.2", "4.0", "4.1", "5.0", "5.1", "5.2"]
+
+    def rest(iterator):
+        found = []
+        while True:
+            try:
+                found.append(next(iterator))
+            except StopIteration:
+                return found
+            except ps.ElementError:
+                found.append("error")
+
+    assert rest(iter(dataset)) == expected
+    iterator = iter(dataset)
+    for position in range(len(expected)):
+        resumed = iter(dataset)
+        resumed.load_state_dict(iterator.state_dict())
+        assert rest(resumed) == expected[position:]
+        with contextlib.suppress(ps.ElementError):
+            next(iterator)
+
+
+def test_the_rows_of_many_small_files_come_in_few_blocks(tmp_path):
+    names = []
+    for number in range(300):
+        names.append(tmp_path / f"{number}.txt")
+        names[-1].write_text(f"a {number}\nb {number}\n")
+    blocks = [len(block) for block in blocks_of(iter(ps.TextLineDataset(names)))]
+    assert sum(blocks) == 600
+    assert len(blocks) < 60

@@ -2,7 +2,7 @@
 
 import io
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ CHUNK_BYTES = 1 << 20
 """How much of a file is read at a time. Longer records are read whole."""
 
 _ALL = 1 << 62
+_NOTHING: Final = range(0)
+_NONE: Final = np.empty(0, np.int64)
 
 
 class SomeRecords(ByteReader):
@@ -110,14 +112,19 @@ class RecordReader(ABC):
         self._name = self._bytes.name
         self._start = offset
         self._data: Any = b""  # bytes, or a view of some
-        self._ends = np.empty(0, np.int64)
+        self._ends = _NONE
         self._next = 0
-        self._decoded = range(0)
+        self._decoded = _NOTHING
         self._columns: list[Column] = []
         self._structure = LEAF
         if offset and not self._bytes.seek(offset):
             self.close()
             raise StorageError(f"{name!r} has fewer than {offset} bytes: it was longer when the state was saved")
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file had when it was opened, as it is stored."""
+        return self._bytes.size
 
     @property
     def offset(self) -> int:
@@ -138,7 +145,7 @@ class RecordReader(ABC):
         if not self._loaded(skipping=False):
             return None
         if self._next not in self._decoded:
-            self._decoded = range(0)
+            self._decoded = _NOTHING
             self._columns, self._structure = flatten(self._decode(self._next))
             self._decoded = range(self._next, self._next + len(self._columns[0]))
         first = self._next - self._decoded.start
@@ -186,7 +193,7 @@ class RecordReader(ABC):
             return True
         begin = self._begin(self._next)
         self._data, self._start = self._data[begin:], self._start + begin
-        self._ends, self._next, self._decoded = np.empty(0, np.int64), 0, range(0)
+        self._ends, self._next, self._decoded = _NONE, 0, _NOTHING
         if self.ended:
             return False
         try:

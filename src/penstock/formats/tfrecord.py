@@ -23,6 +23,8 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
+_FIFTEEN, _SEVENTEEN, _MASKS = np.uint32(15), np.uint32(17), np.uint32(_MASK)
+_FOOTER = np.arange(-_CHECKSUM.size, 0)
 
 # After so many records of one length in turn, the next ones are taken to have it too.
 _ALIKE = 8
@@ -149,20 +151,21 @@ class TFRecordReader(RecordReader):
 
     def _decode(self, first: int) -> Column:
         data = bytes(self._data)  # of bytes, a slice is a record at once
-        ends = np.concatenate(([self._begin(first)], self._ends[first:]))
+        ends = self._ends[first:]
         header, footer = _HEADER.size, _CHECKSUM.size
-        edges = zip((ends[:-1] + header).tolist(), (ends[1:] - footer).tolist(), strict=True)
-        records = [data[begin:end] for begin, end in edges]
+        last = ends.tolist()
+        begins = [self._begin(first), *last[:-1]]
+        records = [data[begin + header : end - footer] for begin, end in zip(begins, last, strict=True)]
         found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
-        found = (found >> np.uint32(15) | found << np.uint32(17)) + np.uint32(_MASK)
-        offsets = ends[1:, None] + np.arange(-footer, 0)
-        stored = np.frombuffer(data, np.uint8)[offsets].view("<u4")[:, 0]
-        wrong = np.flatnonzero(found != stored)
-        if wrong.size and wrong[0] == 0:
+        found = (found >> _FIFTEEN | found << _SEVENTEEN) + _MASKS
+        stored = np.frombuffer(data, np.uint8)[ends[:, None] + _FOOTER].view("<u4")[:, 0]
+        wrong = found != stored
+        right = int(wrong.argmax()) if wrong.any() else len(records)
+        if right == 0:
             error = StorageError(f"{self._where()}: the checksum of its {len(records[0])} bytes of data is wrong")
             self._pass(1)
             raise error
-        return np.fromiter(records, object, wrong[0] if wrong.size else len(records))
+        return np.fromiter(records, object, right)
 
     def _where(self) -> str:
         return f"{self._name!r}, record {self.number} at byte {self.offset}"

@@ -11,7 +11,7 @@ from penstock import formats
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, OneInput, Run, any_number
 from penstock.data.node_class import node_class
-from penstock.data.streams.stream import State, Stream
+from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.files import has_protocol, open_bytes
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
@@ -83,7 +83,7 @@ class _NextFile(NamedTuple):
     file: "Future[Any] | None"
 
 
-class ReadFilesStream(Stream):
+class ReadFilesStream(RowsBeforeFailure):
     """The state is [state of the names, number, offset]: the next record of the file named next, and where it begins.
 
     Between two files number is None. Records that were read but not given are read again. Of remote files the next
@@ -103,10 +103,44 @@ class ReadFilesStream(Stream):
         self._next: deque[_NextFile] = deque()
         self._looks_ahead = node.input.indexable and not any(below.fails for below in node.input.walk())
         self._opened = 0
+        # Where the format says what records are, those of all files are of one kind.
+        self._joins = self._looks_ahead and node.spec is not None
+        self._failed_at: State = None
 
-    def pull(self, need: int, allow: int) -> Block | None:
+    def _make(self, need: int, allow: int) -> Block | None:
+        parts: list[Block] = []
+        rows = 0
+        while rows < allow and (not parts or self._joins_next()):
+            self._failed_at = self.state() if parts else None  # reading it again meets the failure again
+            try:
+                part = self._read(allow - rows)
+            except Exception as error:
+                if not parts:
+                    raise
+                self._failure = error
+                break
+            if part is None:
+                break
+            parts.append(part)
+            rows += len(part)
+        return Block.concatenate(parts) if parts else None
+
+    def _joins_next(self) -> bool:
+        """Whether the records of the next file come into one block with those of this one.
+
+        A block costs more than to open a small file. No file is waited for, and no name is asked for too early.
+        """
+        reader = self._reader
+        if not self._joins or reader is None or reader.offset < reader.size:
+            return False
+        if not self._next:
+            self._look_ahead()
+        return len(self._next) > 0 and self._next[0].file is None
+
+    def _read(self, most: int) -> Block | None:
+        """The next records of a file; None if there are none."""
         while (reader := self._reader or self._open()) is not None:
-            left = allow if self._stop < 0 else min(allow, self._stop - reader.number)
+            left = most if self._stop < 0 else min(most, self._stop - reader.number)
             try:
                 found = reader.read(left) if left > 0 else None
             except Exception as error:
@@ -117,6 +151,9 @@ class ReadFilesStream(Stream):
                 return Block(tuple(columns), structure, len(columns[0]))
             self._close_file()
         return None
+
+    def _pass_failed_row(self) -> None:
+        self._failed_at = None
 
     def _open(self) -> RecordReader | None:
         """The records of the next file; None if there is none."""
@@ -171,6 +208,8 @@ class ReadFilesStream(Stream):
             self._reader = None
 
     def state(self) -> State:
+        if self._failed_at is not None and self._failure is not None:
+            return self._failed_at
         if self._reader is not None:
             return [self._before, self._reader.number, self._reader.offset]
         names = self._next[0].before if self._next else self._names.state_before(self._left)
