@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked import Forked
+from memory_limit import memory_left
 
 import penstock as ps
 from penstock.service.transport.dispatcher_client import DispatcherClient
@@ -153,6 +155,20 @@ def test_memory_that_cannot_be_had_is_an_error_of_the_element_and_costs_no_worke
                 next(iterator)
             after = [int(x) for x in iterator]
     assert len(before) == 7 and len(after) == 12 and len({*before, *after}) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's limits can be set by others on Linux only")
+def test_a_worker_that_runs_out_of_memory_says_so_and_goes_on() -> None:
+    """Its function takes little, and its batch has no room. Native threads need the rest, and end a process without."""
+    with Service(num_workers=1) as service:
+        process = int(next(iter(through(ps.Dataset.range(1).map(lambda _: os.getpid()), service))))
+        wide = ps.Dataset.range(100).map(lambda x: np.full(1_250_000, x, np.float32)).batch(100)
+        with memory_left(process, 400):
+            with pytest.raises(MemoryError) as caught:
+                next(iter(through(wide, service)))
+            assert "the data worker is out of memory: give it more, make batches" in caught.value.__notes__[-1]
+            pids = {int(pid) for pid in through(ps.Dataset.range(10).map(lambda _: os.getpid()), service)}
+            assert pids == {process}
 
 
 def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import UnavailableError
+from penstock.errors import UnavailableError, WorkerError
 from penstock.parameter_server.engine import Process
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import Commit, Committed, Finished, Message, Settle, Snapshot, SnapshotTaken
@@ -211,6 +211,12 @@ class Servers:
         if len(snapshot.taken) < len(self._lines):
             return
         self._snapshots.popleft()
+        for server, message in snapshot.taken:
+            if message.error:
+                snapshot.future.set_exception(
+                    WorkerError(f"parameter server {server} cannot show what it holds: {message.error}")
+                )
+                return
         arrays = {}
         for server, message in snapshot.taken:
             line = self._lines[server]

@@ -54,7 +54,9 @@ class ProcessLine:
         self._held: dict[int, Array] = {}
         self._known: dict[int, weakref.ref[Segment]] = {}
         self._new: list[Segment] = []
-        self._mappings: dict[int, Mapping | OSError] = {}
+        self._mappings: dict[int, Mapping] = {}
+        # Segments for which there was no room: a file and its size. There may be when they are asked for again.
+        self._unmapped: dict[int, tuple[int, int]] = {}
         # Arrays are freed by the garbage collector, which may only append here.
         self._returned: deque[int] = deque()
         self._buffer = bytearray()
@@ -104,9 +106,12 @@ class ProcessLine:
         dtype = np.dtype(part.dtype)
         if part.segment < 0:
             return np.frombuffer(part.content, dtype).reshape(part.shape)
+        if part.segment in self._unmapped:
+            try:
+                self._map(part.segment, *self._unmapped.pop(part.segment))
+            except OSError as error:
+                raise MemoryError(f"an array of {part.shape} cannot be mapped into memory: {error}") from error
         mapping = self._mappings[part.segment]
-        if isinstance(mapping, OSError):
-            raise MemoryError(f"an array of {part.shape} cannot be mapped into memory: {mapping}") from mapping
         size = dtype.itemsize * int(np.prod(part.shape))
         returned = partial(self._returned.append, part.token)
         array = Memory(mapping.address + part.offset, size, mapping, returned).array().view(dtype).reshape(part.shape)
@@ -237,20 +242,32 @@ class ProcessLine:
         del self._buffer[:end]
         for number in frame.forgotten:
             self._mappings.pop(number, None)
+            self._forget_unmapped(number)
         for number, size in frame.segments:
-            file = self._connection.files.popleft()
-            try:
-                self._mappings[number] = Mapping(file, size)
-            except OSError as error:  # who asks for an array of it hears of it
-                self._mappings[number] = error
-            finally:
-                close(file)
+            with suppress(OSError):  # who asks for an array of it hears of it
+                self._map(number, self._connection.files.popleft(), size)
         self.lines += [socket.socket(fileno=self._connection.files.popleft()) for _ in range(frame.lines)]
         for token in frame.returned:
             self._held.pop(token, None)
         return frame
 
+    def _map(self, number: int, file: int, size: int) -> None:
+        """Map a segment, whose file is kept as long as there is no room.
+
+        Raises:
+            OSError: there is none.
+        """
+        self._unmapped[number] = file, size
+        self._mappings[number] = Mapping(file, size)
+        self._forget_unmapped(number)
+
+    def _forget_unmapped(self, number: int) -> None:
+        if number in self._unmapped:
+            close(self._unmapped.pop(number)[0])
+
     def close(self) -> None:
         """End the line. Arrays that it has brought stay as they are."""
+        for number in list(self._unmapped):
+            self._forget_unmapped(number)
         self._connection.close()
         self._held.clear()

@@ -128,9 +128,10 @@ class SavedVariables(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, tag="snapshot taken"):
-    """From a server: the answer to `Snapshot`."""
+    """From a server: the answer to `Snapshot`; `error` says why there is none."""
 
     saved: tuple[SavedVariables, ...]
+    error: str = ""
 
 
 class Define(msgspec.Struct, frozen=True, tag="define"):

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.parameter_server.engine import Engine, Process, StartedProcesses, StartedServer, TakeLine
 from penstock.parameter_server.line import ProcessLine
-from penstock.runtime.child_process import start_child
+from penstock.runtime.child_process import start_child, status_in_words
 from penstock.runtime.shared_memory import Arena
 
 _STATUS_SECONDS: Final = 1.0
@@ -32,7 +32,7 @@ class _LocalProcess(Process):
     def status(self) -> str:
         with suppress(TimeoutExpired):
             self._process.wait(_STATUS_SECONDS)
-        return f"status {self._process.returncode}"
+        return status_in_words(self._process.returncode)
 
     def write_stacks(self) -> None:
         os.kill(self._process.pid, signal.SIGUSR1)

@@ -48,7 +48,7 @@ class Server:
         self._arena = arena
         self._held: dict[int, HeldVariables | HeldTable] = {}
         self._workers: dict[int, ProcessLine] = {}
-        self._staged: dict[tuple[int, int], list[tuple[int, list[Array]]]] = {}
+        self._staged: dict[tuple[int, int], list[tuple[int, list[Array]]] | str] = {}
         self._unsettled: set[int] = set()
         self._discarded: set[int] = set()
         self._listener = listener
@@ -168,17 +168,18 @@ class Server:
         elif isinstance(message, Discard):
             self._discard(message.process)
         elif isinstance(message, Snapshot):
-            self._control.send(SnapshotTaken(tuple(self._saved(number) for number in self._held)))
+            self._control.send(self._snapshot())
         elif isinstance(message, Settle):
             self._settle(keep=message.keep)
         else:
             self._hear_coordinator()
-            try:
-                values = self._values(line, message)
-            except Exception as error:  # such as of the user's optimizer
-                self._send(line, process, Answer(error=f"{type(error).__name__}: {error}"))
-            else:
-                self._send(line, process, Answer(tuple(line.part(value) for value in values)))
+            self._send(line, process, self._answer_to(line, message))
+
+    def _answer_to(self, line: ProcessLine, message: Message) -> Answer:
+        try:
+            return Answer(tuple(line.part(value) for value in self._values(line, message)))
+        except Exception as error:  # such as of the user's optimizer
+            return Answer(error=_said(error))
 
     def _values(self, line: ProcessLine, message: Message) -> list[Array]:
         if isinstance(message, ReadVariables):
@@ -208,7 +209,12 @@ class Server:
         def gradients(push: Push) -> list[Array]:
             return _arrays(line, push.gradients)
 
-        self._staged[process, message.closure] = [(push.variables, gradients(push)) for push in message.pushes]
+        staged: list[tuple[int, list[Array]]] | str
+        try:
+            staged = [(push.variables, gradients(push)) for push in message.pushes]
+        except MemoryError as error:  # the closure has failed, once it is committed
+            staged = _said(error)
+        self._staged[process, message.closure] = staged
 
     def _commit(self, message: Commit) -> None:
         """Apply what a worker has staged; it was sent before the coordinator could hear of it, on another line."""
@@ -217,14 +223,16 @@ class Server:
             staged = line.receive()
             assert isinstance(staged, Stage)  # a worker that has finished its closure asks for nothing
             self._stage(message.process, staged)
-        error = ""
+        pushes, error = self._staged.pop(key), ""
+        if isinstance(pushes, str):
+            pushes, error = [], f"the server cannot take what was pushed: {pushes}"
         try:
-            for variables, gradients in self._staged.pop(key):
+            for variables, gradients in pushes:
                 self._unsettled.add(variables)
                 self._held[variables].push(gradients)
                 del gradients
         except Exception as failure:  # of the user's optimizer
-            error = f"the optimizer failed on the server: {type(failure).__name__}: {failure}"
+            error = f"the optimizer failed on the server: {_said(failure)}"
         if message.alone:
             self._settle(keep=not error)
         self._control.send(Committed(message.closure, error))
@@ -248,6 +256,12 @@ class Server:
         line.close()
         self._staged = {key: staged for key, staged in self._staged.items() if key[0] != process}
 
+    def _snapshot(self) -> SnapshotTaken:
+        try:
+            return SnapshotTaken(tuple(self._saved(number) for number in self._held))
+        except Exception as error:  # such as for want of memory: the server goes on
+            return SnapshotTaken((), _said(error))
+
     def _saved(self, number: int) -> SavedVariables:
         held = self._held[number]
         parts = [tuple(self._control.part(array) for array in arrays) for arrays in (held.read(), held.state())]
@@ -256,6 +270,14 @@ class Server:
 
 class _CoordinatorEnded(Exception):
     """The coordinator's line has ended."""
+
+
+def _said(error: Exception) -> str:
+    """What an error says, and what to do where memory is what is missing."""
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in said:
+        return f"{said}; the server is out of memory: give it more, or divide the variables among more servers (num_ps)"
+    return said
 
 
 def _arrays(line: ProcessLine, parts: Arrays) -> list[Array]:

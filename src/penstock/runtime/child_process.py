@@ -1,9 +1,19 @@
 """Starts processes of penstock's own on this machine."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from subprocess import DEVNULL, Popen
+
+
+def status_in_words(status: int | None) -> str:
+    """The return code of a process, as what it has ended with; None of one that is about to end."""
+    if status is None:
+        return "no status yet"
+    if status == -signal.SIGKILL:
+        return "SIGKILL, which a system sends that has no memory left"
+    return f"status {status}" if status >= 0 else signal.Signals(-status).name
 
 
 def start_child(

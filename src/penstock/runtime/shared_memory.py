@@ -91,7 +91,7 @@ class Arena:
         self._lock = threading.Lock()
         self._free: dict[int, list[Slot]] = defaultdict(list)
         self._segments: set[Segment] = set()
-        self._works = True
+        self._closed = self._warned = False
         # Arrays are freed by the garbage collector: it only appends their slot here, which takes no lock.
         self._returned: deque[Slot] = deque()
 
@@ -118,7 +118,7 @@ class Arena:
     def close(self) -> None:
         """Give back all idle memory, and allocate no more. Arrays stay as they are."""
         with self._lock:
-            self._works = False
+            self._closed = True
             self._collect()
             self._segments = {segment for segment in self._segments if segment.used}
             self._free.clear()
@@ -139,14 +139,15 @@ class Arena:
             self._free[segment.slot_size] = [slot for slot in slots if slot.segment is not segment]
 
     def _grow(self, slot_size: int) -> bool:
-        if not self._works or len(self._segments) >= _MOST_SEGMENTS:
+        if self._closed or len(self._segments) >= _MOST_SEGMENTS:
             return False
         slots = _SEGMENT_BYTES // slot_size if slot_size * 4 <= _SEGMENT_BYTES else 1
         try:
             segment = Segment(slots, slot_size)
-        except OSError as error:
-            self._works = False
-            _logger.warning("no memory can be shared with other processes, blocks go through a socket: %s", error)
+        except OSError as error:  # which may be so for this moment only
+            if not self._warned:
+                self._warned = True
+                _logger.warning("no memory can be shared with other processes, blocks go through a socket: %s", error)
             return False
         self._segments.add(segment)
         self._free[slot_size] += [Slot(segment, number) for number in range(slots)]

@@ -17,7 +17,7 @@ from typing import Final
 from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.options import check_integer
 from penstock.runtime.at_exit import end_at_exit
-from penstock.runtime.child_process import start_child
+from penstock.runtime.child_process import start_child, status_in_words
 from penstock.service.asking import status
 from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
@@ -181,7 +181,9 @@ class _RunningService:
         for number, process in enumerate(self._processes):
             status = process.poll()
             if status is not None:
-                _logger.warning("a local data worker ended with status %d: another one takes its place", status)
+                _logger.warning(
+                    "a local data worker ended with %s: another one takes its place", status_in_words(status)
+                )
                 _close_input(process)
                 _wait_until_ended(process)
                 try:
@@ -264,10 +266,8 @@ def _wait_until_registered(process: "Popen[bytes]") -> None:
     line = process.stdout.readline()
     timer.cancel()
     if not line:
-        status = process.wait()
-        raise ServiceError(
-            f"a local data worker ended with status {status} before it was ready; what it wrote says why"
-        )
+        status = status_in_words(process.wait())
+        raise ServiceError(f"a local data worker ended with {status} before it was ready; what it wrote says why")
 
 
 def _has_ended(process: "Popen[bytes]") -> bool:

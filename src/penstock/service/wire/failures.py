@@ -25,6 +25,11 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
     trace = traceback.TracebackException.from_exception(error)
     trace.__notes__ = None  # they are sent separately
     where = f"penstock: raised on the data worker with process id {os.getpid()} on {socket.gethostname()}:"
+    if isinstance(error, MemoryError):
+        where = (
+            "penstock: the data worker is out of memory: give it more, make batches and buffers smaller, or have it "
+            f"run fewer calls at once (num_parallel_calls)\n{where}"
+        )
     return Failed(
         next=following,
         module=type(error).__module__,
