@@ -20,7 +20,7 @@ SOURCES = Path(__file__).parent.parent / "src"
 # named by itself; its `__init__.py` is named without one where it offers what the room holds.
 LEVELS = (
     "errors version tensorflow_names optional options extras structure spec rng row_generators paths printing "
-    "runtime/freed_memory",
+    "addresses runtime/freed_memory",
     "sharding runtime/ formats/",
     "formats/indexed/",
     "formats/saving/",

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ipv6 import needs_ipv6
 
 from penstock.distribute.cluster import kubernetes, tpu
 from penstock.distribute.cluster.description import Cluster, own_address
@@ -428,3 +429,18 @@ def test_the_published_address_is_the_one_towards_the_others() -> None:
     own = own_address()
     assert own_address(own) == own
     assert own_address("no-machine.invalid") == own
+
+
+@needs_ipv6
+def test_the_published_address_is_of_ipv6_where_the_others_are() -> None:
+    assert own_address("::1") == "::1"
+    assert own_address("[::1]") == own_address()  # brackets belong to ports
+
+
+def test_tpu_hosts_may_have_addresses_of_ipv6() -> None:
+    hosts = {"TPU_WORKER_HOSTNAMES": "fd00::1,fd00::2", "TPU_WORKER_ID": "1"}
+    assert find_cluster(environment=hosts) == Cluster("[fd00::1]:8482", 2, 1, "GKE TPU")
+    ports = {"TPU_PROCESS_ADDRESSES": "[fd00::1]:8471,[fd00::2]:8471", "TPU_WORKER_ID": "0"}
+    assert find_cluster(environment=ports) == Cluster("[fd00::1]:8482", 2, 0, "GKE TPU")
+    slices = {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "[fd00::9]:8080"}
+    assert find_cluster(environment=ports | slices) == Cluster("[fd00::9]:8482", 4, 2, "GKE TPU")

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from ipv6 import needs_ipv6
 
 from penstock.distribute.control import hub as hub_module
 from penstock.distribute.control.channel import Control
@@ -32,13 +33,13 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def connected(workers: int, hub: Hub | None = None) -> Iterator[list[Control]]:
+def connected(workers: int, hub: Hub | None = None, host: str = HOST) -> Iterator[list[Control]]:
     """All workers' ends of a channel. Those still open at the end are closed, and then the hub ends too."""
-    hub = hub or Hub(HOST, workers)
+    hub = hub or Hub(host, workers)
     with ExitStack() as open_ends:
         controls = []
         for worker in range(workers):
-            controls.append(Control((HOST, hub.port), hub.key, worker, workers))
+            controls.append(Control((host, hub.port), hub.key, worker, workers))
             open_ends.callback(controls[-1].close)
         yield controls
     hub._thread.join(timeout=30)
@@ -92,6 +93,21 @@ def test_turns_of_a_topic_are_taken_in_order_however_far_one_worker_is_ahead() -
 
         expected = [[[turn, worker] for worker in range(3)] for turn in range(50)]
         assert results(controls, turns) == [expected] * 3
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+def test_workers_meet_at_an_address_of_ipv6(host: str) -> None:
+    with connected(2, host=host) as controls:
+        agree(controls)
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["::1", "127.0.0.1"])
+def test_a_hub_that_others_reach_listens_at_addresses_of_both_kinds(host: str) -> None:
+    """It does not know by which one they come: here it is told of one that this machine does not have."""
+    with connected(2, Hub("2001:db8::7", 2), host) as controls:
+        agree(controls)
 
 
 def test_no_turn_waits_for_an_acknowledgement(monkeypatch) -> None:

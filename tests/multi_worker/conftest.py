@@ -48,7 +48,9 @@ class Ended:
         return [list(chain(*parts)) for parts in zip(*self.of(case), strict=True)]
 
 
-def run_scenario(directory: Path, *arguments: str, workers: int, devices: int, given: Any = None) -> Ended:
+def run_scenario(
+    directory: Path, *arguments: str, workers: int, devices: int, given: Any = None, host: str = "127.0.0.1"
+) -> Ended:
     """Run a scenario, or one case of it, in a directory with some files and, as JSON, what is `given`."""
     if given is not None:
         (directory / "given.json").write_text(json.dumps(given))
@@ -58,7 +60,7 @@ def run_scenario(directory: Path, *arguments: str, workers: int, devices: int, g
             for number in numbers:
                 writer.write(str(number).encode())
     begin = time.monotonic()
-    ended = run_workers(str(WORKER), *arguments, workers=workers, devices=devices, directory=directory)
+    ended = run_workers(str(WORKER), *arguments, workers=workers, devices=devices, directory=directory, host=host)
     seconds = time.monotonic() - begin
     told = [directory / f"seen-{worker}.json" for worker in range(workers)]
     seen = [json.loads(path.read_text()) if path.exists() else None for path in told]
@@ -69,9 +71,9 @@ def run_scenario(directory: Path, *arguments: str, workers: int, devices: int, g
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
     """Runs a scenario, or one case of it, which may end as it likes."""
 
-    def run(name: str, *case: str, workers: int = 2, devices: int = 1, given: Any = None) -> Ended:
+    def run(name: str, *case: str, workers: int = 2, devices: int = 1, **more: Any) -> Ended:
         directory = tmp_path_factory.mktemp(f"{name}-{workers}x{devices}-")
-        return run_scenario(directory, name, *case, workers=workers, devices=devices, given=given)
+        return run_scenario(directory, name, *case, workers=workers, devices=devices, **more)
 
     return run
 

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 from certificates import self_signed
+from ipv6 import needs_ipv6
 
 from penstock.errors import ServiceError
 from penstock.parameter_server import listening
@@ -74,6 +75,25 @@ def test_thousands_of_silent_callers_keep_no_process_of_the_strategy_out(listene
     assert threading.active_count() == threads  # none for each of them
     assert all(map(hung_up, silent[:300]))  # the first ones
     for end in (line, its, *silent):
+        end.close()
+
+
+@needs_ipv6
+@pytest.mark.parametrize(
+    ("listens", "host"), [("::1", "::1"), ("", "::1"), ("", "127.0.0.1"), ("localhost", "localhost")]
+)
+def test_processes_reach_each_other_by_addresses_of_both_kinds(
+    tmp_path: Path, arena: Arena, listens: str, host: str
+) -> None:
+    certificate, key = map(str, self_signed(tmp_path, "here", "IP:::1,IP:127.0.0.1,DNS:localhost"))
+    tls = line_tls(certificate, key, certificate, None)
+    listener = LineListener("here", listens, host, b"secret", shared_memory=False, tls=tls)
+    line = dial(listener.address, "there", CONTROL, arena, tls)
+    caller, its = listener.take(arena)
+    assert caller == CONTROL
+    its.send(Ready())
+    assert line.receive() == Ready()
+    for end in (line, its, listener):
         end.close()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from forked import Forked
 
+from penstock.addresses import joined_address
 from penstock.runtime.ports import free_port
 
 
@@ -28,7 +29,12 @@ class Workers:
 
 
 def run_workers(
-    *arguments: str, workers: int, devices: int, directory: Path | None = None, grace_seconds: float = 30
+    *arguments: str,
+    workers: int,
+    devices: int,
+    directory: Path | None = None,
+    grace_seconds: float = 30,
+    host: str = "127.0.0.1",
 ) -> Workers:
     """Run a program on as many workers, with as many devices each, until all have ended.
 
@@ -37,7 +43,7 @@ def run_workers(
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     common = os.environ | {
         "XLA_FLAGS": flags,
-        "PENSTOCK_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+        "PENSTOCK_COORDINATOR_ADDRESS": joined_address(host, free_port()),
         "PENSTOCK_NUM_WORKERS": str(workers),
     }
     processes = []

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.addresses import listening_at
 from penstock.parameter_server.connection import PlainConnection, SocketConnection, TlsConnection
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.proof import Exchange, admitted, introduced
@@ -67,7 +68,7 @@ class LineListener:
 
     Args:
         machine: the machine that this process is on.
-        host: at which address of this machine it listens, "0.0.0.0" for all.
+        host: at which address of this machine it listens, "" for all.
         reached_at: by what other machines reach this one.
         shared_memory: whether processes of this machine share memory with it.
         tls: what it shows to other machines; None does not encrypt.
@@ -89,7 +90,7 @@ class LineListener:
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, in the order in which they have called
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._end_reader, self._end_writer = socket.socketpair()
-        self._sockets = [socket.create_server((host, 0), backlog=_MOST_STRANGERS)]
+        self._sockets = [listening_at(host, _MOST_STRANGERS)]
         local = b""
         if shared_memory:
             # Linux names it: of its abstract namespace, nothing is left in the file system.

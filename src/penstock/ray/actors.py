@@ -10,6 +10,7 @@ from typing import Any, Final
 import ray
 import ray.util
 
+from penstock.addresses import joined_address
 from penstock.service import DispatcherConfig, DispatchServer, ServiceAddress, WorkerConfig, WorkerServer, connect
 
 NAMESPACE: Final = "penstock"
@@ -69,7 +70,7 @@ class Dispatcher:
         """Where it is, and what to show to it."""
         settings = self._settings
         protocol = self._server.target.partition("://")[0]
-        target = f"{protocol}://{settings.own_host()}:{self._server.port}"
+        target = f"{protocol}://{joined_address(settings.own_host(), self._server.port)}"
         return ServiceAddress(
             target, settings.token, settings.tls_root, insecure=settings.insecure, tls_name=settings.tls_name
         )
@@ -95,7 +96,7 @@ class DataWorker:
     def __init__(self, settings: Settings) -> None:
         config = WorkerConfig(
             dispatcher_address=f"ray://{settings.name}",
-            worker_address=f"{settings.own_host()}:%port%",
+            worker_address=joined_address(settings.own_host(), "%port%"),
             tls_root=settings.tls_root,
             tls_name=settings.tls_name,
             **settings.listening(),

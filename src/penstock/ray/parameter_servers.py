@@ -53,7 +53,7 @@ class _Settings:
     def listener(self) -> LineListener:
         """One of an actor, at the address by which Ray's machines know its own."""
         found = _LOOPBACK if self.alone else ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        host = _LOOPBACK if self.alone else "0.0.0.0"
+        host = _LOOPBACK if self.alone else ""
         return LineListener(_machine(), host, found, self.secret, shared_memory=self.shared_memory, tls=self.tls)
 
     def dial(self, address: Address, caller: int, arena: Arena) -> ProcessLine:

@@ -8,6 +8,7 @@ import ray
 import ray.util
 from ray.train.backend import Backend, BackendConfig
 
+from penstock.addresses import joined_address
 from penstock.runtime.ports import free_port
 
 
@@ -37,7 +38,7 @@ class _PenstockBackend(Backend):
 def _address() -> str:
     """Where worker 0 will listen: the address by which Ray's other machines reach this one."""
     host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    return f"[{host}]:{free_port()}" if ":" in host else f"{host}:{free_port()}"
+    return joined_address(host, free_port())
 
 
 def _tell(address: str, count: int, index: int) -> None:

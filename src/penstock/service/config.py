@@ -22,6 +22,8 @@ from penstock.service.wire.address import is_address, is_host
 from penstock.tensorflow_names import NotHere, TensorFlowNames
 
 PORT_WILDCARD: Final = "%port%"
+LOCAL_ADDRESS: Final = f"localhost:{PORT_WILDCARD}"
+"""For readers on the worker's own machine."""
 _FLIGHT = NotHere("it is always gRPC, by TLS with tls_cert and tls_key")
 _NO_SNAPSHOTS = NotHere("a data worker writes as many shards at a time as it makes spans")
 _DISPATCHER = TensorFlowNames(
@@ -191,7 +193,7 @@ class WorkerConfig:
     dispatcher_address: Service
     port: int = 0
     host: str = "127.0.0.1"
-    worker_address: str = f"localhost:{PORT_WILDCARD}"
+    worker_address: str = LOCAL_ADDRESS
     tags: tuple[str, ...] = ()
     heartbeat_seconds: float | None = None
     dispatcher_timeout_seconds: float = 3600.0

@@ -4,12 +4,14 @@ Autoscalers of Kubernetes (KEDA, or its own by an adapter of Prometheus) read `p
 """
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, Self
 
+from penstock.addresses import WILDCARDS, joined_address
 from penstock.errors import ServiceError
 from penstock.service.scaling import ServiceLoad
 from penstock.service.wire.dispatcher_messages import Status
@@ -59,9 +61,12 @@ class MetricsServer:
     def __init__(self, host: str, port: int, status: Callable[[], Status]) -> None:
         handler = type("_Handler", (_Handler,), {"status": staticmethod(status)})
         try:
-            self._server = ThreadingHTTPServer((host, port), handler)
+            host = host.strip("[]")
+            if host in WILDCARDS and socket.has_dualstack_ipv6():
+                host = "::"  # where Flight listens at 0.0.0.0, it does so for IPv6 too
+            self._server = (_BothServer if ":" in host else ThreadingHTTPServer)((host, port), handler)
         except (OSError, OverflowError) as error:
-            raise ServiceError(f"metrics cannot be served at {host}:{port}: {error}") from error
+            raise ServiceError(f"metrics cannot be served at {joined_address(host, port)}: {error}") from error
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="penstock-metrics", daemon=True)
         self._thread.start()
@@ -77,6 +82,16 @@ class MetricsServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _BothServer(ThreadingHTTPServer):
+    """Listens at an address of IPv6, and at "::" for IPv4 too."""
+
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,9 +3,11 @@
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.addresses import is_loopback
 from penstock.errors import InvalidArgumentError
 
 Environment = Mapping[str, str]
@@ -13,8 +15,8 @@ Environment = Mapping[str, str]
 COORDINATOR_PORT: Final = 62_182
 """Where process 0 listens under launchers that name its host but no port."""
 
-_ELSEWHERE: Final = "192.0.2.1"
-"""An address that is reserved for documentation: connecting a datagram socket to it sends nothing."""
+_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+"""Addresses that are reserved for documentation: connecting a datagram socket to one sends nothing."""
 _ANY_PORT: Final = 9
 
 _ADDRESS: Final = re.compile(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+):(\d{1,5})")
@@ -48,16 +50,6 @@ class IncompleteError(InvalidArgumentError):
 def is_address(address: str) -> bool:
     """Whether this is HOST:PORT."""
     return _ADDRESS.fullmatch(address) is not None
-
-
-def host_of(address: str) -> str:
-    """The host of HOST:PORT, an IPv6 address without its brackets."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-def joined_address(host: str, port: int) -> str:
-    """HOST:PORT; an IPv6 address gets brackets."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def coordinator_port(environment: Environment, default: int = COORDINATOR_PORT) -> int:
@@ -113,19 +105,17 @@ def own_address(others: str = "") -> str:
     # Where a machine's own name stands for 127.0.1.1, as on Debian, that is not where others find it.
     if towards is not None and (is_loopback(others) or not is_loopback(towards)):
         return towards
-    return _address_towards(_ELSEWHERE) or "127.0.0.1"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether it is written as an address that means this machine everywhere."""
-    return host == "localhost" or host.startswith("127.")
+    return next(filter(None, map(_address_towards, _ELSEWHERE)), "127.0.0.1")
 
 
 def _address_towards(host: str) -> str | None:
     """From which address this machine would send packets to that host; None if there is no way."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
-            line.connect((host, _ANY_PORT))
-            return str(line.getsockname()[0])
+        found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
     except OSError:
         return None
+    for family, kind, _, _, address in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+        with suppress(OSError), socket.socket(family, kind) as line:
+            line.connect(address)
+            return str(line.getsockname()[0])
+    return None

@@ -3,13 +3,13 @@
 import json
 from typing import Any, Final
 
+from penstock.addresses import joined_address
 from penstock.distribute.cluster.description import (
     Cluster,
     Environment,
     IncompleteError,
     checked,
     coordinator_port,
-    joined_address,
 )
 from penstock.errors import InvalidArgumentError
 

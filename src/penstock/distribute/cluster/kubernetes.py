@@ -4,12 +4,12 @@ import re
 import socket
 from importlib.util import find_spec
 
+from penstock.addresses import joined_address
 from penstock.distribute.cluster.description import (
     Cluster,
     Environment,
     checked,
     coordinator_port,
-    joined_address,
     whole_number,
 )
 from penstock.errors import InvalidArgumentError

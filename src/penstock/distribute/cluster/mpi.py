@@ -4,12 +4,12 @@ import re
 import zlib
 from typing import Final
 
+from penstock.addresses import joined_address
 from penstock.distribute.cluster.description import (
     Cluster,
     Environment,
     checked,
     coordinator_port,
-    joined_address,
     several,
     whole_number,
 )

@@ -3,12 +3,12 @@
 import re
 from typing import Final
 
+from penstock.addresses import joined_address
 from penstock.distribute.cluster.description import (
     Cluster,
     Environment,
     checked,
     coordinator_port,
-    joined_address,
     several,
     whole_number,
 )

@@ -4,13 +4,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from penstock.addresses import host_of, joined_address
 from penstock.distribute.cluster.description import (
     Cluster,
     Environment,
     IncompleteError,
     checked,
     coordinator_port,
-    joined_address,
     several,
     whole_number,
 )
@@ -34,7 +34,7 @@ def gke_tpu(environment: Environment) -> Cluster | None:
     listed = next((environment[name] for name in _HOSTS if environment.get(name)), "")
     if not listed:
         return None
-    hosts = [host.strip().partition(":")[0] for host in listed.split(",")]
+    hosts = [host_of(host.strip()) for host in listed.split(",")]
     slices = whole_number(environment, "MEGASCALE_NUM_SLICES") if several(environment, "MEGASCALE_NUM_SLICES") else 1
     if len(hosts) * slices == 1:
         return None
@@ -51,7 +51,7 @@ def gke_tpu(environment: Environment) -> Cluster | None:
     first = hosts[0]
     if slices > 1:
         number += whole_number(environment, "MEGASCALE_SLICE_ID") * len(hosts)
-        first = environment["MEGASCALE_COORDINATOR_ADDRESS"].partition(":")[0]
+        first = host_of(environment["MEGASCALE_COORDINATOR_ADDRESS"])
     address = joined_address(first, coordinator_port(environment, _PORT))
     names = ("the first TPU host", "the number of TPU hosts", "the number of this TPU host")
     return checked(Cluster(address, len(hosts) * slices, number, "GKE TPU"), names)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.addresses import joined_address
 from penstock.distribute.cluster.description import (
     Cluster,
     Environment,
@@ -10,7 +11,6 @@ from penstock.distribute.cluster.description import (
     checked,
     coordinator_port,
     is_address,
-    joined_address,
     whole_number,
 )
 

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 import msgspec
 
@@ -75,7 +75,9 @@ class Control:
         self.workers = workers
         self.sent = 0
         self.failure_timeout_seconds = failure_timeout_seconds
-        self._connection = Client(address, "AF_INET", authkey=key)
+        self._connection = Connection(socket.create_connection(address).detach())
+        answer_challenge(self._connection, key)
+        deliver_challenge(self._connection, key)
         send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
         self.member = member

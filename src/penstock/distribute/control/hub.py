@@ -6,10 +6,11 @@ import socket
 import struct
 import threading
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 
 import msgspec
 
+from penstock.addresses import is_loopback, listening_at
 from penstock.distribute.control.messages import (
     EXIT_SECONDS,
     MAXIMUM_BYTES,
@@ -38,7 +39,9 @@ class Hub:
     def __init__(self, host: str, workers: int) -> None:
         self.host = host
         self.key = secrets.token_bytes(32)
-        self._listener = Listener((_interface(host), 0), "AF_INET", backlog=workers)
+        # At all addresses, unless the others are on this machine: what they reach may be an address that it does not
+        # have, such as a service's of Kubernetes, and its own name often resolves to 127.0.1.1 here.
+        self._listener = listening_at(host if is_loopback(host) else "", backlog=workers)
         self._workers = workers
         self._first_ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
@@ -47,13 +50,13 @@ class Hub:
     @property
     def port(self) -> int:
         """The port that the system chose."""
-        return int(self._listener.address[1])
+        return int(self._listener.getsockname()[1])
 
     def _serve(self) -> None:
         connections: dict[Connection, int] = {}
         while len(connections) < self._workers:
             try:
-                connection = self._listener.accept()
+                connection = Connection(self._listener.accept()[0].detach())
                 connections[connection] = self._authenticate(connection)
             except (AuthenticationError, EOFError, OSError, ValueError) as error:  # not one of the workers
                 _logger.warning("the control channel turned a connection away: %r", error)
@@ -86,15 +89,6 @@ class Hub:
         worker = int(connection.recv_bytes(maxlength=32))
         _limit_silence(connection, 0)
         return worker
-
-
-def _interface(host: str) -> str:
-    """Where to listen: at all addresses, unless the others are on this machine.
-
-    What others reach may be an address that this machine does not have, such as a service's of Kubernetes, and its own
-    name often resolves to 127.0.1.1 here.
-    """
-    return host if host == "localhost" or host.startswith("127.") else ""
 
 
 def _limit_silence(connection: Connection, seconds: float) -> None:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import jax
 
-from penstock.distribute.cluster.description import Cluster, host_of, is_loopback, own_address
+from penstock.addresses import host_of, is_loopback
+from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.cluster.finding import find_cluster
 from penstock.distribute.cluster.tpu import cloud_tpu
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS

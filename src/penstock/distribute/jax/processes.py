@@ -5,7 +5,8 @@ import threading
 
 import jax
 
-from penstock.distribute.cluster.description import Cluster, host_of, own_address
+from penstock.addresses import host_of
+from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.meeting import Meeting
 from penstock.distribute.jax.interface import ProcessesStore, coordinator_address

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.addresses import joined_address, reached_here_at
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
 from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import DispatcherConfig as DispatcherConfig
@@ -74,9 +75,12 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
 
     @property
     def target(self) -> str:
-        """How this machine reaches it: "grpc://localhost:port", or "grpc+tls://localhost:port"."""
+        """How this machine reaches it: "grpc://localhost:port", or "grpc+tls://localhost:port".
+
+        Where it listens at one other address only, that takes the place of localhost.
+        """
         protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
-        return f"{protocol}://localhost:{self._running().port}"
+        return f"{protocol}://{joined_address(reached_here_at(self._config.host), self._running().port)}"
 
     @property
     def port(self) -> int:
@@ -117,7 +121,8 @@ class _RunningDispatcher(GuardedServer):
         except (pa.ArrowException, OSError) as error:
             self._close_journal()
             raise ServiceError(
-                f"the dispatcher cannot listen at {config.host}:{config.port}: {error}; port 0 takes one that is free"
+                f"the dispatcher cannot listen at {joined_address(config.host, config.port)}: {error}; port 0 takes "
+                "one that is free"
             ) from error
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()

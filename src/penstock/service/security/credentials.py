@@ -5,7 +5,6 @@ that only processes of this user on this machine have it. `SECURITY.md` says wha
 """
 
 import hmac
-import ipaddress
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.addresses import is_loopback, split_address
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.paths import local_path
 from penstock.service.security.certificates import check_pair
@@ -90,7 +90,7 @@ class ClientCredentials:
         Raises:
             ServiceError: the token would go over the network without encryption.
         """
-        if is_loopback(address.rpartition(":")[0]):
+        if is_loopback(split_address(address)[0]):
             return _authorization(self.token) if self.token else ""
         if self.own or not self.token:
             return ""
@@ -104,17 +104,6 @@ class ClientCredentials:
 
 def _authorization(token: str) -> str:
     return f"Bearer {token}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address, as it is written, is a loopback address, which other machines cannot reach."""
-    host = host.strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def client_credentials(

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from penstock.addresses import split_address
 from penstock.service.security.credentials import TLS_CERT, TLS_KEY, TLS_ROOT, ClientCredentials
 
 T = TypeVar("T")
@@ -30,8 +31,7 @@ def tls_trouble(address: str, credentials: ClientCredentials, *, tls: bool) -> s
 
 
 def _try_handshake(address: str, credentials: ClientCredentials, tls: bool) -> str:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = split_address(address)
     try:
         with socket.create_connection((host, int(port)), _SECONDS) as line:
             return _of_line(line, credentials.server_name or host, address, credentials, tls)

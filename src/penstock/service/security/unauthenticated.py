@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote
 
+from penstock.addresses import split_address
+
 MOST_BYTES: Final = 1 << 20
 """The most bytes from a connection that has not shown the token."""
 MOST_SECONDS: Final = 60.0
@@ -137,8 +139,8 @@ def _resident_bytes(statm: BinaryIO | None) -> int:
 
 def peer_of(peer: str) -> _Peer:
     """The address and the port in "ipv4:127.0.0.1:5000" or "ipv6:[::1]:5000"."""
-    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return (_plain(host.strip("[]")), int(port)) if port.isdecimal() else ("", 0)
+    host, port = split_address(unquote(peer).partition(":")[2])
+    return (_plain(host), int(port)) if port.isdecimal() else ("", 0)
 
 
 def _plain(host: str) -> str:

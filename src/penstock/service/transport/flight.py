@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from penstock.addresses import split_address
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.service.security.credentials import ServerCredentials, server_credentials
@@ -78,7 +79,7 @@ class FlightServer(GuardedServer):
             request = _fetch_decoder.decode(ticket.ticket)
         except UNDECODABLE as error:
             raise flight.FlightServerError(f"the ticket is no request: {error}") from error
-        host = context.peer().rpartition(":")[0]
+        host = split_address(context.peer())[0]
         automatic = self._automatic(host, request.dataset_id) if request.codec == AUTO else None
         stream = self._stream(request, automatic)
         first = next(stream, None)

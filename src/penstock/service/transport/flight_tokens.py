@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pyarrow import flight
 
+from penstock.addresses import joined_address, split_address
 from penstock.errors import ServiceError
 from penstock.service.security.credentials import ClientCredentials, ServerCredentials
 from penstock.service.security.handshake import tls_trouble
@@ -47,12 +48,12 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
     """
 
     def __init__(self, host: str, port: int, credentials: ServerCredentials) -> None:
+        host = host.strip("[]")
         if port:
             _try_to_listen(host, port)
         tls = credentials.tls
-        address = f"[{host}]" if ":" in host else host
         super().__init__(
-            f"grpc+{'tls' if tls else 'tcp'}://{address}:{port}",
+            f"grpc+{'tls' if tls else 'tcp'}://{joined_address(host, port)}",
             tls_certificates=[(credentials.certificate, credentials.key)] if tls else None,
             verify_client=bool(credentials.client_roots),
             root_certificates=credentials.client_roots or None,
@@ -132,16 +133,16 @@ def _address_of_this_user(address: str) -> str:
     Raises:
         ServiceError: other users listen at all of them.
     """
-    host, _, port = address.rpartition(":")
+    host, port = split_address(address)
     of_ours: list[str] = []
     of_nobody: list[str] = []
     strangers: set[int] = set()
-    for where in _of_this_machine(host.strip("[]")):
+    for where in _of_this_machine(host):
         users = users_listening(where, int(port))
         others = users - {os.getuid(), 0}
         strangers |= others
         if not others:
-            (of_ours if users else of_nobody).append(f"[{where}]:{port}" if ":" in where else f"{where}:{port}")
+            (of_ours if users else of_nobody).append(joined_address(where, port))
     if of_ours:
         return of_ours[0]
     if not strangers:

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pyarrow as pa
 
+from penstock.addresses import joined_address
 from penstock.errors import ServiceError
 from penstock.service.security.credentials import ServerCredentials
 from penstock.service.transport.flight import FlightServer
@@ -51,7 +52,7 @@ class Endpoints:
             self._flight = FlightServer(self._answer, host, port, credentials)
         except (pa.ArrowException, OSError) as error:
             raise ServiceError(
-                f"the data worker cannot listen at {host}:{port}: {error}; port 0 takes one that is free"
+                f"the data worker cannot listen at {joined_address(host, port)}: {error}; port 0 takes one that is free"
             ) from error
         address = advertised(self._flight.port)
         self._shared = _shared_memory(self._answer)

@@ -7,9 +7,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from penstock.addresses import joined_address, reached_here_at
 from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
 from penstock.service.background import BackgroundServer, Ending
-from penstock.service.config import PORT_WILDCARD
+from penstock.service.config import LOCAL_ADDRESS, PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
@@ -105,6 +106,8 @@ class _RunningWorker:
         self._thread.start()
 
     def _advertised(self, port: int) -> str:
+        if self._config.worker_address == LOCAL_ADDRESS:
+            return joined_address(reached_here_at(self._config.host), port)
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.addresses import split_address
 from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.dispatcher.machine.knowledge import Change, Decision, Knowledge
@@ -114,4 +115,4 @@ class Workers:
 
 
 def _matches(listed: str, address: str) -> bool:
-    return listed == address or listed.removesuffix(f":{PORT_WILDCARD}") == address.rpartition(":")[0]
+    return listed == address or listed.removesuffix(f":{PORT_WILDCARD}").strip("[]") == split_address(address)[0]
