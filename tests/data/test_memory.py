@@ -14,6 +14,8 @@ import pytest
 
 import penstock as ps
 from penstock.data.block import Block
+from penstock.data.functions.in_threads import Calls
+from penstock.data.node import Run
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.reading import Pending, Reading
 from penstock.runtime.callers import Bell, Callers, Work
@@ -148,6 +150,31 @@ def test_maps_above_each_other_make_no_more_large_rows_than_may_wait() -> None:
     for number, _ in enumerate(mapped, 1):
         assert upper.ahead(number) <= 3 * CALLS + OVERTAKING
         assert lower.ahead(number) <= 5 * CALLS + OVERTAKING
+
+
+def test_the_first_large_result_makes_tasks_small_while_other_calls_of_its_block_still_run() -> None:
+    dataset = ps.Dataset.range(8).map(lambda number: (np.zeros(2 * ROW, np.uint8), number))
+    node: Any = dataset.node
+    threads, tasks = Threads(), []
+    run = Run(node, 0, threads)
+    callers = Callers(threads, run.bell, 1)
+    rows = Block((np.arange(8),), LEAF, 8)
+    results = node.results(run, 0, rows, range(8))
+
+    def noted(start: int, stop: int, output: Any = None) -> Any:
+        tasks.append(stop - start)
+        return results(start, stop, output)
+
+    try:
+        calls = Calls(run, node, callers, noted, range(8), None, None)
+        while not calls.done:
+            rung = run.bell.rung
+            if not calls.done:
+                run.bell.wait(rung)
+    finally:
+        threads.stop()
+    assert tasks == [1] * 8
+    assert calls.nbytes == 8 * (2 * ROW + 8)
 
 
 class ByHand(Callers):

@@ -107,13 +107,13 @@ class Callers:
         # In tasks as large as they were thought to be at first: so a task that takes more rows does not ask for more.
         self._unfinished = 0
         self._chunk = 1
-        self._most_rows = _MOST_ROWS
+        self._most_rows: int | None = None
         self._long = True
 
     @property
     def chunk(self) -> int:
         """How many rows a task should have: as many as take about as long as one should, or fewer large ones."""
-        return min(self._chunk, self._most_rows)
+        return self._chunk if self._most_rows is None else min(self._chunk, self._most_rows)
 
     @property
     def want_more(self) -> bool:
@@ -142,6 +142,11 @@ class Callers:
     def unnoted(self) -> int:
         """How many of the next calls this thread may make without `call_serially`: ever more, while all are short."""
         return 0
+
+    @property
+    def know_results(self) -> bool:
+        """Whether it is known how many bytes the result of a row holds."""
+        return self._most_rows is not None
 
     def results_hold(self, nbytes: int) -> None:
         """Note how many bytes the result of a row holds."""

@@ -85,11 +85,12 @@ def joined(first: Sequence[Block], block: Block | None, failure: Failure | None)
 
 @dataclass
 class _Returned:
-    """What the calls for rows start to stop returned, up to the first that raised."""
+    """What the calls for rows start to stop returned, up to the first that raised, and how many bytes that holds."""
 
     start: int
     stop: int
     found: list[Any] = field(default_factory=list)
+    nbytes: int = 0
     error: BaseException | None = None
 
 
@@ -130,9 +131,11 @@ class Calls(Pending):
         self._output: OutputBlock | None = None
         self._failures: list[Failure] = []
         self._left = rows
+        layout = run.known(node) or Layout.promised(promise)
+        if layout is not None and not callers.know_results:
+            callers.results_hold(layout.nbytes)
         chunk = rows if at_once is not None else callers.chunk
         self.tasks = -(-rows // chunk)
-        layout = run.known(node) or Layout.promised(promise)
         call: Callable[[int, int], None] = self._keep
         if at_once is not None:
             call = partial(self._all_at_once, at_once)
@@ -172,6 +175,9 @@ class Calls(Pending):
         try:
             for value in self._results(start, stop):
                 values.found.append(owned(value))
+                nbytes = sum(getattr(leaf, "nbytes", 0) for leaf in flatten(value)[0])
+                values.nbytes += nbytes
+                self.callers.results_hold(nbytes)  # before tasks of more rows are made, also if others still run
                 if self._run.threads.stopped:  # slow calls would keep its threads alive
                     raise Closed
         except failures() as error:
@@ -191,7 +197,7 @@ class Calls(Pending):
             return self._output.nbytes
         if self._outcome is not None:
             return 0 if self._outcome[0] is None else self._outcome[0].nbytes
-        return sum(getattr(value, "nbytes", 0) for values in self._values for value in values.found)
+        return sum(values.nbytes for values in self._values)
 
     def outcome(self) -> Outcome:
         """The block of the results, up to the first row that failed."""

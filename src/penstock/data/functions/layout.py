@@ -1,5 +1,6 @@
 """What the results of one function have in common."""
 
+import math
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
@@ -53,6 +54,11 @@ class Layout:
             shapes.append(tuple(length for length in spec.shape if length is not None))
             dtypes.append(spec.dtype)
         return Layout(promise.structure, tuple(dtypes), tuple(shapes), tuple(not shape for shape in shapes))
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes a result holds, if it has the shapes of the first."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
     def check(self, other: "Layout") -> None:
         """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
