@@ -1,5 +1,6 @@
 """Calls of a parallel map overlap, whatever operators stand above and below it: counted, not timed."""
 
+import itertools
 import re
 import threading
 import time
@@ -348,3 +349,35 @@ def test_a_map_that_finds_its_threads_while_it_runs_gives_the_same_and_resumes(b
     with iter(tuned) as resumed:
         resumed.load_state_dict(state)
         assert [int(x) for x in resumed] == wanted[15:]
+
+
+def test_short_calls_for_single_rows_are_made_by_the_thread_that_reads_and_slow_ones_run_together():
+    met, slow, alone = threading.Barrier(2), [1 << 20], []
+
+    def function(x):
+        if x == slow[0]:
+            time.sleep(0.002)
+        elif slow[0] < x < slow[0] + 3 and not alone:
+            met.wait(60)
+        elif x == slow[0] + 5:
+            raise ValueError("bad row")
+        return x * 10
+
+    dataset = ps.Dataset.from_generator(itertools.count).map(function, num_parallel_calls=2)
+    with iter(dataset) as iterator:
+        given = next(iterator)
+        while "each takes less time than giving it to a thread" not in iterator.explain():
+            given = next(iterator)
+        slow[0] = int(given) // 10 + 10  # calls for the first of these may have been made ahead
+        state = iterator.state_dict()
+        wanted = [10 * x for x in range(slow[0] - 9, slow[0] + 5)]
+        assert [int(x) for x in islice(iterator, 14)] == wanted
+        assert "2 calls may run" in iterator.explain()
+        with pytest.raises(ValueError, match="bad row"):
+            next(iterator)
+    alone.append(True)
+    with iter(dataset) as resumed:
+        resumed.load_state_dict(state)
+        assert [int(x) for x in islice(resumed, 14)] == wanted
+        with pytest.raises(ValueError, match="bad row"):
+            next(resumed)

@@ -43,6 +43,7 @@ from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers
 from penstock.runtime.copying import Copiers
+from penstock.runtime.fixed import FixedCallers
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
 
@@ -106,11 +107,15 @@ class Run:
         """The threads that call a node's function, up to `count` at a time: the same for all that read it."""
         found = self._callers.get(id(node))
         if found is None:
-            tuned = count == AUTOTUNE
-            threads, bell = self.threads, self.bell
-            made = TunedCallers(threads, bell, function) if tuned else Callers(threads, bell, count, task_seconds)
-            found = self._callers.setdefault(id(node), made)
+            found = self._callers.setdefault(id(node), self._new_callers(count, function, task_seconds))
         return found
+
+    def _new_callers(self, count: int, function: Any, task_seconds: float) -> Callers:
+        if count == AUTOTUNE:
+            return TunedCallers(self.threads, self.bell, function)
+        if task_seconds > TASK_SECONDS:
+            return Callers(self.threads, self.bell, count, task_seconds)
+        return FixedCallers(self.threads, self.bell, count)
 
     def called(self, node: "Node", make: Callable[[], Any]) -> Any:
         """The processes that call a node's function, made by `make`: the same for all that read it."""

@@ -8,10 +8,10 @@ below any operator, and nothing is read before a thread is free for it.
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Condition, Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads
@@ -129,6 +129,14 @@ class Callers:
             made: tells from what it returned for how many rows calls were really made.
         """
         return call()
+
+    def call_here(self, rows: int) -> bool:
+        """Whether the reading thread should make the calls for so many rows itself."""
+        return self.serial
+
+    def calls_here(self, call: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+        """What the reading thread calls in place of `call` for each row that comes alone, while it is `serial`."""
+        return iter(())
 
     def patience(self, rows: int) -> float:
         """How many seconds calls for so many rows may take in this thread before the others are left to threads."""

@@ -5,8 +5,10 @@ What was found is remembered for the next iteration that calls the same function
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import chain, repeat
 from threading import Lock, get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -100,6 +102,15 @@ class TunedCallers(Callers):
         result = call()
         self._unseen = self._unseen - 1 if time.perf_counter() - begun < _UNSEEN_SECONDS else 0
         return result
+
+    def calls_here(self, call: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+        return chain.from_iterable(self._noted_and_not(call))
+
+    def _noted_and_not(self, call: Callable[[Any], Any]) -> Iterator[Iterable[Callable[[Any], Any]]]:
+        noted = (lambda row: self.call_serially(partial(call, row), 1),)
+        while self.serial:
+            yield noted
+            yield repeat(call, self.unnoted())
 
     def unnoted(self) -> int:
         self._unnoted = min(2 * self._unnoted + 1, _UNNOTED) if self._unseen else 0

@@ -1,10 +1,10 @@
 """Operators that call the user's function once per element: map and filter."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from functools import partial
-from itertools import chain, count, repeat
+from itertools import chain, count
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -184,7 +184,7 @@ class Map(PromisedResults, OneInput):
         """The results for a block of input, made by other threads where these gain."""
         callers = self._callers(run)
         made: list[Block] = []
-        while callers.serial:
+        while callers.call_here(len(block)):
             patience = callers.patience(len(block))
             call = partial(self.apply, run, epoch, block, positions, patience)
             output, failure = callers.call_serially(call, len(block), _rows_made)
@@ -311,16 +311,7 @@ class MapCallsInOrder(CallsInOrder):
             return self._alone.of_blocks(self._rows, cursor, self._work.callers) if by_blocks else None
         position = self._work.first + self._input.met
         call = self._map.call_of_rows(self._run, self._epoch, structure, position)
-        calls = chain.from_iterable(self._calls(call))
-        return self._alone.of_rows(calls, rows, self._input, self._work.first, cursor)
-
-    def _calls(self, call: Callable[[Any], Any]) -> Iterator[Iterable[Callable[[Any], Any]]]:
-        """What to call for each row as long as this thread makes the calls: one is noted, some are not, and so on."""
-        callers = self._work.callers
-        noted = (lambda row: callers.call_serially(partial(call, row), 1),)
-        while self._calls_here:
-            yield noted
-            yield repeat(call, callers.unnoted())
+        return self._alone.of_rows(self._work.callers.calls_here(call), rows, self._input, self._work.first, cursor)
 
     def pull(self, need: int, allow: int) -> Block | None:
         self._rows.give_back()
