@@ -20,6 +20,17 @@ def lines(*numbers):
     return b"".join(b"%d\n" % number for number in numbers)
 
 
+def read_first_content(iterator):
+    """Read on to the end, after the first line of `long_lines(0)`."""
+    for number, line in enumerate(iterator, 1):
+        assert int(line) == number
+
+
+def long_lines(first, count=20_000):
+    """More than is read ahead."""
+    return b"".join(b"%0999d\n" % number for number in range(first, first + count))
+
+
 @pytest.fixture(scope="module")
 def running():
     with object_server() as server:
@@ -51,7 +62,7 @@ def at(request, server):
 
 FAULTS = {
     "503": [status(503)] * 2,
-    "429": [status(429, Retry_After="1")] * 2,
+    "429": [status(429, Retry_After="0")] * 2,
     "dropped": [dropped] * 2,
     "cut": [cut] * 2,
     "one after the other": [status(503), dropped, cut],
@@ -108,6 +119,58 @@ def test_names_are_listed_and_rows_read_by_number(server, at):
         list(ps.TextLineDataset(f"{at}/none"))
 
 
+def waits(monkeypatch):
+    """The seconds of delays, which are not waited for."""
+    waited = []
+    monkeypatch.setattr(importlib.import_module("time"), "sleep", waited.append)
+    return waited
+
+
+def test_a_server_is_left_alone_for_as_long_as_it_asks(server, at, monkeypatch):
+    if at.startswith("s3"):
+        pytest.skip("s3fs waits by itself")
+    waited = waits(monkeypatch)
+    server.objects["bucket/a"] = lines(1, 2)
+    server.fail("bucket/a", status(429, Retry_After="7"), status(503, Retry_After="Wed, 21 Oct 2105 07:28:00 GMT"))
+    with pytest.raises(ps.StorageError, match=r"'.*/a' cannot be read: the server answers 503 .*left alone for \d+ s"):
+        list(ps.TextLineDataset(f"{at}/a"))
+    assert len(waited) == 1 and 7 <= waited[0] <= 7.7
+    assert [int(line) for line in ps.TextLineDataset(f"{at}/a")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("3", 3), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", 0), ("", 0), ("-1", 0)]
+)
+def test_how_long_a_server_asks_for(value, seconds):
+    assert retries.seconds_asked({"Server": "x", "RETRY-AFTER": value}) == seconds
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_file_that_is_written_anew_while_it_is_read_is_an_error(server, at, by_index):
+    if at.startswith("s3"):
+        pytest.skip("LastModified is always the same here, and tags belong to the content")
+    server.objects["bucket/a"] = long_lines(0)
+    dataset = ps.FilesDataset(f"{at}/a", "text") if by_index else ps.TextLineDataset(f"{at}/a")
+    iterator = iter(dataset)
+    assert int(next(iterator)) == 0
+    server.objects["bucket/a"] = long_lines(50_000, 20_001)
+    with pytest.raises(ps.StorageError, match=f"'{at}/a' has changed since the dataset was made"):
+        read_first_content(iterator)
+
+
+def test_a_file_of_the_same_size_that_takes_its_place_is_noticed():
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/changing/a.txt", long_lines(0))
+    try:
+        iterator = iter(ps.TextLineDataset("memory://changing/a.txt"))
+        assert int(next(iterator)) == 0
+        memory.pipe("/changing/a.txt", long_lines(50_000))
+        with pytest.raises(ps.StorageError, match="'memory://changing/a.txt' has changed since the dataset was made"):
+            read_first_content(iterator)
+    finally:
+        memory.rm("/changing", recursive=True)
+
+
 def test_a_server_that_is_not_there_is_an_error_soon(server):
     pytest.importorskip("requests")
     with socket.socket() as free:
@@ -118,8 +181,7 @@ def test_a_server_that_is_not_there_is_an_error_soon(server):
 
 
 def test_requests_wait_for_longer_each_time_and_for_a_random_part(monkeypatch):
-    waited = []
-    monkeypatch.setattr(importlib.import_module("time"), "sleep", waited.append)
+    waited = waits(monkeypatch)
     answers = [ConnectionError] * 4 + [TimeoutError, None]
 
     def request():

@@ -4,7 +4,8 @@ Its file systems have clients of many kinds, of which few send a request again t
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -12,6 +13,7 @@ import fsspec
 
 from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockError, StorageError
 from penstock.formats import retries
+from penstock.formats.files import changed
 from penstock.formats.remote_file import RemoteFile
 
 _BROKEN: Final = {
@@ -27,6 +29,15 @@ _BROKEN: Final = {
 }
 """The clients' errors for a connection that breaks or cannot be made, each with its package."""
 
+_MARKS: Final = frozenset((
+    "checksum", "contenthash", "contentmd5", "crc32c", "digest", "etag", "md5", "md5hash",
+    "oid", "blobid", "sha", "generation", "version", "versionid", "size",
+    "created", "lastmodified", "modificationtime", "modified", "modify", "mtime", "servermodified", "updated",
+))  # fmt: skip
+"""What file systems call signs of a version, in small letters without "_" and "-"."""
+
+_SEPARATORS: Final = re.compile("[-_]")
+
 Result = TypeVar("Result")
 
 
@@ -38,11 +49,33 @@ class _SystemFile(RemoteFile):
         if about.get("type") == "directory":
             raise StorageError(f"{name!r} is a directory: name its files, for example by ps.Dataset.list_files")
         self.size = int(about["size"])
-        self.version = hashlib.sha256(repr(sorted(about.items())).encode()).hexdigest()
-        self.head = self._fetch(0, min(first, self.size)) if first and self.size else b""
+        self._marks = _marks(about)
+        self.version = hashlib.sha256(repr(sorted(self._marks.items())).encode()).hexdigest()
+        self.head = self._sent(0, min(first, self.size)) if first and self.size else b""
 
     def _fetch(self, begin: int, end: int) -> Any:
+        found = self._sent(begin, end)
+        # Requests cannot name a version. What came is of the file that was opened if that is still there.
+        now = _asked(self.name, self._marks_now)
+        if any(now.get(name, mark) != mark for name, mark in self._marks.items()):
+            raise changed(self.name)
+        return found
+
+    def _sent(self, begin: int, end: int) -> Any:
         return _asked(self.name, lambda: self._system.cat_file(self._path, start=begin, end=end))
+
+    def _marks_now(self) -> dict[str, str]:
+        if getattr(self._system, "dircache", None):  # listings that were kept
+            self._system.invalidate_cache(self._path.rpartition("/")[0])
+        return _marks(self._system.info(self._path))
+
+
+def _marks(about: Mapping[str, Any]) -> dict[str, str]:
+    """What tells a file from another one that was written in its place, of what its file system says of it.
+
+    Not all that it says: times of access change by reading.
+    """
+    return {name: str(value) for name, value in about.items() if _SEPARATORS.sub("", name.lower()) in _MARKS}
 
 
 def open_file(name: str, first: int) -> RemoteFile:
@@ -105,7 +138,7 @@ def file_system(name: str) -> tuple[Any, str]:
 def _asked(name: str, request: Callable[[], Result], done: str = "read") -> Result:
     """What a request gives, which is sent again after faults that pass."""
     with _reading(name, done):
-        return retries.patiently(request, _delays_after)
+        return retries.patiently(request, _delays_after, lambda error: _seconds_asked(_faults(error)))
 
 
 @contextmanager
@@ -127,7 +160,9 @@ def _reading(name: str, done: str) -> Iterator[None]:
         elif isinstance(error, PermissionError) or status in (401, 403):
             what = f"access is refused ({last}). Credentials are those of fsspec's package for the protocol"
         elif status is not None and status != 404:
+            seconds = _seconds_asked(faults)
             what = f"the server answers {status} ({last})"
+            what += f" and wants to be left alone for {seconds:.0f} s" if seconds else ""
         elif isinstance(error, FileNotFoundError) or status == 404:
             what = "there is no such file. Names are exact; a pattern such as '.../*' lists what there is"
         else:
@@ -163,6 +198,19 @@ def _answer(faults: Sequence[BaseException]) -> int | None:
         if str(found).isdigit() and 400 <= int(found) < 600:
             return int(found)
     return None
+
+
+def _seconds_asked(faults: Sequence[BaseException]) -> float:
+    """How long the server wants to be left alone; 0 if it does not say."""
+    for fault in faults:
+        response: Any = getattr(fault, "response", None)
+        if isinstance(response, dict):  # of botocore
+            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+        else:
+            headers = getattr(response, "headers", None) or getattr(fault, "headers", None)
+        if headers and (seconds := retries.seconds_asked(headers)):
+            return seconds
+    return 0.0
 
 
 def _is_broken(fault: BaseException) -> bool:
