@@ -54,12 +54,12 @@ class ScanStream(FunctionStream):
         super().__init__(node, run, epoch)
         self._node = node
         self._carried = _owned(node.initial_state)
-        # The state before the last call; it is restored if the output of that call is refused.
-        self._before = self._carried
-        # How many calls for the rows of a block have returned.
-        self._called = 0
+        # The state after the last call, which counts when the output of that call was taken.
+        self._next = self._carried
         self._collector: Collector | None = None
         self._state_like: Callable[[Any], Any] = _unlike
+        # The type of the states, where these are numbers of NumPy's.
+        self._number: type | None = None
 
     def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
@@ -71,11 +71,10 @@ class ScanStream(FunctionStream):
         except failures() as error:
             failure = error
         done = 0 if self._collector is None else self._collector.rows
-        if self._called > done:  # the last output was refused
-            self._carried = self._before
         if failure is not None:
             self._fail(self._node, failure, len(block) - done)
         else:  # the collector may take fewer rows than the block has
+            self._carried = self._next
             self._input.give_back(len(block) - done)
         return self._collector.block() if self._collector is not None and done else None
 
@@ -95,18 +94,23 @@ class ScanStream(FunctionStream):
 
     def _outputs(self, block: Block) -> Iterator[Any]:
         """The output for each row."""
-        function = self._node.function
-        self._called = 0
+        function, carried, number = self._node.function, self._carried, self._number
         for element in block.rows():
             try:
-                result: Any = function(self._carried, element)
+                result: Any = function(carried, element)
             except StopIteration as error:  # it would silently end the outputs
                 raise InvalidTypeError("scan(scan_func) raised StopIteration: return a value instead") from error
-            if not isinstance(result, tuple) or len(result) != 2:
-                raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
-            self._before, self._carried = self._carried, self._next_state(result[0])
-            self._called += 1
-            yield result[1]
+            try:
+                carried, output = result if type(result) is tuple else _as_tuple(result)
+            except ValueError:
+                raise _no_pair(result) from None
+            # A number of NumPy's after one of the same type is what it is: asking for more costs as much as the call.
+            if type(carried) is not number:
+                carried = self._next_state(carried)
+                number = self._number
+            self._next = carried
+            yield output
+            self._carried = carried
 
     def _next_state(self, value: Any) -> Any:
         try:
@@ -115,7 +119,9 @@ class ScanStream(FunctionStream):
             carried = map_structure(as_leaf, value)
         Layout.of(self._carried).check(Layout.of(carried))
         leaves, structure = flatten(carried)
-        if not any(isinstance(leaf, np.ndarray) for leaf in leaves):  # arrays would be copied
+        if carried is value and isinstance(value, np.number):
+            self._number = type(value)
+        elif not any(isinstance(leaf, np.ndarray) for leaf in leaves):  # arrays would be copied
             self._state_like = Collector(value, leaves, structure, None, lambda _: []).alone
         return carried
 
@@ -134,6 +140,17 @@ class ScanStream(FunctionStream):
         position, carried = state
         self._carried = decode_value(carried, like=self._node.initial_state)
         self._input.restore(position)
+
+
+def _as_tuple(result: Any) -> tuple[Any, ...]:
+    """A result of a class that is derived from tuples."""
+    if isinstance(result, tuple):
+        return result
+    raise _no_pair(result)
+
+
+def _no_pair(result: Any) -> InvalidTypeError:
+    return InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
 
 
 def _unlike(value: Any) -> Any:
