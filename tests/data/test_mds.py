@@ -80,6 +80,7 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
     (tmp_path / "cut.mds").write_bytes(path.read_bytes()[:-1])
     (tmp_path / "text.mds").write_bytes(b"rose" * 9)
     (tmp_path / "empty.mds").write_bytes(b"")
+    (tmp_path / "packed.mds.zstd").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
     (tmp_path / "json.mds").write_bytes(path.read_bytes().replace(b"column_names", b"column_naems"))
     assert ps.MdsDataset(path, ["y"])[0] == {"y": ord("y")}
     for make, kind, message in (
@@ -93,6 +94,11 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
         (lambda: ps.MdsDataset(path, []), ps.InvalidArgumentError, "at least one column"),
         (lambda: ps.MdsDataset(tmp_path / "cut.mds"), ps.StorageError, "damaged or cut: its samples end at byte"),
         (lambda: ps.MdsDataset(tmp_path / "text.mds"), ps.StorageError, "cannot be read as a shard of MDS"),
+        (
+            lambda: ps.MdsDataset(tmp_path / "packed.mds.zstd"),
+            ps.StorageError,
+            "packed.mds.zstd' is compressed: unpack it",
+        ),
         (lambda: ps.MdsDataset(tmp_path / "empty.mds"), ps.StorageError, "cannot be read as a shard of MDS"),
         (lambda: ps.MdsDataset(tmp_path / "json.mds"), ps.StorageError, "shard of MDS: 'column_names'"),
     ):

@@ -175,6 +175,23 @@ def test_rows_of_unequal_length_can_be_saved(format, tmp_path):
     assert_same_elements(ps.Dataset.load(tmp_path / "saved"), dataset)
 
 
+def test_records_of_arrays_without_a_name_are_refused_in_these_words(tmp_path):
+    with pytest.raises(ps.InvalidTypeError, match=r"got arrays whose shapes differ: give them a name by map"):
+        ps.Dataset.range(10).batch(4).save(tmp_path / "saved", format="tfrecord")
+
+
+def test_axes_that_are_always_as_long_are_known_after_load(tmp_path):
+    """Without them Parquet could not hold what was saved."""
+    spec = ps.TensorSpec((None, 2), np.float32)
+    dataset = ps.Dataset.range(7).map(lambda x: np.full((int(x), 2), x, np.float32), output_signature=spec)
+    for shards in (1, 3):
+        dataset.save(tmp_path / f"{shards}", shards=shards)
+        loaded = ps.Dataset.load(tmp_path / f"{shards}")
+        assert loaded.element_spec == spec
+        loaded.save(tmp_path / f"{shards} in Parquet", format="parquet")
+        assert_same_elements(ps.Dataset.load(tmp_path / f"{shards} in Parquet"), dataset)
+
+
 def test_batches_with_a_short_last_one_are_rows_of_unequal_length(tmp_path):
     dataset = ps.Dataset.range(10).batch(4)
     dataset.save(tmp_path / "saved", format="parquet")

@@ -54,6 +54,22 @@ def test_long_names_folders_and_links_are_in_no_ones_way(tmp_path, format):
     assert all(sample["bin"] == b"abc" and sample["txt"] == "abc" for sample in samples)
 
 
+def test_two_members_of_one_name_are_an_error_not_the_last_of_them(tmp_path):
+    contents = [("a.txt", b"1"), ("a.TXT", b"2"), ("b.txt", b"3")]
+    samples = iter(ps.TarDataset(archive_of(tmp_path / "a.tar", contents)))
+    with pytest.raises(ps.ElementError, match="a.tar', sample 0, 'a': there are 2 members 'txt'"):
+        next(samples)
+    assert list(samples) == [{"__key__": "b", "txt": "3"}]
+
+
+def test_hidden_members_are_no_samples(tmp_path):
+    """As the ones that macOS adds to each file."""
+    contents = [("d/._a.txt", b"x"), ("d/a.txt", b"1"), ("d/._a.cls", b"x"), ("d/a.cls", b"2"), (".DS_Store", b"x")]
+    path = archive_of(tmp_path / "a.tar", contents)
+    assert list(ps.TarDataset(path)) == [{"__key__": "d/a", "txt": "1", "cls": 2}]
+    assert len(ps.TarDataset(path)) == 1 and ps.TarDataset(path)[0]["cls"] == 2
+
+
 def test_a_compressed_archive_of_less_than_a_header_is_told_as_one(tmp_path):
     path = archive_of(tmp_path / "a.tar", [("a.bin", b"x")])
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -110,6 +126,7 @@ def test_archives_that_are_damaged_or_cut(tmp_path):
     ("name", "content", "says"),
     [
         ("0.cls", b"x", "invalid literal for int"),
+        ("0.cls", b"9223372036854775808", "9223372036854775808 does not fit in 64 bits: decode=False"),
         ("0.npy", b"x", "reading magic string"),
         ("0.txt", b"\xff", "'utf-8' codec"),
     ],

@@ -80,7 +80,7 @@ def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Colum
 
 
 def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
-    """The specification of the rows of a column, without decoding it; None for every axis of rows of unequal shape."""
+    """The specification of the rows of a column, without decoding it; None for an axis whose length differs."""
     meta = json.loads(field.metadata[_METADATA_KEY])
     if meta["kind"] == "dense":
         return TensorSpec(meta["shape"], np.dtype(meta["dtype"]))
@@ -91,8 +91,11 @@ def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
         return TensorSpec((), object)
     lists = array.field("values")
     entry = spec_of_encoded(_field_of_values(meta, lists), lists.flatten())
-    rank = axes[0] + entry.ragged_rank if entry.shape else 0
-    return leaf_spec((*[None] * axes[0], *entry.shape), entry.dtype, rank)
+    if entry.shape:
+        return leaf_spec((*[None] * axes[0], *entry.shape), entry.dtype, axes[0] + entry.ragged_rank)
+    shapes = array.field("shape").flatten().to_numpy(zero_copy_only=False).reshape(len(array), axes[0])
+    alike = (shapes == shapes[0]).all(axis=0)
+    return TensorSpec([int(length) if one else None for length, one in zip(shapes[0], alike, strict=True)], entry.dtype)
 
 
 def _field_of_values(meta: dict[str, Any], lists: pa.Array) -> pa.Field:

@@ -93,7 +93,7 @@ class RowFiles:
             for batch in table.to_batches():
                 self._writer.write(batch)
                 for number, specs in enumerate(self._specs):
-                    specs[spec_of_encoded(batch.schema.field(number), batch.column(number))] = None
+                    _note(specs, spec_of_encoded(batch.schema.field(number), batch.column(number)))
         self._pending, self._pending_bytes = [], 0
 
     def _end_file(self) -> None:
@@ -119,6 +119,16 @@ class RowFiles:
         if writer is not None:
             with suppress(OSError):  # on a full disk it has something left to write
                 writer.close()
+
+
+def _note(specs: dict[LeafSpec, None], spec: LeafSpec) -> None:
+    """Add a specification, or extend the one that differs in the lengths of axes alone: there may be many of these."""
+    for known in specs:
+        if (known.dtype, len(known.shape), known.ragged_rank) == (spec.dtype, len(spec.shape), spec.ragged_rank):
+            del specs[known]
+            spec = merged_specs((known, spec))
+            break
+    specs[spec] = None
 
 
 def write_description(

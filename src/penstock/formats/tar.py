@@ -1,5 +1,6 @@
 """Tar archives of samples, as WebDataset has them: neighbouring members whose names are equal up to the first dot.
 
+Members whose name begins with a dot are hidden files, as macOS adds them to an archive: they belong to no sample.
 A member is a header of 512 bytes and its content, filled up to 512. Names that are too long for a header stand in a
 member of their own before it. A block of zeros ends the archive.
 """
@@ -22,13 +23,21 @@ _LONG_NAME: Final = b"L"
 _ATTRIBUTES: Final = b"x"
 KEY: Final = "__key__"
 
+
+def _integer(content: bytes) -> int:
+    number = int(content)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} does not fit in 64 bits: decode=False leaves it as bytes")
+    return number
+
+
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "txt": bytes.decode,
     "text": bytes.decode,
     "json": bytes.decode,
-    "cls": int,
-    "id": int,
-    "index": int,
+    "cls": _integer,
+    "id": _integer,
+    "index": _integer,
     "npy": npy.load,
 }
 
@@ -60,13 +69,13 @@ class TarSamples(RecordFormat):
 
     @property
     def layout(self) -> str:
-        return "samples of tar archives"
+        return "samples of tar archives, without hidden members"
 
     @property
     def spec(self) -> Any:
         if any(_decoder(self, extension) is _DECODERS["npy"] for extension in self.extensions):
             return None
-        kinds = {name: np.int64 if _decoder(self, name) is int else object for name in self.extensions}
+        kinds = {name: np.int64 if _decoder(self, name) is _integer else object for name in self.extensions}
         return {KEY: TensorSpec((), object), **{name: TensorSpec((), kind) for name, kind in kinds.items()}}
 
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "TarReader":
@@ -92,7 +101,7 @@ def tar_samples(call: str, name: str, compression: str, extensions: tuple[str, .
         raise InvalidArgumentError(
             f"{call}(extensions=...): the first sample of {name!r} has no {missing[0]!r}; it has {sorted(found)}"
         )
-    return TarSamples(tuple(sorted(found)) if extensions is None else extensions, decode)
+    return TarSamples(tuple(sorted(set(found))) if extensions is None else extensions, decode)
 
 
 class TarReader(RecordReader):
@@ -156,8 +165,8 @@ class TarReader(RecordReader):
                 name = _long_name(kind, data[content : content + size]) or name
             else:
                 name = name or _short_name(header)
-                if kind in _FILES_OF_TAR:
-                    key, extension = _split(name)
+                key, extension = _split(name)
+                if kind in _FILES_OF_TAR and key.rpartition("/")[2]:
                     if current is None or key != current.key:
                         if current is not None:
                             self._samples.append(current)
@@ -196,7 +205,7 @@ class TarReader(RecordReader):
                 raise ElementError(message) from error.__cause__
         columns = {}
         for name, values in zip((KEY, *self._format.extensions), zip(*rows)):
-            column = np.empty(len(values), np.int64 if _decoder(self._format, name) is int else object)
+            column = np.empty(len(values), np.int64 if _decoder(self._format, name) is _integer else object)
             for row, value in enumerate(values):
                 column[row] = value
             columns[name] = column
@@ -207,6 +216,10 @@ class TarReader(RecordReader):
         missing = [name for name in self._format.extensions if name not in held]
         if missing:
             raise ElementError(f"there is no {missing[0]!r}; it has {sorted(held)}")
+        names = [member.extension for member in sample.members]
+        twice = [name for name in self._format.extensions if names.count(name) > 1]
+        if twice:
+            raise ElementError(f"there are {names.count(twice[0])} members {twice[0]!r}")
         row: list[Any] = [sample.key]
         for name in self._format.extensions:
             try:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidArgumentError, StorageError
-from penstock.formats.files import has_protocol, open_plain
+from penstock.formats.files import compression_of, has_protocol, open_plain
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
@@ -119,6 +119,8 @@ class MdsFiles(FileFormat):
             about = json.loads(_part(file, begin, int(edges[0]) - begin))
             columns = list(map(_Column, about["column_names"], about["column_encodings"], about["column_sizes"]))
         except (ValueError, KeyError, IndexError, TypeError) as error:
+            if compression_of(_part(file, 0, min(8, file.size))):
+                raise StorageError(f"{name!r} is compressed: unpack it") from error
             raise StorageError(f"{name!r} cannot be read as a shard of MDS: {error}") from error
         if edges[-1] != file.size or (np.diff(edges) < 0).any():
             raise StorageError(

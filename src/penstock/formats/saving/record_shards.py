@@ -14,7 +14,7 @@ from penstock.errors import InvalidTypeError
 from penstock.extras import load
 from penstock.formats.indexed.offsets import write_edges
 from penstock.formats.saving.example_writer import check_feature, serialize_examples
-from penstock.formats.saving.leaves import Columns, Leaves, names_of
+from penstock.formats.saving.leaves import Columns, Leaves, is_ragged, names_of
 from penstock.formats.saving.manifest import write_manifest
 from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
 from penstock.formats.tfrecord import TFRecords, frame
@@ -148,6 +148,11 @@ def _records(columns: Columns, structure: Structure) -> pa.LargeBinaryArray:
         if columns[0].dtype == object and columns[0].ndim == 1 and set(map(type, columns[0])) == {bytes}:
             return pa.array(columns[0].tolist(), pa.large_binary())
         if columns[0].dtype == object or columns[0].dtype.kind in "US":
+            if is_ragged(columns[0]):
+                raise InvalidTypeError(
+                    "records hold bytes, or dictionaries of features, got arrays whose shapes differ: give them a name "
+                    'by map(lambda x: {"x": x}), or save in another format'
+                )
             raise InvalidTypeError(
                 "records hold bytes, or dictionaries of features, got strings: encode them by map(str.encode)"
             )
