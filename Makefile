@@ -97,6 +97,8 @@ fuzz: $(VENV)/.with-dev
 chaos: $(VENV)/.with-dev
 	@$(BIN)/python tests/chaos $(ARGS)
 	@$(BIN)/pytest -m long
+	@if [ -e $(TORCH)/.ready ]; then $(TORCH)/bin/python -m pytest -m long tests/pytorch; \
+		else echo 'make test-torch first: trials of torchrun are left out without torch'; fi
 
 properties: $(VENV)/.with-dev
 	@$(BIN)/pytest -n $(JOBS) --hypothesis-profile many -m hypothesis --timeout 3600 $(ARGS)

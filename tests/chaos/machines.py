@@ -1,18 +1,24 @@
 """Training, and parameter servers on Ray, on machines of their own: nothing resolves their names, and a cable fails.
 
-Usage: machines.py training | servers. It needs what `network.py` does, and says so where that is missing.
+Usage: machines.py training | ipv6 | servers | torchrun. It needs what `network.py` does, and says so where that is
+missing. With "ipv6" the machines that train have no other addresses. With "torchrun", an agent of torchrun runs on each
+of two machines and is lost with its rank; torchrun itself needs their names, so these resolve.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from network import Machine, Network, go_inside
+
+from penstock.addresses import joined_address
 
 CUT_SECONDS = 4.0
 
@@ -90,7 +96,7 @@ def result(program: "subprocess.Popen[str]", machine: Machine) -> str:
 def training(network: Network) -> str:
     """The last losses of three workers, and that of one which has trained alone."""
     machines = [network.machine() for _ in range(3)]
-    workers = [f"{machine.home.host}:5000" for machine in machines]
+    workers = [joined_address(machine.home.host, 5000) for machine in machines]
     programs = []
     for number, machine in enumerate(machines):
         cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": number}}
@@ -118,12 +124,50 @@ def servers(network: Network, keys: Path) -> str:
         return result(started(near, "machine-0", program, RAY_AUTH_MODE="disabled"), far)
 
 
+def torchrun(network: Network, folder: str) -> str:
+    """Whether every row counted once, and how many ranks there were, one after the other."""
+    machines = [network.machine(), network.machine()]
+    first = machines[0].home.host
+
+    def agent(machine: Machine) -> "subprocess.Popen[str]":
+        there = ["nsenter", "--target", str(machine.home.namespace), "--net"]
+        options = [
+            "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=4", "--rdzv-backend=c10d", "--rdzv-id=1",
+            f"--rdzv-endpoint={first}:29500", f"--local-addr={machine.home.host}",
+            f"--rdzv-conf=last_call_timeout=3,is_host={int(machine is machines[0])}",
+        ]  # fmt: skip
+        program = [str(Path(__file__).parents[1] / "pytorch" / "elastic.py"), folder, "worker", "5", "agent", "12"]
+        # A new agent is let in only so (docs/many-machines.md); gloo would take the address of the machine's name.
+        variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [*there, sys.executable, "-m", "torch.distributed.run", *options, *program],
+            stdout=subprocess.PIPE, text=True, env=os.environ | variables,
+        )  # fmt: skip
+
+    agents = [agent(machine) for machine in machines]
+    lost = agents.pop()
+    lost.communicate()
+    if lost.returncode != -signal.SIGKILL:
+        raise SystemExit(f"the agent that is killed ended with status {lost.returncode}")
+    alone = Path(folder) / "alone"
+    while not alone.exists() and agents[0].poll() is None:
+        time.sleep(0.2)
+    agents.append(agent(machines[1]))
+    said = [output for one in agents for output in one.communicate()[0].splitlines()]
+    return " ".join(said)
+
+
 def main() -> None:
     go_inside()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
-        network = Network(1, keys)
-        said = training(network) if sys.argv[1] == "training" else servers(network, keys)
+        network = Network(1, keys, ipv6=sys.argv[1] == "ipv6")
+        if sys.argv[1] == "servers":
+            said = servers(network, keys)
+        elif sys.argv[1] == "torchrun":
+            said = torchrun(network, folder)
+        else:
+            said = training(network)
         sys.stdout.write(f"{said}\n")
 
 

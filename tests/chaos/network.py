@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from penstock.addresses import joined_address
+
 _INSIDE = "PENSTOCK_CHAOS_INSIDE"
 _NEEDED = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "openssl": "openssl"}
 _ENTER = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -96,7 +98,8 @@ class Home:
 
     def service(self, port: int) -> str:
         """How a dispatcher that lives here is reached."""
-        return f"{self.name}:{port}" if self.keys is None else f"grpc+tls://{self.name}:{port}"
+        address = joined_address(self.name, port)
+        return address if self.keys is None else f"grpc+tls://{address}"
 
 
 class Network:
@@ -105,18 +108,19 @@ class Network:
     Args:
         number: no other network of this program has it at the same time.
         folder: where their token and their certificate are put.
+        ipv6: whether machines have addresses of IPv6 in place of those of IPv4.
     """
 
-    def __init__(self, number: int, folder: Path) -> None:
+    def __init__(self, number: int, folder: Path, *, ipv6: bool = False) -> None:
         self._number = number
-        self._prefix = f"10.77.{number % 250}"
+        self._prefix, self._bits = (f"fd77:{number % 250}::", "64 nodad") if ipv6 else (f"10.77.{number % 250}.", "24")
         self._bridge = f"bridge{number}"
         self._keys = folder
         self._holders: list[subprocess.Popen[bytes]] = []
-        _make_keys(folder, [f"{self._prefix}.{number}" for number in range(1, MOST_MACHINES + 1)])
+        _make_keys(folder, [f"{self._prefix}{number}" for number in range(1, MOST_MACHINES + 1)])
         _ip(
             f"link add {self._bridge} type bridge",
-            f"addr add {self._prefix}.254/24 dev {self._bridge}",
+            f"addr add {self._prefix}254/{self._bits} dev {self._bridge}",
             f"link set {self._bridge} up",
         )
 
@@ -128,14 +132,14 @@ class Network:
         holder.stdin.write(b"in\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == b"in\n"  # it is there
-        address = f"{self._prefix}.{len(self._holders)}"
+        address = f"{self._prefix}{len(self._holders)}"
         machine = Machine(Home(address, address, holder.pid, self._keys), f"link{self._number}-{len(self._holders)}")
         _ip(
             f"link add {machine.link} type veth peer name eth0 netns {holder.pid}",
             f"link set {machine.link} master {self._bridge}",
             f"link set {machine.link} up",
         )
-        _ip("link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up", within=holder.pid)
+        _ip("link set lo up", f"addr add {address}/{self._bits} dev eth0", "link set eth0 up", within=holder.pid)
         return machine
 
     def close(self) -> None:

@@ -54,8 +54,9 @@ def test_nothing_is_lost_and_nothing_comes_twice_while_machines_are_cut_off(netw
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_machines_without_names_train_together_and_outlast_a_cable(network: Any) -> None:
-    done = subprocess.run([sys.executable, PROGRAM / "machines.py", "training"], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("addresses", ["training", "ipv6"])
+def test_machines_without_names_train_together_and_outlast_a_cable(network: Any, addresses: str) -> None:
+    done = subprocess.run([sys.executable, PROGRAM / "machines.py", addresses], stdout=subprocess.PIPE, text=True)
     *together, alone = done.stdout.split()
     assert together == [alone] * 3
 

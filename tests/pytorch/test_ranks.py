@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch.distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch_ranks import ends_of_ranks, on_ranks
@@ -305,6 +306,28 @@ def test_torchruns_variables_are_enough_and_a_later_group_shares_their_store() -
     (one, total), (other, _) = on_ranks(scenario, 2, group=False)
     assert sorted(chain(*one, *other)) == list(range(8))
     assert total == 2
+
+
+@pytest.mark.parametrize("first", [[True, True], [True, False]])
+def test_ranks_that_torchrun_starts_again_find_each_other_and_not_the_lost_ones(first: list[bool]) -> None:
+    """Its agents keep their store, with the values of the ranks that were there before, or of one of them."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = store.port
+
+    def scenario(rank: int, again: bool, seconds: float) -> list[Any]:
+        os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        if again or first[rank]:
+            with ps.torch.loader(ps.Dataset.range(8).batch(4), failure_timeout_seconds=seconds) as loader:
+                return taken(loader)
+        return []
+
+    before = ends_of_ranks(scenario, 2, False, 1.0, group=False)
+    if not all(first):
+        assert "rank 1 of 2 did not come to call 1 of ps.torch.loader within 1 seconds" in str(before[0].error)
+    for _ in range(2):
+        one, other = on_ranks(scenario, 2, True, 20.0, group=False)
+        assert sorted(chain(*one, *other)) == list(range(8))
+    del store
 
 
 def test_a_loader_made_before_the_group_is_refused_in_it() -> None:

@@ -6,6 +6,8 @@ which a thread that reads ahead cannot keep, and on the GPU they would wait for 
 
 import itertools
 import os
+import secrets
+import time
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,6 +21,10 @@ from penstock.errors import WorkerError
 from penstock.torch.ranks import Ranks, group_is_initialised
 
 _calls = itertools.count()
+_start: list[str] = []
+"""What `_start_of` has found for this process."""
+_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+_PAUSE_SECONDS: Final = 0.02
 _NOTHING: Final = ""
 """What `compare_set` takes for a name without a value."""
 _BEGIN: Final = "="
@@ -32,8 +38,8 @@ class RanksStore:
         WorkerError: the process that runs the store has ended, or did not begin in time.
     """
 
-    def __init__(self, call: int, seconds: float) -> None:
-        self._store = torch.distributed.PrefixStore(f"penstock/loader/{call}", _store(seconds))
+    def __init__(self, start: str, call: int, seconds: float) -> None:
+        self._store = torch.distributed.PrefixStore(f"penstock/loader/{start}{call}", _store(seconds))
 
     def add(self, name: str) -> int:
         return int(_lost_is_told(self._store.add, name, 1))
@@ -54,9 +60,57 @@ def meeting_of(ranks: Ranks | None, failure_timeout_seconds: float) -> Meeting |
         return None
     call = next(_calls)
     name = f"call {call + 1} of ps.torch.loader"
-    return Meeting(
-        RanksStore(call, failure_timeout_seconds), name, ranks.rank, ranks.count, "rank", failure_timeout_seconds
-    )
+    store = RanksStore(_start_of(ranks, name, failure_timeout_seconds), call, failure_timeout_seconds)
+    return Meeting(store, name, ranks.rank, ranks.count, "rank", failure_timeout_seconds)
+
+
+def _start_of(ranks: Ranks, call: str, seconds: float) -> str:
+    """What tells this start of the ranks from those before, whose values the store of torchrun's agents may still have.
+
+    Rank 0 draws it, and answers the questions of all others, each of which is asked by a value drawn anew: what an
+    earlier rank asked is answered in vain, and what it was answered is looked at by nobody. torchrun's own count of
+    restarts differs between agents.
+
+    Raises:
+        WorkerError: rank 0 did not come in time.
+    """
+    if os.environ.get(_AGENT_STORE) != "True":
+        return ""
+    if not _start:
+        store = torch.distributed.PrefixStore("penstock/start", _store(seconds))
+        answer = _answered if ranks.rank == 0 else _asked
+        _start.append(_lost_is_told(answer, store, ranks, call, seconds))
+    return _start[0]
+
+
+def _answered(store: Any, ranks: Ranks, _: str, seconds: float) -> str:
+    """Rank 0's part: those that do not ask in time are missed when all of them meet."""
+    drawn, deadline = f"{secrets.token_hex(8)}/", time.monotonic() + seconds
+    silent = set(range(1, ranks.count))
+    while silent and time.monotonic() < deadline:
+        for rank in sorted(silent):
+            if store.check([f"question {rank}"]):
+                store.set(f"answer {store.get(f'question {rank}').decode()}", drawn)
+            if store.check([f"{drawn}{rank}"]):
+                silent.remove(rank)
+        time.sleep(_PAUSE_SECONDS)
+    return drawn
+
+
+def _asked(store: Any, ranks: Ranks, call: str, seconds: float) -> str:
+    question, deadline = secrets.token_hex(8), time.monotonic() + seconds
+    store.set(f"question {ranks.rank}", question)
+    while not store.check([f"answer {question}"]):
+        if time.monotonic() >= deadline:
+            raise WorkerError(
+                f"rank 0 of {ranks.count} did not come to {call} within {seconds:g} seconds: every rank must make the "
+                "same calls in the same order; where one has more to do before it, give all of them a larger "
+                "failure_timeout_seconds"
+            )
+        time.sleep(_PAUSE_SECONDS)
+    drawn: str = store.get(f"answer {question}").decode()
+    store.set(f"{drawn}{ranks.rank}", "")
+    return drawn
 
 
 def connected(meeting: Meeting | None) -> Control | None:
