@@ -5,6 +5,7 @@ import signal
 import tarfile
 import textwrap
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,12 @@ def test_files_go_through_all_formats_and_come_back(capsys):
     ]
     with tarfile.open("c.tar") as archive:
         assert archive.extractfile("00000-000000007.name").read() == b"name 7"
+
+
+def test_shards_of_mds_become_files_that_can_be_written(tmp_path):
+    written = Path(__file__).parent / "data" / "written_by_others" / "mosaic"
+    assert main(["convert", str(written), str(tmp_path / "out"), "--format", "penstock"]) == 0
+    assert_same_elements(ps.Dataset.load(tmp_path / "out"), ps.MdsDataset(written))
 
 
 def test_what_is_missing_in_a_table_is_masked(tmp_path, monkeypatch, capsys):

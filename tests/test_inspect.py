@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,8 @@ from PIL import Image
 
 import penstock as ps
 from penstock.cli import main
+
+WRITTEN = Path(__file__).parent / "data" / "written_by_others"
 
 
 def picture(shade, kind="png"):
@@ -145,6 +148,28 @@ def test_a_sheet_shows_images_of_files_and_of_columns(tmp_path, capsys):
     sheet = np.asarray(Image.open(tmp_path / "outsheet.png"))
     assert sheet.shape == (128, 5 * 128, 3)
     assert sorted(int(sheet[60, 60 + 128 * place, 0]) for place in range(5)) == [100, 101, 102, 200, 201]
+
+
+def test_damaged_images_of_a_column_are_problems_of_the_sheet(tmp_path, capsys):
+    rows = pa.table({"image": [b"bad", picture(1), picture(2), b""], "thumbnail": [b"not", b"an", b"image", b"at all"]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert main(["inspect", str(tmp_path), "--sheet", str(tmp_path / "outsheet.png")]) == 1
+    said = capsys.readouterr().out
+    assert "problems      2" in said and "2 images" in said
+    assert "element 0 at ['image']: the 3 bytes are no image of a format that is known: they begin with b'bad'" in said
+    assert "element 3 at ['image']: the 0 bytes are no image" in said
+
+
+def test_shards_of_mds_are_described_without_their_index(capsys):
+    assert main(["inspect", str(WRITTEN / "mosaic"), "--first", "0"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        said.startswith("MDS: 2 files")
+        and "rows          30" in said
+        and "random reads  good, by ps.MdsDataset" in said
+        and "problems      none" in said
+    )
+    assert "text" not in said.partition("schema")[0]
 
 
 def test_what_cannot_be_inspected_is_said(tmp_path, capsys):

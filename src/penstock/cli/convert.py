@@ -40,7 +40,7 @@ def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="write files of data in another format",
         description="Read files of one format, and write their rows in another one. Files that are read: Parquet, CSV, "
         "JSON lines, TFRecord (also with tf.train.Example in it), tar archives of samples (WebDataset), ArrayRecord, "
-        "NumPy, Arrow and text, and directories that penstock has saved.",
+        "MDS, NumPy, Arrow and text, and directories that penstock has saved.",
         epilog="If DST ends as a format does (.parquet, .tfrecord, .array_record, .tar, .npy), it becomes one file. "
         "Otherwise, and with --shards or --rows-per-shard, it becomes a directory of several files, which "
         "ps.Dataset.load reads too. DST appears when it is complete. A directory whose conversion was interrupted is "
@@ -184,6 +184,7 @@ _TABLES: Final[Mapping[str, Callable[[list[str], list[str]], ps.Dataset[Any]]]] 
     "Parquet": lambda names, masks: ps.ParquetDataset(names, mask_nulls=masks),
 }
 _BY_INDEX: Final[Mapping[str, Callable[[list[str]], ps.Dataset[Any]]]] = {
+    "MDS": lambda names: ps.MdsDataset(names),
     "NumPy": lambda names: ps.FilesDataset(names, "npy"),
     "tar": lambda names: ps.TarDataset(names),
     "text": lambda names: ps.FilesDataset(names, "text"),

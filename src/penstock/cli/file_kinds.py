@@ -55,7 +55,11 @@ _ENDINGS: Final = {
     "tar": "tar",
     "array_record": "ArrayRecord",
     "arrayrecord": "ArrayRecord",
+    "mds": "MDS",
 }
+_WITHOUT_A_SIGN: Final = ("TFRecord", "MDS")
+"""Formats whose files are known by their names where their first bytes say nothing."""
+_INDEX_OF_MDS: Final = "index.json"
 _SAVED: Final = "penstock"
 _TEXTS: Final = ("CSV", "TSV", "JSON lines")
 
@@ -111,7 +115,8 @@ def files_of(call: str, given: str) -> list[str]:
 
     A directory that is a dataset in penstock's own format counts as a file.
 
-    In a directory, names that begin with a dot or an underscore are left out: such files describe others.
+    In a directory, names that begin with a dot or an underscore are left out, and the index of MDS shards: such files
+    describe others.
 
     Raises:
         InvalidArgumentError: there is none.
@@ -121,7 +126,7 @@ def files_of(call: str, given: str) -> list[str]:
         names = [os.path.join(given, path) for path in below if not any(part[0] in "._" for part in path.parts)]
         if not names:
             raise ps.InvalidArgumentError(f"{call}: there is no file below {given!r}")
-        return names
+        return _without_index(names)
     if not has_protocol(given):
         return [given] if os.path.exists(given) else matching_files(call, given)
     try:
@@ -131,7 +136,16 @@ def files_of(call: str, given: str) -> list[str]:
             raise
     folder = given.rstrip("/")
     parts = {name: name.removeprefix(f"{folder}/").split("/") for name in matching_files(call, f"{folder}/**")}
-    return [name for name, several in parts.items() if not any(part[0] in "._" for part in several if part)]
+    return _without_index(
+        [name for name, several in parts.items() if not any(part[0] in "._" for part in several if part)]
+    )
+
+
+def _without_index(names: list[str]) -> list[str]:
+    """The names without that of the index that names the shards of MDS among them."""
+    folders = {name.rpartition("/")[0] for name in names if name.endswith(".mds")}
+    indexes = {f"{folder}/{_INDEX_OF_MDS}" for folder in folders}
+    return [name for name in names if name not in indexes]
 
 
 def _is_saved(name: str) -> bool:
@@ -157,7 +171,7 @@ def _by_content(begin: bytes, expected: str) -> str:
         return "TFRecord"
     if b"\0" not in begin and begin.decode("utf-8", "replace").rstrip("\ufffd").count("\ufffd") == 0:
         return expected if expected in _TEXTS else "text"
-    return expected if expected == "TFRecord" else "unknown"
+    return expected if expected in _WITHOUT_A_SIGN else "unknown"
 
 
 def _begins_a_record(begin: bytes) -> bool:
@@ -205,6 +219,7 @@ def _numpy(name: str, _: str) -> ps.Dataset[Any]:
 
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
+    "MDS": lambda name, _: ps.MdsDataset(name),
     "Parquet": lambda name, _: ps.ParquetDataset(name),
     _SAVED: lambda name, _: ps.Dataset.load(name),
     "Arrow": _arrow,

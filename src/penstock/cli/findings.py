@@ -24,6 +24,7 @@ _SAMPLE: Final = 100
 _WIDTH: Final = 100
 _RANDOM_READS: Final = {
     "ArrayRecord": "good, by ps.ArrayRecordDataset, if its groups are small: write group_size:1",
+    "MDS": "good, by ps.MdsDataset: each shard says where its samples begin",
     "NumPy": "good: any row by a slice",
     "Arrow": "good: any row from memory",
     "penstock": "good: any row by memory map",
@@ -146,6 +147,7 @@ def look_into(kind: Kind, names: list[str], *, elements: int, images: int) -> Fi
 
 def _read(found: Findings, names: list[str], elements: int, images: int) -> None:
     dataset = dataset_of(found.kind, names)
+    sheet = _Images(found)
     with iter(dataset.ignore_errors()) as rows:
         count, first = 0, None
         for element in rows:
@@ -156,7 +158,7 @@ def _read(found: Findings, names: list[str], elements: int, images: int) -> None
             if len(found.first) < elements:
                 found.first.append(element)
             if len(found.images) < images:
-                found.images += _images_in(element, found.kind.is_image)
+                sheet.take(element, count - 1)
         errors = rows.errors
     found.rows.append(count)
     for row in errors.rows:
@@ -168,6 +170,39 @@ def _read(found: Findings, names: list[str], elements: int, images: int) -> None
         if found.schema and schema != found.schema:
             found.wrong(f"{names[0]!r} has other rows than {found.names[0]!r}: {schema}")
         found.schema = found.schema or schema
+
+
+class _Images:
+    """Takes images from elements: themselves, or those whose files are in one of their leaves.
+
+    Args:
+        found: gets the images. Damaged images of a leaf that holds images in other elements are problems.
+    """
+
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+        self._leaves: set[int] = set()  # those that hold images
+        self._failures: dict[int, list[str]] = {}  # of leaves of which this is not known yet
+
+    def take(self, element: Any, number: int) -> None:
+        """Take the images of an element."""
+        if self._found.kind.is_image:
+            self._found.images.append(np.asarray(element))
+            return
+        leaves, structure = flatten(element)
+        for place, leaf in enumerate(leaves):
+            if not isinstance(leaf, bytes):
+                continue
+            try:
+                self._found.images.append(ps.image.decode(leaf))
+            except ps.ElementError as error:
+                name = structure.paths()[place]
+                self._failures.setdefault(place, []).append(f"element {number}{name and ' at ' + name}: {error}")
+            else:
+                self._leaves.add(place)
+        for place in self._leaves & self._failures.keys():
+            for failure in self._failures.pop(place):
+                self._found.wrong(failure)
 
 
 def schema_of(element: Any) -> str:
@@ -188,20 +223,6 @@ def _kind_of_leaf(leaf: Any) -> str:
         return "text" if isinstance(leaf, str) else "bytes"
     array = np.asarray(leaf)
     return f"{array.dtype}[{', '.join('-' * array.ndim)}]" if array.ndim else str(array.dtype)
-
-
-def _images_in(element: Any, is_image: bool) -> list[np.ndarray[Any, Any]]:
-    """The images of an element: itself, or those whose files it holds."""
-    if is_image:
-        return [np.asarray(element)]
-    found = []
-    for leaf in flatten(element)[0]:
-        if isinstance(leaf, bytes):
-            try:
-                found.append(ps.image.decode(leaf))
-            except ps.ElementError:  # other bytes
-                continue
-    return found
 
 
 def _shown(element: Any) -> str:
