@@ -113,10 +113,16 @@ class GroupByWindowStream(Stream):
         self._in_state: dict[int, list[Any]] = {}
         self._changed: set[int] = set()
         self._structure: Any = None
+        # The rows of the input's last block that were not looked at yet, with their keys, and the number of the first.
+        self._rows: Iterator[tuple[Sequence[Any], Any]] | None = None
+        self._number = 0
+        # The state, until more is pulled.
+        self._state: State = None
         self._window: tuple[int, _Group] | None = None
         self._output: Cursor | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
+        self._state = None
         while True:
             if self._output is not None:
                 block = self._output.pull(need, allow)
@@ -128,9 +134,16 @@ class GroupByWindowStream(Stream):
             if not self._next_window():
                 return None
 
+    @property
+    def _taken(self) -> int:
+        """The number of the next row of the input: those of its last block from there on were not looked at yet."""
+        return self._input.met if self._rows is None else self._number
+
     def _next_window(self) -> bool:
         """Read until a window is full, or the input has ended and one is left; False when there is none."""
         while True:
+            if self._rows is not None and self._collect(self._rows):
+                return True
             input_state, met = self._input.state(), self._input.met
             elements = self._elements()
             if elements is not None:
@@ -151,8 +164,9 @@ class GroupByWindowStream(Stream):
             self._pace.stop(block.nbytes)
             self._input_states.append((met, input_state))
             self._structure = block.structure
-            if self._collect(block, met):
-                return True
+            # In this order: the key function is not called after the last row, nor before a window is given.
+            keys = call_rows(self._node.key_function, block)
+            self._rows, self._number = zip(_leaves_of_rows(block), keys, strict=False), met
 
     def _sure(self) -> int:
         """How many rows are needed before a window can be full."""
@@ -161,18 +175,16 @@ class GroupByWindowStream(Stream):
         missing = [group.size - len(group.numbers) for group in self._groups.values()]
         return max(1, min(self._node.least_size, *missing)) if missing else self._node.least_size
 
-    def _collect(self, block: Block, first: int) -> bool:
-        """Sort rows into groups until one is full, and give back the rest; `first` is the number of the first row."""
-        keys = call_rows(self._node.key_function, block)
+    def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> bool:
+        """Sort rows of a block, each with its key, into groups until one is full; the rest waits for the next window."""
         groups, key_of, changed = self._groups, self._key, self._changed
         full: int | None = None
-        number = 0
+        number = self._number
         try:
-            # In this order: the key function is not called after the last row.
-            for leaves, value in zip(_leaves_of_rows(block), keys, strict=False):
+            for leaves, value in rows:
                 key = key_of(value, leaves)
                 group = groups.get(key) or self._begin_group(key)
-                group.numbers.append(first + number)
+                group.numbers.append(number)
                 group.leaves.append(leaves)
                 changed.add(key)
                 number += 1
@@ -180,15 +192,17 @@ class GroupByWindowStream(Stream):
                     full = key
                     break
             else:
-                if number < len(block):
+                if number < self._input.met:
                     raise no_result()
+                self._rows = None
         except failures() as error:
-            note(error, self._node, first + number)
-            self._input.give_back(len(block) - number - 1)
+            note(error, self._node, number)
+            self._rows = None
+            self._input.give_back(self._input.met - number - 1)
             raise
+        self._number = number
         if full is None:
             return False
-        self._input.give_back(len(block) - number)
         self._emit(full)
         return True
 
@@ -261,7 +275,7 @@ class GroupByWindowStream(Stream):
 
     def _forget_input_states(self) -> None:
         """Forget the states that no collected row needs. Numbers increase within a group, and from group to group."""
-        held = next(iter(self._groups.values())).numbers[0] if self._groups else self._input.met
+        held = next(iter(self._groups.values())).numbers[0] if self._groups else self._taken
         first = held if self._window is None else min(held, self._window[1].numbers[0])
         unneeded = 0
         while unneeded + 1 < len(self._input_states) and self._input_states[unneeded + 1][0] <= first:
@@ -269,11 +283,17 @@ class GroupByWindowStream(Stream):
         del self._input_states[:unneeded]
 
     def state(self) -> State:
+        if self._state is None:
+            self._state = self._state_now()
+        return self._state
+
+    def _state_now(self) -> State:
+        waiting = self._input.met - self._taken
         if self._groups or self._window is not None:
             self._forget_input_states()
             _, input_state = self._input_states[0]
         else:
-            input_state = self._input.state()
+            input_state = self._input.state_before(waiting)
         for key in self._changed:
             self._in_state[key] = [key, self._groups[key].numbers.copy()]
         self._changed.clear()
@@ -281,9 +301,10 @@ class GroupByWindowStream(Stream):
         window = None
         if self._window is not None and self._output is not None:
             window = [self._window[0], list(self._window[1].numbers), self._output.state()]
-        return [input_state, self._input.known, groups, window]
+        return [input_state, self._input.known - waiting, groups, window]
 
     def restore(self, state: State) -> None:
+        self._state = None
         input_state, known, groups, window = state
         self._input.restore_at(input_state, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
@@ -314,6 +335,8 @@ class GroupByWindowStream(Stream):
     def close(self) -> None:
         if self._output is not None:
             self._output.close()
+        self._input.give_back(self._input.met - self._taken)
+        self._rows = None
         self._input.close()
 
 
