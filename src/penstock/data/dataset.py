@@ -76,6 +76,7 @@ from penstock.structure import LEAF, Structure, flatten, map_structure
 Result = TypeVar("Result")
 
 _CYCLE_LENGTH: Final = 16
+_DEFAULTS: Final = Options()
 _IMAGE_ENDINGS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
@@ -99,7 +100,7 @@ class Dataset(Generic[Element]):
                 f"ps.Dataset(...) does not take data, got {node!r:.200}: use ps.Dataset.from_tensor_slices(...), "
                 "ps.Dataset.from_generator(...) or another of its sources"
             )
-        self._options = options or Options()
+        self._options = options or _DEFAULTS
         self.node = settled(node, self._options)
         self._iterations = iterations or Iterations(self._options.seed)
         self._spec: Any = None

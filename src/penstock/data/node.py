@@ -73,8 +73,10 @@ class Run:
             node was made keeps to that.
     """
 
+    _seed_of_inner: Callable[[], int]
+
     def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True) -> None:
-        self._root = root
+        self._begin(root)
         self.seed = seed
         self.seeded = seeded
         self.threads = threads
@@ -83,13 +85,23 @@ class Run:
         self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
-        # As they are now: a state that another iteration is restored from must not change this one.
-        self._drawn = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
-        self._layouts: dict[int, Any] = {}
         self.bell = Bell()
+        # As they are now: a state that another iteration is restored from must not change this one.
+        self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
+
+    def _begin(self, root: "Node") -> None:
+        """Nothing is known yet of the nodes of a dataset."""
+        self._root = root
+        self._drawn = {}
+        self._layouts: dict[int, Any] = {}
         self._callers: dict[int, Callers] = {}
         self._called: dict[int, Any] = {}
         self.loads: dict[int, list[Load]] = {}
+
+    @cached_property
+    def seed(self) -> int:
+        """The seed of what has none of its own."""
+        return self._seed_of_inner()
 
     def key(self, node: "Node", seed: int | None) -> int:
         """The random key of a node: from its own seed, else from the run's seed and its place in the plan."""
@@ -98,9 +110,13 @@ class Run:
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
-        run = Run(root, mix(self.key(node, None), epoch, position), self.threads)
+        run = object.__new__(Run)
+        run._begin(root)
+        run.seeded = True
+        run.threads, run.copiers, run.bell = self.threads, Copiers(self.threads), self.bell
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
-        run.bell = self.bell
+        # Most such datasets draw nothing: their seed is worked out when it is asked for.
+        run._seed_of_inner = lambda: mix(self.key(node, None), epoch, position)
         return run
 
     def callers(self, node: "Node", count: int, function: Any, task_seconds: float = TASK_SECONDS) -> Callers:

@@ -4,7 +4,6 @@
 program uses a few of them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, TypeVar, dataclass_transform
@@ -19,17 +18,17 @@ _unfinished: set[type] = set()
 def node_class(kind: Class) -> Class:
     """As `dataclass(frozen=True, eq=False)`, later. A class that is derived from one ends the delay: see `finish`."""
     _unfinished.add(kind)
-    kind.__new__ = _new_of(kind)  # type: ignore[method-assign]  # also what unpickles and copies begins with it
+    kind.__new__ = _finish_and_make  # type: ignore[assignment]  # also what unpickles and copies begins with it
     return kind
 
 
-def _new_of(kind: type) -> Callable[..., Any]:
-    def __new__(cls: type, *arguments: Any, **named: Any) -> Any:  # noqa: N807  # becomes that method
-        if _unfinished:
-            finish(cls)
-        return object.__new__(cls)
+def _finish_and_make(cls: type, *arguments: Any, **named: Any) -> Any:
+    finish(cls)
+    return object.__new__(cls)
 
-    return __new__
+
+def _make(cls: type, *arguments: Any, **named: Any) -> Any:
+    return object.__new__(cls)
 
 
 def finish(kind: type) -> None:
@@ -38,4 +37,5 @@ def finish(kind: type) -> None:
         for each in reversed(kind.__mro__):
             if each in _unfinished:
                 dataclass(frozen=True, eq=False)(each)
+                each.__new__ = _make  # type: ignore[assignment]  # a new node needs no look at its class any more
                 _unfinished.discard(each)

@@ -176,7 +176,7 @@ class GroupByWindowStream(Stream):
         return max(1, min(self._node.least_size, *missing)) if missing else self._node.least_size
 
     def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> bool:
-        """Sort rows of a block, each with its key, into groups until one is full; the rest waits for the next window."""
+        """Sort rows, each with its key, into groups until one is full; the rest of them waits for the next window."""
         groups, key_of, changed = self._groups, self._key, self._changed
         full: int | None = None
         number = self._number
