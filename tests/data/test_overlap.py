@@ -4,6 +4,7 @@ import itertools
 import re
 import threading
 import time
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -261,7 +262,8 @@ def test_threads_take_over_in_the_middle_of_a_batch_that_takes_too_long(below):
             raise ValueError("bad row")
         return x
 
-    rows = BELOW[below](60).map(waits, num_parallel_calls=ps.AUTOTUNE)
+    # Functions are known by their code, but this object is not known from the test before.
+    rows = BELOW[below](60).map(partial(waits), num_parallel_calls=ps.AUTOTUNE)
     iterator = iter(rows.ignore_errors().batch(60))
     wanted = [int(x) for x in BELOW[below](60) if x != 50]
     assert [batch.tolist() for batch in iterator] == [wanted]

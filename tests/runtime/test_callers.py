@@ -139,6 +139,18 @@ def test_what_gained_in_one_iteration_is_there_at_the_beginning_of_the_next(thre
     assert not again.serial and again.count == first.count
 
 
+def test_what_gained_is_known_for_a_function_that_is_made_anew(threads):
+    def make():
+        return lambda: "another object of the same code"
+
+    bell = Bell()
+    first = TunedCallers(threads, bell, make())
+    first.call_serially(lambda: time.sleep(0.01), 1)
+    work_in_threads(first, bell, lambda: time.sleep(0.01), 2.0)
+    again = TunedCallers(threads, Bell(), make())
+    assert not again.serial and again.count == first.count
+
+
 def test_what_gained_for_large_elements_is_given_up_for_small_ones(threads):
     def function():
         """Only its identity counts here."""

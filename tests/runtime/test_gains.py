@@ -150,3 +150,44 @@ def test_one_processor_gets_threads_only_for_calls_that_wait():
     gains = Gains(cores=1)
     assert in_this_thread(gains, 0.001) == 1000
     assert in_this_thread(gains, 0.02, waited=0.019, calls=100) < 100
+
+
+def cold_first_call():
+    """Gains after a call that waited for 2 ms and computed for 1.8 ms, where the others compute for 0.2 ms."""
+    gains = Gains(cores=2)
+    in_this_thread(gains, 0.0038, waited=0.002)
+    assert gains.count == 4
+    return gains
+
+
+def test_threads_that_wait_become_more_while_the_processors_are_idle_and_more_gain():
+    gains = cold_first_call()
+    in_threads(gains, 0.0022, computed=0.0002, tasks=200)
+    assert gains.count == gains.found.count == 16
+
+
+def test_more_threads_that_gain_nothing_are_left_for_as_many_as_gained():
+    gains = cold_first_call()
+    assert in_threads(gains, 0.0022, computed=0.0002, tasks=40) > 0.02
+    assert gains.count == 8
+    in_threads(gains, 0.0044, busy=0.0022 / 4, computed=0.0002, tasks=200)  # a server that answers four at a time
+    assert gains.count == 4
+
+
+def test_threads_that_keep_the_processors_busy_stay_as_many_as_they_are():
+    gains = cold_first_call()
+    in_threads(gains, 0.0038, computed=0.0018, tasks=200)
+    assert gains.count == 4
+
+
+def test_threads_that_gained_nothing_are_tried_later_in_the_next_iteration_and_sooner_in_each_after_it():
+    before = Gains(cores=2)
+    for _ in range(3):
+        in_this_thread(before, 0.001)
+        in_threads(before, 0.002, busy=0.001, computed=0.001)
+    assert before.found == Found(pytest.approx(0.001), 0, 1.0)
+    found, waits = before.found, []
+    for _ in range(6):
+        waits.append(in_this_thread(Gains(2, found), 0.001))
+        found = found.grown_old
+    assert waits == [1000, 500, 250, 125, 63, 50]

@@ -14,6 +14,7 @@ from threading import Condition, Lock
 from typing import Any, TypeVar
 
 from penstock.runtime.channel import Closed
+from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.threads import Threads
 
 TASK_SECONDS = 0.002
@@ -23,6 +24,8 @@ _LONG = 2.5
 _MOST_ROWS = 1 << 14
 _MOST_BYTES = 1 << 21
 """The results of a task hold no more than this, unless a row does."""
+_LARGE_BYTES = 1 << 10
+"""Results of this size and more are worth keeping the memory of those before."""
 
 Result = TypeVar("Result")
 
@@ -158,6 +161,8 @@ class Callers:
 
     def results_hold(self, nbytes: int) -> None:
         """Note how many bytes the result of a row holds."""
+        if nbytes >= _LARGE_BYTES:
+            keep_freed_memory()  # each thread's own is given back sooner: half of what threads do would be page faults
         self._most_rows = max(1, _MOST_BYTES // max(1, nbytes))
 
     def add(self, work: Work) -> None:

@@ -5,7 +5,7 @@ row takes, each while it is in use: threads on trial with the calls of the readi
 and then while threads are in use, with the threads before. So what else the machine does counts for both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.runtime.callers import TASK_SECONDS
 
@@ -31,6 +31,8 @@ _CLEAR_LOSS, _CLEAR_GAIN = 0.75, 1.5
 _FIRST_SECONDS = 0.05
 """A function that computes is called serially this long before threads are tried, and longer by this factor each
 time."""
+_BUSY = 0.75
+"""Threads that wait are too few if each is busy for this share of the time, and the processors are not."""
 _PATIENCE = 5
 _LONGEST_SECONDS = 60.0
 _TRIAL_SECONDS = 0.02
@@ -124,10 +126,17 @@ class Found:
     Attributes:
         row_seconds: how long a row takes in the reading thread.
         count: how many threads gained; 0 for none.
+        until_trial: how many seconds of serial calls must have passed before threads are tried again.
     """
 
     row_seconds: float
     count: int
+    until_trial: float = _FIRST_SECONDS
+
+    @property
+    def grown_old(self) -> "Found":
+        """The same for the iteration after the next: what did not gain is tried sooner."""
+        return replace(self, until_trial=max(_FIRST_SECONDS, self.until_trial / 2))
 
 
 class Gains:
@@ -162,11 +171,19 @@ class Gains:
         self._unchecked = 0.0
         self._until_check = _WINDOW_SECONDS
         self._computed_row = self._worked_row = 0.0
+        # While more threads are tried than gained: how many gained, and how long a row took. Whether more do not gain.
+        self._fewer: tuple[int, float] | None = None
+        self._enough = False
         # While the reading thread makes calls only to compare: how many threads did, and what these have done.
         self._checked: tuple[int, _Window] | None = None
         if earlier is not None and earlier.count and earlier.row_seconds > TASK_SECONDS:
             self._earlier = None
             self._go_on_with(earlier)
+
+    @property
+    def found(self) -> Found:
+        """What another iteration should know."""
+        return Found(self.serial_costs.row_seconds, self.count, self._until_trial)
 
     @property
     def short(self) -> bool:
@@ -222,10 +239,12 @@ class Gains:
     def _goes_on_as_before(self) -> bool:
         """Use the threads that gained in an earlier iteration, if a call takes about as long as it did then."""
         found, self._earlier = self._earlier, None
-        # Threads that did not gain once are tried again: another process may have been busy.
-        if found is None or found.count == 0:
+        if found is None:
             return False
         if not found.row_seconds / _ALIKE < self.serial_costs.row_seconds < _ALIKE * found.row_seconds:
+            return False
+        if found.count == 0:  # another process may have been busy, so they are tried again, but not at once
+            self._until_trial = found.until_trial
             return False
         self._go_on_with(found)
         return True
@@ -236,6 +255,7 @@ class Gains:
 
     def _begin_trial(self, count: int) -> None:
         self.count, self._on_trial = count, True
+        self._fewer, self._enough = None, False
         self._window = _Window()
 
     def _try_later(self) -> None:
@@ -265,8 +285,9 @@ class Gains:
         window.rows += rows
         window.tasks += 1
         cheaper = not self._on_trial and window.worked < window.rows * self._worked_row / _ALIKE
-        soon = self._on_trial or cheaper
-        if self.count and window.busy + window.handing >= (_TRIAL_SECONDS if soon else _WINDOW_SECONDS):
+        soon = self._on_trial or cheaper or self._fewer is not None
+        usual = _LONG_TRIAL_SECONDS if self._may_want_more else _WINDOW_SECONDS
+        if self.count and window.busy + window.handing >= (_TRIAL_SECONDS if soon else usual):
             if cheaper:  # threads may have nothing to do because handing out such calls takes longer than making them
                 self._begin_check(window)
             else:
@@ -287,11 +308,38 @@ class Gains:
                 self._try_later()
             else:
                 self._keep(window, _WINDOW_SECONDS)
+                self._try_more(window)
         else:
             self._unchecked += window.busy + window.handing
+            self._compare_with_fewer(window)
             if gain < self._least_gain or self._should_check(window):
                 self._begin_check(window)
+            else:
+                self._try_more(window)
         self._window = _Window()
+
+    @property
+    def _may_want_more(self) -> bool:
+        """Whether more threads may gain: for a function that waits, if more have not been tried in vain."""
+        return self._cores < self.count < _MOST and not self._enough
+
+    def _try_more(self, window: _Window) -> None:
+        """Try more threads for a function that waits, if all have work and the processors have time left.
+
+        How many are wanted follows from few calls at first, perhaps from one, which may have computed more than others.
+        """
+        idle = window.computed < _BUSY * self._cores * window.busy
+        if self._may_want_more and idle and window.worked > _BUSY * self.count * window.busy:
+            self._fewer = self.count, window.row_seconds
+            self.count = min(_MOST, 2 * self.count)
+
+    def _compare_with_fewer(self, window: _Window) -> None:
+        """Go back to fewer threads if more do not gain."""
+        if self._fewer is None:
+            return
+        (count, row_seconds), self._fewer = self._fewer, None
+        if row_seconds < _GAIN * window.row_seconds:
+            self.count, self._enough = count, True
 
     def _keep(self, window: _Window, until_check: float) -> None:
         """Go on with threads, which gained."""
@@ -309,7 +357,7 @@ class Gains:
         return changed or self._unchecked >= max(self._until_check, _CHECK_SHARE * cost)
 
     def _begin_check(self, window: _Window) -> None:
-        self._checked = self.count, window
+        self._checked, self._fewer = (self.count, window), None
         self.count, self._since, self.serial_costs, self._window = 0, 0.0, Costs(), _Window()
 
     def _check(self, count: int, window: _Window) -> None:

@@ -1,6 +1,7 @@
 """Callers whose number is found while they work: threads only for functions that gain by them.
 
-What was found is remembered for the next iteration that calls the same function.
+What was found is remembered for the next iteration that calls the same function, or one of the same code: a function
+that makes a dataset makes the functions in it anew.
 """
 
 import os
@@ -31,16 +32,20 @@ _found_lock = Lock()
 
 
 def _recall(function: Any) -> Found | None:
+    key = getattr(function, "__code__", function)
     try:
         with _found_lock:
-            return _found.get(function)
+            found = _found.get(key)
+            if found is not None:
+                _found[key] = found.grown_old
+            return found
     except TypeError:  # a function that takes no weak reference
         return None
 
 
 def _remember(function: Any, found: Found) -> None:
     with suppress(TypeError), _found_lock:
-        _found[function] = found
+        _found[getattr(function, "__code__", function)] = found
 
 
 class TunedCallers(Callers):
@@ -123,7 +128,7 @@ class TunedCallers(Callers):
             self._chunk = max(1, int(TASK_SECONDS / max(self._gains.serial_costs.row_seconds, 1e-9)))
         self.count, self.serial = count or self.count, count == 0
         if self._gains.gain is not gain:
-            _remember(self._function, Found(self._gains.serial_costs.row_seconds, count))
+            _remember(self._function, self._gains.found)
 
     def _start(self) -> None:
         now = time.perf_counter()

@@ -20,19 +20,24 @@ class Stopwatch:
     """
 
     def __init__(self, *, exactly: bool) -> None:
+        asked = time.perf_counter()
         self._kept = _kept_seconds() if exactly else None
         self._given_up = _given_up()
         self._computed = time.thread_time()
         self._begun = time.perf_counter()
+        # In the time that asking took others may have had the processor too.
+        self._asking = self._begun - asked
 
     def stop(self, rows: int) -> tuple[float, float, float]:
         """The seconds of the calls for so many rows, those that were computed, and those that were waited for."""
-        seconds = time.perf_counter() - self._begun
+        ended = time.perf_counter()
+        seconds = ended - self._begun
         computed = time.thread_time() - self._computed
         waited = max(0.0, seconds - computed)
         kept = None if self._kept is None else _kept_seconds()
         if self._kept is not None and kept is not None:
-            waited = max(0.0, waited - (kept - self._kept))
+            asking = self._asking + time.perf_counter() - ended
+            waited = max(0.0, waited - max(0.0, kept - self._kept - asking))
         elif _THREAD is not None and _given_up() - self._given_up < _WAITS_A_ROW * rows:
             waited = 0.0
         return seconds, computed, waited
