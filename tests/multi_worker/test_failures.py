@@ -97,6 +97,38 @@ def test_different_datasets_are_named(disagreements) -> None:
     assert disagreements.of("different_datasets") == [{"worker": worker, "error": error} for worker in (0, 1)]
 
 
+def test_a_worker_that_distributes_no_dataset_fails_all_within_the_timeout(disagreements) -> None:
+    message = (
+        "worker 1 of 2 did not come to call 1 that distributes a dataset within 0.5 seconds: every worker must make "
+        "the same calls in the same order; where one has more to do before it, give all of them a larger "
+        "failure_timeout_seconds"
+    )
+    first, second = disagreements.of("absent")
+    assert first["error"] == ["WorkerError", message]
+    assert second["error"] == ["WorkerError", f"worker 0 of 2 has given up: {message}"]
+
+
+def test_workers_that_distribute_in_different_ways_are_named(disagreements) -> None:
+    message = (
+        "call 1 that distributes a dataset is distribute_dataset on worker 0 and distribute_datasets_from_function on "
+        "worker 1: every worker must make the same calls in the same order"
+    )
+    assert [seen["error"] for seen in disagreements.of("another_call")] == [["WorkerError", message]] * 2
+
+
+def test_a_dataset_that_one_worker_cannot_distribute_fails_on_all_at_once(disagreements) -> None:
+    first, second = disagreements.of("refused_by_one")
+    kind, message = second["error"]
+    assert kind == "ElementError" and "add .batch(global_batch_size) before distribute_dataset" in message
+    assert first["error"] == ["WorkerError", f"distribute_dataset failed on worker 1 of 2: ElementError: {message}"]
+    message = (
+        "call 2 that distributes a dataset is distribute_dataset on worker 0 and distribute_dataset with "
+        'partial_batch="drop" on worker 1: every worker must make the same calls in the same order'
+    )
+    assert first["options"] == second["options"] == ["WorkerError", message]
+    assert (first["seen"], second["seen"]) == ([[[0, 1]], [[4, 5]]], [[[2, 3]], [[6, 7]]])
+
+
 def test_different_data_is_named_at_its_step(disagreements) -> None:
     first, second = disagreements.of("different_data")
     assert (first["seen"], second["seen"]) == ([[[0, 1]]], [[[2, 3]]])

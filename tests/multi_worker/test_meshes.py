@@ -68,6 +68,12 @@ def test_files_of_a_share(seen) -> None:
     assert all(len(batch) == 4 for batch, _ in steps)
 
 
+def test_full_batches_of_files_need_no_padding_though_the_function_does_not_say_what_it_returns(seen) -> None:
+    told = alike(seen, "full_files")
+    by_file = [[row, row] for row in range(6)]
+    assert told == {"length": 6, "steps": by_file if len(seen.seen) == 2 else [[0, 1], [2, 3], [4, 5]] * 2}
+
+
 def test_steps_of_known_length_cost_no_message(seen) -> None:
     assert set(seen.of("messages")) == {0}
 

@@ -167,7 +167,8 @@ def test_a_state_that_one_rank_alone_loads_fails_all_within_the_timeout() -> Non
     one, other = on_ranks(scenario, 2, seconds=30)
     did_not_come = (
         "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict within 0.5 seconds: every rank must make "
-        "the same calls in the same order"
+        "the same calls in the same order; where one has more to do before it, give all of them a larger "
+        "failure_timeout_seconds"
     )
     assert (one, other) == (
         f"WorkerError: {did_not_come}",

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -19,11 +19,12 @@ from penstock.distribute.contexts import (
 )
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.listings import WorkersListings
+from penstock.distribute.control.made_by_all import made_by_all
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.feed.explain import idle_replicas
 from penstock.distribute.feed.feed import PlaceLeaves
 from penstock.distribute.feed.inputs import DividedInput, FunctionInput, Inputs
-from penstock.distribute.feed.options import InputOptions, InputReplicationMode
+from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.framework import frameworks_scope
@@ -92,17 +93,19 @@ class Strategy(ABC):
             (array([4]), array([5]))
         """
         refuse_in_replica("distribute_dataset")
-        options = _checked_options("distribute_dataset", input_options)
-        if isinstance(dataset, DistributedDataset):
-            raise InvalidTypeError(
-                "distribute_dataset(dataset) got a dataset that is distributed already: give it the plain ps.Dataset"
-            )
-        if options.replication_mode is InputReplicationMode.PER_REPLICA:
-            raise InvalidArgumentError(
-                'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and '
-                "distribute_dataset has one to divide: use distribute_datasets_from_function"
-            )
-        inputs = DividedInput(dataset, self._workers)
+        with self._made_by_all("distribute_dataset", input_options):
+            options = _checked_options("distribute_dataset", input_options)
+            if isinstance(dataset, DistributedDataset):
+                raise InvalidTypeError(
+                    "distribute_dataset(dataset) got a dataset that is distributed already: give it the plain "
+                    "ps.Dataset"
+                )
+            if options.replication_mode is InputReplicationMode.PER_REPLICA:
+                raise InvalidArgumentError(
+                    'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and '
+                    "distribute_dataset has one to divide: use distribute_datasets_from_function"
+                )
+            inputs = DividedInput(dataset, self._workers)
         idle = idle_replicas(inputs)
         if idle is not None and self._workers.index == 0:
             _logger.warning("distribute_dataset: %s", idle)
@@ -143,16 +146,26 @@ class Strategy(ABC):
             (array([4, 5]), array([], dtype=int64))
         """
         refuse_in_replica("distribute_datasets_from_function")
-        options = _checked_options("distribute_datasets_from_function", input_options)
-        mode = InputReplicationMode(options.replication_mode)
-        inputs = FunctionInput(dataset_fn, self._workers, mode)
+        with self._made_by_all("distribute_datasets_from_function", input_options):
+            options = _checked_options("distribute_datasets_from_function", input_options)
+            mode = InputReplicationMode(options.replication_mode)
+            inputs = FunctionInput(dataset_fn, self._workers, mode)
         return self._distributed("distribute_datasets_from_function", inputs, options)
+
+    def _made_by_all(self, call: str, options: Any = None) -> AbstractContextManager[None]:
+        """A context that all workers enter in the same call with options that go together, and leave together."""
+        self._calls += 1
+        if self._control is None:
+            return nullcontext()
+        partial = options.partial_batch if isinstance(options, InputOptions) else PartialBatch.RAGGED
+        if partial is not PartialBatch.RAGGED:
+            call = f'{call} with partial_batch="{PartialBatch(partial).value}"'
+        return made_by_all(self._control, f"call {self._calls} that distributes a dataset", call)
 
     def _distributed(
         self, call: str, inputs: Inputs, options: InputOptions, place: PlaceLeaves | None = None
     ) -> DistributedDataset:
         """A distributed dataset of these inputs; `place` places its steps, as `run` takes them if it is None."""
-        self._calls += 1
         place = place or (self._place if options.fetch_to_device else placed_on_host)
         return DistributedDataset(inputs, place, options, self._control, f"{call} (call {self._calls})")
 

@@ -78,6 +78,42 @@ def different_datasets(strategy: Any) -> Any:
     return {"error": None}
 
 
+def _refusal(call: Callable[[], Any]) -> Any:
+    try:
+        call()
+    except Exception as error:
+        return said(error)
+    return None
+
+
+@_with_a_strategy
+def absent(strategy: Any) -> Any:
+    """Worker 1 does not distribute a dataset: it waits elsewhere."""
+    strategy._control.failure_timeout_seconds = 0.5
+    if strategy._workers.index == 1:
+        return {"error": _refusal(lambda: strategy.gather(1, axis=0))}
+    return {"error": _refusal(lambda: strategy.distribute_dataset(rows(12).batch(4)))}
+
+
+@_with_a_strategy
+def another_call(strategy: Any) -> Any:
+    if strategy._workers.index == 1:
+        return {"error": _refusal(lambda: strategy.distribute_datasets_from_function(lambda _: rows(12).batch(4)))}
+    return {"error": _refusal(lambda: strategy.distribute_dataset(rows(12).batch(4)))}
+
+
+@_with_a_strategy
+def refused_by_one(strategy: Any) -> Any:
+    """Worker 1 gives rows that are no batches, then other options; in the end both give the same."""
+    own = rows(8) if strategy._workers.index == 1 else rows(8).batch(4)
+    options = ps.InputOptions(partial_batch="drop" if strategy._workers.index == 1 else "ragged")
+    return {
+        "error": _refusal(lambda: strategy.distribute_dataset(own)),
+        "options": _refusal(lambda: strategy.distribute_dataset(rows(8).batch(4), options)),
+        "seen": steps_of(strategy, rows(8).batch(4)),
+    }
+
+
 @_with_a_strategy
 def different_data(strategy: Any) -> Any:
     """The same nodes, but other rows."""

@@ -115,6 +115,14 @@ def files(_: None) -> Any:
         return _epoch(loader)
 
 
+def full_files(_: None) -> Any:
+    """Batches that are all full, of a function that does not say what it returns."""
+    options = ps.Options(auto_shard_policy=ps.AutoShardPolicy.FILE)
+    lines = ps.FixedLengthRecordDataset(["0-5.txt", "0-5.txt"], 2).map(int)
+    with ps.jax.loader(lines.batch(2).with_options(options), _mesh(), P("data")) as loader:
+        return {"length": len(loader), "steps": _epoch(loader)}
+
+
 def messages(_: None) -> Any:
     """How many messages the steps of a dataset of known length cost."""
     with ps.jax.loader(ROWS.batch(4), _mesh(), P("data")) as loader:

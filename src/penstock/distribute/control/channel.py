@@ -158,9 +158,14 @@ class Control:
                     )
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
+                    longer = (
+                        "; where one has more to do before it, give all of them a larger failure_timeout_seconds"
+                        if timeout == self.failure_timeout_seconds
+                        else ""
+                    )
                     raise _DidNotComeError(
                         f"{self._name(missing[0])} did not come to {topic} within {timeout:g} seconds: "
-                        f"every {self.member} must make the same calls in the same order"
+                        f"every {self.member} must make the same calls in the same order{longer}"
                     )
                 self._changed.wait(remaining)
             payloads = {worker: queues[worker].popleft() for worker in others}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.data.listings import digest_of_names
 from penstock.distribute.control.channel import Control
+from penstock.distribute.control.made_by_all import SETUP_SECONDS
 from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.inputs import Inputs, Lengths, longest
 from penstock.errors import StorageError, WorkerError
@@ -13,9 +14,6 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import draw_seed
 
 _logger = logging.getLogger(__name__)
-
-_SETUP_SECONDS = 300.0
-"""How long a call that all workers must make waits for the others."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +24,13 @@ class AgreedInput:
         inputs: what this worker reads, with the seeds and the files that all use.
         cardinality: the number of steps, for the worker that has most.
         lengths: of each worker's own data, where every worker knows its own.
+        same_layout: whether all workers know the dtypes and shapes of their rows beforehand, and have the same.
     """
 
     inputs: Inputs
     cardinality: int
     lengths: list[Lengths] | None
+    same_layout: bool
 
 
 def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> AgreedInput:
@@ -45,11 +45,11 @@ def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> Agreed
         _logger.info("%s shards by %s: %s", call, inputs.shard.policy.name, inputs.shard.reason)
     if control is None:
         inputs.fix_seeds_alone()
-        return _agreed(inputs, cardinality, inputs.lengths_of_all())
+        return _agreed(inputs, cardinality, inputs.lengths_of_all(), same_layout=layout is not None)
     known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
     listed = [digest_of_names(names) for names in inputs.listed]
     own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed)
-    answers = control.gather(call, own, WorkerInput, timeout=_SETUP_SECONDS)
+    answers = control.gather(call, own, WorkerInput, timeout=SETUP_SECONDS)
     others = [one.listed for one in answers]
     if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
         return agree_on_input(call, _over_files_of_the_first(call, inputs, control), control)
@@ -62,9 +62,10 @@ def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> Agreed
                 f"{other} on {control.member} {worker}"
             )
     inputs.fix_seeds(answers[0].seed, answers[0].drawn)
-    counted = [Lengths(*one.lengths) for one in answers if one.lengths and one.leaves and one.leaves == layout]
+    counted = [Lengths(*one.lengths) for one in answers if one.lengths]
     most = longest([one.cardinality for one in answers])
-    return _agreed(inputs, most, counted if len(counted) == len(answers) else None)
+    same_layout = layout is not None and all(one.leaves == layout for one in answers)
+    return _agreed(inputs, most, counted if len(counted) == len(answers) else None, same_layout=same_layout)
 
 
 def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inputs:
@@ -77,7 +78,7 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
     """
     own = inputs.listed
     (names, *_) = control.gather(
-        f"{call}: files", own if control.worker == 0 else [], list[list[str]], timeout=_SETUP_SECONDS
+        f"{call}: files", own if control.worker == 0 else [], list[list[str]], timeout=SETUP_SECONDS
     )
     error = ""
     if own != names:
@@ -93,13 +94,13 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
         except StorageError as failure:
             member = control.member
             error = f"{member} {control.worker} cannot read the files that {member} 0 has listed: {failure}"
-    failed = control.gather(f"{call}: files read", error, str, timeout=_SETUP_SECONDS)
+    failed = control.gather(f"{call}: files read", error, str, timeout=SETUP_SECONDS)
     if any(failed):
         raise StorageError(f"{call}: {next(filter(None, failed))}")
     return inputs
 
 
-def _agreed(inputs: Inputs, cardinality: int, lengths: list[Lengths] | None) -> AgreedInput:
+def _agreed(inputs: Inputs, cardinality: int, lengths: list[Lengths] | None, *, same_layout: bool) -> AgreedInput:
     if inputs.has_own_data and inputs.workers.count > 1 and cardinality != INFINITE_CARDINALITY:
         cardinality = inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY
-    return AgreedInput(inputs, cardinality, lengths)
+    return AgreedInput(inputs, cardinality, lengths, same_layout)

@@ -163,7 +163,7 @@ class DistributedDataset:
         if inputs.workers.count == 1 or (not inputs.has_own_data and inputs.cardinality() != UNKNOWN_CARDINALITY):
             return LocalAgreement()
         # If the workers exchange nothing, none needs to know the shapes of the others' rows beforehand.
-        if inputs.has_own_data and lengths is not None and (layout is not None or self._control is None):
+        if inputs.has_own_data and lengths is not None and (self._agreed.same_layout or self._control is None):
             return ComputedAgreement(lambda step: inputs.sizes_at(lengths, step), layout)
         if self._control is None:
             return LocalAgreement()

@@ -38,4 +38,6 @@ def runs_one_program_at_a_time(strategy: MeshStrategy) -> bool:
 
 def distribute_placed(strategy: MeshStrategy, call: str, dataset: Dataset, place: PlaceLeaves) -> DistributedDataset:
     """As `distribute_dataset`, with leaves placed by `place`, not as `run` takes them; `call` is named in errors."""
-    return strategy._distributed(call, DividedInput(dataset, strategy._workers), InputOptions(), place)
+    with strategy._made_by_all(call):
+        inputs = DividedInput(dataset, strategy._workers)
+    return strategy._distributed(call, inputs, InputOptions(), place)

@@ -44,7 +44,8 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         num_workers: the number of workers.
         worker_index: the number of this worker, from 0.
         local_device_ids: which of this machine's devices belong to this process, where several share it.
-        failure_timeout_seconds: after another worker's failure, how long a process may stay blocked on its devices.
+        failure_timeout_seconds: after another worker's failure, how long a process may stay blocked on its devices;
+            also how long a call that distributes a dataset waits for workers that do not make it.
         check_weights: as of `MirroredStrategy`.
 
     Raises:
