@@ -15,7 +15,7 @@ from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.data.streams.turns import Turns
 from penstock.runtime.threads import failures
 
-_ROUNDS: Final = 32
+_ROUNDS: Final = 64
 """Reading the rows of so many turns of a dataset together costs little for each of them."""
 _READ_SECONDS: Final = 0.00025
 _SECONDS: Final = 0.1

@@ -146,7 +146,8 @@ class IndexStream(Stream):
         self._next += rows
         self._pieces.append(piece)
         piece.begin(self._read)
-        self._meet(piece)
+        if piece.pending is not None:
+            self._meet(piece)
         return True
 
     def _meet(self, piece: _ReadPiece) -> None:

@@ -99,7 +99,8 @@ class Turns:
 
 def _alike(first: Block, second: Block) -> bool:
     """Whether the rows of two blocks can stand in one block, each as it is."""
-    return first.structure == second.structure and all(map(_alike_columns, first.columns, second.columns))
+    same = first.structure is second.structure or first.structure == second.structure
+    return same and all(map(_alike_columns, first.columns, second.columns))
 
 
 def _alike_columns(first: Column, second: Column) -> bool:
