@@ -85,14 +85,14 @@ class ProcessLine:
             array.dtype.str if array.dtype.kind != "V" else array.dtype.name
         )  # bfloat16 and its kind have names only
         if location is None or len(self._new) >= _MOST_FILES and location[0].number not in self._known:
-            return ArrayPart(array.shape, dtype, array.tobytes())
+            return ArrayPart(array.shape, dtype, array.reshape(-1).view(np.uint8).data)
         segment, offset = location
         if segment.number not in self._known:
             self._known[segment.number] = weakref.ref(segment)
             self._new.append(segment)
         token = next(self._tokens)
         self._held[token] = array
-        return ArrayPart(array.shape, dtype, b"", segment.number, offset, token)
+        return ArrayPart(array.shape, dtype, segment=segment.number, offset=offset, token=token)
 
     def _allocate(self, size: int) -> Array | None:
         return None if self._arena is None else self._arena.allocate(size)
@@ -105,7 +105,9 @@ class ProcessLine:
         """
         dtype = np.dtype(part.dtype)
         if part.segment < 0:
-            return np.frombuffer(part.content, dtype).reshape(part.shape)
+            found = np.frombuffer(part.content, dtype).reshape(part.shape)
+            found.flags.writeable = False
+            return found
         if part.segment in self._unmapped:
             try:
                 self._map(part.segment, *self._unmapped.pop(part.segment))
@@ -133,8 +135,10 @@ class ProcessLine:
         segments = tuple((segment.number, segment.size) for segment in self._new)
         files = [*(segment.file for segment in self._new), *(line.fileno() for line in lines)]
         frame = Frame(message, segments, forgotten, self._taken_back(), len(lines))
-        content = _encoder.encode(frame)
-        data = memoryview(_LENGTH.pack(len(content)) + content)
+        content = bytearray(_LENGTH.size)
+        _encoder.encode_into(frame, content, _LENGTH.size)
+        _LENGTH.pack_into(content, 0, len(content) - _LENGTH.size)
+        data = memoryview(content)
         if files:
             self.flush(wait=True)
             data = data[self._connection.send_with_files(data, files) :]
@@ -238,8 +242,12 @@ class ProcessLine:
         except (OSError, EOFError):  # the other process has ended, or its machine is gone
             return None
         end = len(self._buffer) + missing
-        frame = _decoder.decode(memoryview(self._buffer)[_LENGTH.size : end])
-        del self._buffer[:end]
+        if end < LARGE:
+            frame = _decoder.decode(bytes(memoryview(self._buffer)[_LENGTH.size : end]))
+            del self._buffer[:end]
+        else:  # its arrays show the memory into which they were received
+            frame = _decoder.decode(memoryview(self._buffer)[_LENGTH.size : end])
+            self._buffer = self._buffer[end:]
         for number in frame.forgotten:
             self._mappings.pop(number, None)
             self._forget_unmapped(number)

@@ -12,7 +12,7 @@ class ArrayPart(msgspec.Struct, frozen=True, array_like=True):
 
     shape: tuple[int, ...]
     dtype: str
-    content: bytes = b""
+    content: memoryview = memoryview(b"")  # of the frame's own memory where it was received
     segment: int = -1
     offset: int = 0
     token: int = -1
