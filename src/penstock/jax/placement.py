@@ -61,7 +61,9 @@ class MeshPlacement:
         layout = self._layout(number, len(leaf.slices[0]), rows.shape, rows.dtype)
         return placed_on_devices(layout.aval, layout.sharding, [rows[part] for part in layout.parts], layout.devices)
 
-    def _layout_of(self, number: int, slice_rows: int, shape_here: tuple[int, ...], dtype: np.dtype[Any]) -> "_Layout":
+    def _layout_of(
+        self, number: int, slice_rows: int, shape_here: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> "_LeafPlacement":
         """Where the rows of a leaf go; its sharding must divide all axes of their shape."""
         sharding = self._shardings[number]
         path = self._paths[number] if number < len(self._paths) else ""
@@ -72,7 +74,7 @@ class MeshPlacement:
         shape = (slice_rows * self._parts, *shape_here[1:])
         indices = sharding.addressable_devices_indices_map(shape)
         parts = [self._part_here(index, slice_rows, shape[0]) for index in indices.values()]
-        return _Layout(aval_of(shape, dtype, sharding), sharding, list(indices), parts)
+        return _LeafPlacement(aval_of(shape, dtype, sharding), sharding, list(indices), parts)
 
     def _part_here(self, index: Any, slice_rows: int, rows: int) -> Any:
         """What an index into the global array is in the rows of this process."""
@@ -82,7 +84,7 @@ class MeshPlacement:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _LeafPlacement:
     """Which part of this process's rows each of its devices gets, and what they are parts of."""
 
     aval: Any

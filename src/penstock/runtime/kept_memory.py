@@ -25,7 +25,7 @@ def _fits(memory: Bytes, size: int) -> bool:
     return size <= memory.nbytes <= _LARGEST_SHARE * size
 
 
-class _Piece:
+class _Freed:
     """Memory that nobody uses; compared by identity, as its bytes need not be."""
 
     __slots__ = ("memory",)
@@ -45,7 +45,7 @@ class KeptMemory:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._pieces: list[_Piece] = []
+        self._pieces: list[_Freed] = []
         self._wanted: tuple[int, ...] = ()
 
     @property
@@ -76,7 +76,7 @@ class KeptMemory:
                 return piece.memory
         return None
 
-    def _remove(self, piece: _Piece) -> bool:
+    def _remove(self, piece: _Freed) -> bool:
         try:
             self._pieces.remove(piece)
         except ValueError:  # another thread has it
@@ -86,7 +86,7 @@ class KeptMemory:
     def _give_back(self, memory: Bytes) -> None:
         if sum(_fits(memory, size) for size in self._wanted) < 2:
             return
-        self._pieces.append(_Piece(memory))
+        self._pieces.append(_Freed(memory))
         for oldest in list(self._pieces):
             if self.nbytes <= self._most:
                 return
