@@ -126,10 +126,10 @@ def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
         model, optimizer = a_model(), keras.optimizers.SGD()
         unbuilt = keras.Sequential([keras.layers.Dense(1)])
     with pytest.raises(
-        ps.InvalidArgumentError, match=r"dense_.*/kernel, which was made outside of its strategy's scope"
+        ps.InvalidArgumentError, match=r"dense.*/kernel, which was made outside of its strategy's scope"
     ):
         coordinator.schedule(lambda: outside(X))
-    with pytest.raises(ps.InvalidArgumentError, match="optimizer 'sgd.*', which was made outside"):
+    with pytest.raises(ps.InvalidArgumentError, match="optimizer '(?i:sgd).*', which was made outside"):
         coordinator.schedule(lambda: unused.apply([]))
     with pytest.raises(ps.InvalidArgumentError, match=r"optimizer.build\(model.trainable_variables\)"):
         coordinator.schedule(lambda: optimizer.apply([]))

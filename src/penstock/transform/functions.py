@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import InvalidArgumentError
 from penstock.transform.sites import user_line
 
@@ -14,7 +16,10 @@ def name_of(call: str, function: Any) -> str:
     Raises:
         InvalidArgumentError: it is not a function of a module.
     """
-    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if isinstance(function, np.ufunc):  # without either in older versions of NumPy
+        module, path = module or "numpy", path or function.__name__
+    name = f"{module}:{path}"
     if "<" in name or "None" in name or name.startswith("__main__:") or imported(name) is not function:
         raise InvalidArgumentError(
             f"{user_line()}: {call} takes a function that can be imported by its name, got {function!r}: "
