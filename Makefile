@@ -12,8 +12,8 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
 # Options for a command, as in: make demo ARGS="--epochs 3"
 ARGS ?=
 
-# How many processes the tests run in: three for two cores, since many tests wait for something.
-JOBS := $(shell python3 -c 'import os; print(os.cpu_count() * 3 // 2)')
+# How many processes the tests run in: twice as many as there are cores, since many tests wait for something.
+JOBS := $(shell python3 -c 'import os; print(os.cpu_count() * 2)')
 
 .PHONY: help setup demo test test-extended test-torch test-lowest check fuzz chaos properties bench docs format lock clean
 .DEFAULT_GOAL := help

@@ -190,6 +190,7 @@ def test_worker_processes_make_the_same_batches(undisturbed, tmp_path: Path) -> 
     assert results(done.stdout.splitlines()) == {1: whole[1], 2: whole[2]}
 
 
+@pytest.mark.extended
 def test_it_trains_on_a_folder_of_images_and_resumes_with_worker_processes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for name, colour in (("red", 0), ("green", 1), ("blue", 2)):

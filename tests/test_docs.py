@@ -34,7 +34,12 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXTENDED = {"docs/keras.md", "docs/training/README.md", "docs/training/jax-and-flax.md"}
+EXTENDED = {
+    "docs/keras.md",
+    "docs/parameter-servers.md",
+    "docs/training/README.md",
+    "docs/training/jax-and-flax.md",
+}
 """Documents whose examples train for seconds."""
 NEEDS = {
     "docs/audio-and-video.md": ("soundfile", "av"),

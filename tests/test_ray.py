@@ -86,7 +86,7 @@ def elsewhere() -> Iterator[Any]:
         yield connected
 
 
-@pytest.mark.parametrize("kind", ["local", "ray", "connected"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("ray", marks=pytest.mark.extended), "connected"])
 def test_all_services_have_one_interface_and_drain_alike(kind: str) -> None:
     started = {
         "local": lambda: ps.service.local(1, max_workers=2),

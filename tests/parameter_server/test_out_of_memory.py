@@ -15,7 +15,7 @@ from memory_limit import memory_left
 import penstock as ps
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.skipif(sys.platform != "linux", reason="a process's limits can be set by others on Linux only"),
 ]
 SIZE = 10_000_000

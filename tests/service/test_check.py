@@ -34,6 +34,7 @@ def run(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return forked.run("-m", "penstock", "check", *arguments, directory=tmp_path)
 
 
+@pytest.mark.extended
 def test_a_sound_pipeline_is_the_same_through_every_service(tmp_path: Path) -> None:
     done = run(tmp_path, "train.py:dataset", "--workers", "2", "--kills", "1")
     assert done.returncode == 0, done.stdout + done.stderr

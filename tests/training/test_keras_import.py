@@ -42,6 +42,7 @@ print(float(metric.result()))
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_keras_may_be_imported_first_and_strategies_come_from_any_path() -> None:
     assert run(KERAS_FIRST, KERAS_BACKEND="jax").split("\n") == ["(5, 1)", "10.0", ""]

@@ -128,15 +128,20 @@ class ProcessLine:
 
         Raises:
             OSError: the other end is closed.
+            MemoryError: this process has no room for it; nothing of it is sent.
         """
         forgotten = tuple(number for number, segment in self._known.items() if segment() is None)
-        for number in forgotten:
-            del self._known[number]
         segments = tuple((segment.number, segment.size) for segment in self._new)
         files = [*(segment.file for segment in self._new), *(line.fileno() for line in lines)]
-        frame = Frame(message, segments, forgotten, self._taken_back(), len(lines))
+        returned = self._taken_back()
         content = bytearray(_LENGTH.size)
-        _encoder.encode_into(frame, content, _LENGTH.size)
+        try:
+            _encoder.encode_into(Frame(message, segments, forgotten, returned, len(lines)), content, _LENGTH.size)
+        except MemoryError:
+            self._returned.extendleft(reversed(returned))
+            raise
+        for number in forgotten:
+            del self._known[number]
         _LENGTH.pack_into(content, 0, len(content) - _LENGTH.size)
         data = memoryview(content)
         if files:

@@ -135,10 +135,17 @@ class Server:
     def _is_watched(self, line: ProcessLine) -> bool:
         return line.fileno() >= 0 and line.fileno() in self._selector.get_map()
 
-    def _send(self, line: ProcessLine, process: int, message: Message) -> None:
+    def _send(self, line: ProcessLine, process: int, answer: Answer) -> None:
         """Send an answer, or as much of it as there is room for: one slow process holds up no other."""
-        line.send(message, wait=False)
+        self._send_or_say_why(line, answer, wait=False)
         self._watch(line, process)
+
+    def _send_or_say_why(self, line: ProcessLine, answer: Answer | SnapshotTaken, *, wait: bool = True) -> None:
+        try:
+            line.send(answer, wait=wait)
+        except MemoryError as error:  # what found no shared memory is a part of the message, which needs as much
+            without = (Answer if isinstance(answer, Answer) else SnapshotTaken)((), _said(error))
+            line.send(without, wait=wait)
 
     def _watch(self, line: ProcessLine, process: int) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
@@ -168,7 +175,7 @@ class Server:
         elif isinstance(message, Discard):
             self._discard(message.process)
         elif isinstance(message, Snapshot):
-            self._control.send(self._snapshot())
+            self._send_or_say_why(self._control, self._snapshot())
         elif isinstance(message, Settle):
             self._settle(keep=message.keep)
         else:
