@@ -29,6 +29,7 @@ def generated(values: list[Any], signature: Any = None) -> ps.Dataset:
 
 SEQUENCES = {
     "integers": [1, 2, np.int64(3), 4],
+    "wide integers": [0, 2**30, -(2**30), 2**30 - 1, -(2**63), 2**63 - 1, 5],
     "floats": [0.1, 2.5, float("nan"), float("inf"), np.float32(0.1), -1e-46],
     "truth": [True, np.bool_(False), False],
     "strings": ["a", "", "c\0", "a" * 100],

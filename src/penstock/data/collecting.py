@@ -23,6 +23,8 @@ from penstock.structure import Structure, quick_leaves
 Check = Callable[[Any], list[Any]]
 """Gives the leaves of a row that differs from the first, or raises an error that says what is wrong with it."""
 
+_SMALL: Final = (1 << 30) - 1
+"""Integers up to this size are one digit to Python, which compares such in a fifth of the time of others."""
 _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 30
 
@@ -175,11 +177,13 @@ class Numbers(Values):
         return put, alone
 
     def take(self, values: Iterable[Any], check: Check) -> None:
-        append, kind, low, high = self._rows.append, self._kind, self._low, self._high
+        append, kind, low, high, put = self._rows.append, self._kind, self._low, self._high, self.put
+        if kind is int:
+            low, high = max(low, -_SMALL), min(high, _SMALL)
         for value in values:
-            if type(value) is kind and low <= value <= high:
+            if type(value) is kind and value <= high and value >= low:  # `low <= value <= high` takes twice as long
                 append(value)
-            else:
+            elif not put(value):
                 self.put_checked(check(value)[0])
 
     def _leaf(self, value: Any) -> Any:
@@ -312,6 +316,8 @@ class Collector:
         raw = structure.flatten_like(value)
         promised: Sequence[LeafSpec | None] = [None] * len(raw) if specs is None else specs
         self._leaves = [_leaf_like(*each) for each in zip(raw, leaves, promised, strict=True)]
+        largest = max((leaf.bytes_of_row for leaf in self._leaves), default=1)
+        self._most = max(1, min(_MOST_ROWS, _MOST_BYTES // largest))
         only = self._leaves[0] if structure.kind == "leaf" else None
         self._only = only
         self._structure = structure
@@ -322,8 +328,8 @@ class Collector:
 
     def begin(self, rows: int) -> int:
         """Begin a block of at most this many rows; returns how many it may have: fewer if they are huge."""
-        largest = max((leaf.bytes_of_row for leaf in self._leaves), default=1)
-        rows = max(1, min(rows, _MOST_ROWS, _MOST_BYTES // largest))
+        if rows > self._most:
+            rows = self._most
         self._rows = 0
         for leaf in self._leaves:
             leaf.begin(rows)
@@ -365,9 +371,11 @@ class Collector:
             for leaf in self._leaves:
                 leaf.begin(0)
             return None
+        if self._only is not None:
+            return Block((self._only.column(rows),), self._structure, rows)
         for leaf in self._leaves:
             leaf.cut(rows)
-        return Block(tuple(leaf.column(rows) for leaf in self._leaves), self._structure, rows)
+        return Block(tuple([leaf.column(rows) for leaf in self._leaves]), self._structure, rows)
 
     def checked_alone(self, value: Any) -> Any:
         """As `alone`, after checking the row."""

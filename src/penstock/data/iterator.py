@@ -230,7 +230,7 @@ class DatasetIterator(Iterator[Element]):
     def _next_of_new_rows(self) -> Element:
         for element in self._rows:  # another thread has brought them
             return element
-        if self._block is None or self._put == len(self._block):
+        if self._block is None or self._put == self._block.length:
             self._check_usable()
             elements = self._pass.cursor.remaining_elements()
             if elements is not None:
@@ -239,6 +239,10 @@ class DatasetIterator(Iterator[Element]):
             if block is None:
                 raise StopIteration
             self._block = block
+            if block.length == 1:
+                self._put = 1
+                only: Element = block.row(0)
+                return only
         rows = self._next_rows(self._block)
         rest = iter(rows)
         next(rest)
@@ -281,7 +285,7 @@ class DatasetIterator(Iterator[Element]):
         try:
             allowed = self._pace.start()
             rows = allowed if most is None else min(allowed, most)
-            block = _called_apart(partial(self._pass.cursor.pull, 1, rows))
+            block = _called_apart(self._pass.cursor.pull, 1, rows)
         except KeyboardInterrupt:
             self._leave()
             raise
@@ -372,7 +376,7 @@ class DatasetIterator(Iterator[Element]):
         try:
             if "skipped" in state:
                 self._pass.skips.restore(state["skipped"])
-            _called_apart(partial(self._pass.cursor.restore, state["position"]))
+            _called_apart(self._pass.cursor.restore, state["position"])
         except (TypeError, ValueError, KeyError, IndexError) as error:
             if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
                 raise
@@ -418,19 +422,19 @@ class DatasetIterator(Iterator[Element]):
         self.close()
 
 
-def _called_apart(call: Callable[[], Result]) -> Result:
+def _called_apart(call: Callable[..., Result], *arguments: Any) -> Result:
     """What a call of a stream returns, made from a coroutine.
 
     A stream may keep a failure until the rows before it are given. The failure refers to the frame in which it was
     raised, and that to all its callers, up to the iterator: nothing that its finalizer refers to may do that, or an
     iterator that nobody uses any more would never end. Callers are found only as far as the coroutine.
     """
-    return next(_coroutine(call))
+    return next(_coroutine(call, *arguments))
 
 
-def _coroutine(call: Callable[[], Result]) -> Iterator[Result]:
+def _coroutine(call: Callable[..., Result], *arguments: Any) -> Iterator[Result]:
     try:
-        result = call()
+        result = call(*arguments)
     except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
         raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
     yield result

@@ -185,14 +185,14 @@ class Batch(Batching):
         return map_structure(lambda leaf: batched(leaf, self.rows), inputs[0])
 
     def batches(self, block: Block, size: int) -> Block:
-        count = len(block) // size
-        columns = tuple(
+        count = block.length // size
+        columns = [
             self._stacked(column, size, block.structure.paths()[number])
             if is_ragged(column)
             else column.reshape(count, size, *column.shape[1:])
             for number, column in enumerate(block.columns)
-        )
-        return Block(columns, block.structure, count)
+        ]
+        return Block(tuple(columns), block.structure, count)
 
     def _stacked(self, column: Column, size: int, leaf: str) -> Column:
         stacked = []

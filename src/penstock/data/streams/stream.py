@@ -105,15 +105,16 @@ class Cursor(Stream):
 
     @property
     def _left(self) -> int:
-        return 0 if self._block is None else len(self._block) - self._offset
+        return 0 if self._block is None else self._block.length - self._offset
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._withheld is not None:
             failure, self._withheld = self._withheld, None
             self.met += 1
             raise failure
-        if self._left == 0:
-            self._block = None  # its memory can serve the next one
+        block, start = self._block, self._offset
+        if block is None or start == block.length:
+            block = self._block = None  # its memory can serve the next one
             self._before = self._stream.state()
             try:
                 block = self._stream.pull(need, allow)
@@ -122,12 +123,10 @@ class Cursor(Stream):
                 raise
             if block is None:
                 return None
-            self._block, self._offset = block, 0
-        assert self._block is not None
-        start = self._offset
-        self._offset = min(start + allow, len(self._block))
-        self.met += self._offset - start
-        return self._block.slice(start, self._offset)
+            self._block, start = block, 0
+        stop = self._offset = min(start + allow, block.length)
+        self.met += stop - start
+        return block.slice(start, stop)
 
     def remaining_elements(self) -> Iterator[Any] | None:
         """As `elements` of the stream below; None also where rows of a block are left."""
