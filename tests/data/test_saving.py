@@ -24,6 +24,7 @@ from until import until
 import penstock as ps
 from penstock.cli import main
 from penstock.data.save_progress import SaveProgress
+from penstock.formats.checked_json import write_checked_json
 from penstock.testing import assert_same_elements, check_conformance
 
 FORMATS = ("penstock", "parquet", "npy", "tfrecord", "tar")
@@ -255,6 +256,31 @@ def test_a_stream_is_cut_by_its_rows(tmp_path):
 def test_nothing_can_be_saved(format, tmp_path):
     ps.Dataset.range(0).save(tmp_path / "saved", format=format, shards=2)
     assert list(ps.Dataset.load(tmp_path / "saved")) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_dataset_saved_without_rows_tells_what_its_elements_would_be(format, tmp_path):
+    dataset = numbers(3).map(lambda row: {**row, "word": "rose"}).filter(lambda row: False)
+    dataset.save(tmp_path / "saved", format=format)
+    loaded = ps.Dataset.load(tmp_path / "saved")
+    assert loaded.element_spec == {
+        "id": ps.TensorSpec((), np.int64),
+        "weights": ps.TensorSpec((2, 2), np.float64),
+        "word": ps.TensorSpec((), object),
+    }
+    assert (loaded.cardinality(), list(loaded.shuffle().batch(2))) == (0, [])
+
+
+def test_a_dataset_saved_without_rows_of_which_no_element_could_be_made_says_so(tmp_path):
+    numbers(0).save(tmp_path / "saved")
+    with pytest.raises(ps.ElementError, match=r"load\(path=.*\) at .* has no elements to tell what they are"):
+        _ = ps.Dataset.load(tmp_path / "saved").element_spec
+
+
+def test_a_dataset_without_rows_that_was_saved_by_an_earlier_version_is_read(tmp_path):
+    content = {"version": 1, "format": "parquet", "structure": None, "kinds": [], "specs": [], "shards": []}
+    write_checked_json(tmp_path / "_dataset.json", content)
+    assert list(ps.Dataset.load(tmp_path)) == []
 
 
 def test_a_file_that_was_changed_is_an_error(tmp_path):

@@ -706,7 +706,7 @@ class Dataset(Generic[Element]):
         manifest = read_manifest(directory)
         if manifest is None:
             return Dataset(Saved(str(directory), formats.row_store.RowStore(directory), site=user_site()))
-        if manifest.structure is None:
+        if manifest.structure is None:  # earlier versions described a dataset without rows so
             return Dataset.range(0)
         files = saving.saved_files.SavedFiles(manifest, directory.absolute())
         counts = {name: files.count(name) for name in files.files}
@@ -1918,7 +1918,8 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
 def save_dataset(dataset: Dataset[Any], request: SaveRequest, write_missing: WriteMissing | None = None) -> None:
     """Save a dataset; `write_missing` writes shards that may come in any order; None: threads do."""
     dataset._check_ends(request.call)
-    save = Save(request.checked(dataset.node), dataset.node, dataset.options(), lambda: dataset.element_spec)
+    node, options = dataset.node, dataset.options()
+    save = Save(request.checked(node), node, options, lambda: dataset.element_spec, lambda: dataset._kind()[1])
     save.run(lambda: iter(dataset), write_missing)
 
 

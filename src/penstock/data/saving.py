@@ -19,6 +19,7 @@ from penstock.data.plan import make_plan
 from penstock.data.save_progress import SaveProgress
 from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats import saving
 from penstock.formats.files import has_protocol
 from penstock.formats.saving.leaves import spec_of
 from penstock.formats.saving.registry import shard_format
@@ -97,13 +98,29 @@ class SaveRequest:
 
 
 class Save:
-    """One call that saves a dataset, or goes on with what an earlier call has left."""
+    """One call that saves a dataset, or goes on with what an earlier call has left.
 
-    def __init__(self, request: SaveRequest, node: Node, options: Options, element_spec: Callable[[], Any]) -> None:
+    Args:
+        request: what the user asked for.
+        node: of the dataset.
+        options: of the dataset.
+        element_spec: `Dataset.element_spec`.
+        spec_if_told: the same; None where only reading elements would tell, or where there is none.
+    """
+
+    def __init__(
+        self,
+        request: SaveRequest,
+        node: Node,
+        options: Options,
+        element_spec: Callable[[], Any],
+        spec_if_told: Callable[[], Any],
+    ) -> None:
         self.request = request
         self.node = node
         self.options = options
         self._element_spec = element_spec
+        self._spec_if_told = spec_if_told
         self._stopping = Event()
 
     def run(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing | None) -> None:
@@ -123,7 +140,7 @@ class Save:
             done = self._write(begin, write_missing)
             ordered = [done[number] for number in sorted(done)]
             with told_where(self.request.path):
-                shard_format(self.request.call, self.request.format).complete(work.path, ordered)
+                self._describe(work.path, ordered)
                 for name, note in self.request.beside.items():
                     (work.path / name).write_text(json.dumps(note))
                 work.publish()
@@ -131,6 +148,12 @@ class Save:
         except BaseException:
             self._give_up(work)
             raise
+
+    def _describe(self, directory: Path, shards: list[Description]) -> None:
+        if shards:
+            shard_format(self.request.call, self.request.format).complete(directory, shards)
+        else:
+            saving.row_shards.describe_no_rows(directory, self._spec_if_told())
 
     def _give_up(self, work: WorkDirectory) -> None:
         """Leave what somebody can go on with, or nothing."""

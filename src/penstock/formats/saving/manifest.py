@@ -27,7 +27,7 @@ class Manifest:
 
     Attributes:
         format: the name of its format.
-        structure: of an element; None if there are no elements.
+        structure: of an element; None if there are no elements, as earlier versions described such a dataset.
         leaves: of an element.
         files: the rows and the bytes of each file, by its name.
     """
@@ -39,14 +39,13 @@ class Manifest:
 
 
 def write_manifest(directory: Path, format: str, shards: Sequence[Description]) -> None:
-    """Describe the files of all shards.
+    """Describe the files of all shards, of which there is at least one, each with rows.
 
     Raises:
         ElementError: their rows have nothing in common.
     """
-    full = [shard for shard in shards if shard["rows"]]
-    structure: Any = full[0]["structure"] if full else None
-    leaves = merged_leaves(structure_of_data(structure, stored_class), full) if full else []
+    structure: Any = shards[0]["structure"]
+    leaves = merged_leaves(structure_of_data(structure, stored_class), shards)
     content = {
         "version": _VERSION,
         "format": format,
@@ -55,7 +54,7 @@ def write_manifest(directory: Path, format: str, shards: Sequence[Description]) 
         "specs": [spec_to_data(leaf.spec) for leaf in leaves],
         "shards": [
             {"rows": shard["rows"], "file": name, "bytes": (directory / name).stat().st_size}
-            for shard in full
+            for shard in shards
             for name in shard["files"]
         ],
     }

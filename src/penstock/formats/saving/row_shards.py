@@ -7,8 +7,10 @@ from typing import Any
 from penstock.formats.row_store import RowFiles, write_description
 from penstock.formats.saving.leaves import Columns
 from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter
+from penstock.formats.spec_data import spec_to_data
+from penstock.formats.structure_data import structure_to_data
 from penstock.spec import LeafSpec
-from penstock.structure import Structure
+from penstock.structure import Structure, flatten
 
 
 class RowShards(ShardFormat):
@@ -20,7 +22,7 @@ class RowShards(ShardFormat):
         return RowShardWriter(directory, number)
 
     def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        leaves = max((len(shard["specs"]) for shard in shards), default=0)
+        leaves = max(len(shard["specs"]) for shard in shards)
         specs: list[list[Any]] = [[] for _ in range(leaves)]
         for shard in shards:
             for known, found in zip(specs, shard["specs"]):
@@ -28,7 +30,7 @@ class RowShards(ShardFormat):
         write_description(
             directory,
             rows=sum(shard["rows"] for shard in shards),
-            structure=next((shard["structure"] for shard in shards if shard["rows"]), None),
+            structure=shards[0]["structure"],
             specs=specs,
             files=[file for shard in shards for file in shard["pieces"]],
         )
@@ -48,3 +50,23 @@ class RowShardWriter(ShardWriter):
 
     def close(self) -> None:
         self._files.close()
+
+
+def describe_no_rows(directory: Path, element_spec: Any) -> None:
+    """Describe a dataset without rows, whose files would be the same in every format: there are none.
+
+    Args:
+        directory: of the dataset.
+        element_spec: what its elements would be; None where nothing tells.
+
+    Raises:
+        InvalidTypeError: elements of a class that cannot be found by its name.
+    """
+    leaves, structure = ([], None) if element_spec is None else flatten(element_spec)
+    write_description(
+        directory,
+        rows=0,
+        structure=None if structure is None else structure_to_data(structure),
+        specs=[[spec_to_data(leaf)] for leaf in leaves],
+        files=[],
+    )

@@ -57,7 +57,7 @@ class ShardFormat(ABC):
 
     @abstractmethod
     def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        """Write the manifest that lets `Dataset.load` read the files of a directory."""
+        """Write the manifest that lets `Dataset.load` read the files of a directory: at least one shard, with rows."""
 
 
 def file_name(number: int, ending: str) -> str:
