@@ -1,27 +1,94 @@
 """Servers and workers whose memory runs out: what failed is said, nothing is lost, and nobody waits.
 
 Arrays of 40 MB, because C's allocator may have smaller ones in what was freed before, and then takes none from the
-system.
+system. Where an array must not fit it has 80 MB: a thread's heap has 64 MB of its own.
 """
 
+import re
+import resource
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import optax
 import pytest
+from forked import Forked
 from memory_limit import memory_left
 
 import penstock as ps
+from penstock.parameter_server.closures import dumps
+from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.messages import Answer, Create, ReadVariables, Ready, Snapshot, SnapshotTaken
+from penstock.parameter_server.rules import Addition
 
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.skipif(sys.platform != "linux", reason="a process's limits can be set by others on Linux only"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process's limits can be set by others on Linux only")
 SIZE = 10_000_000
 WHAT_TO_DO = r"the server is out of memory: give it more, or divide the variables among more servers \(num_ps\)"
 
 
+@contextmanager
+def server_of_tables(count: int) -> Iterator[tuple[int, ProcessLine, ProcessLine]]:
+    """A server that holds tables, numbered from 0: its process, and the lines of control and of reading."""
+    ends, its_ends = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+    files = [end.fileno() for end in its_ends]
+    program = "-m", "penstock.parameter_server.process", "server", *map(str, files)
+    process = Forked(*program, descriptors=files, training=True)
+    for end in its_ends:
+        end.close()
+    control, reader = (ProcessLine(end, None) for end in ends)
+    try:
+        assert control.receive() == Ready()
+        for table in range(count):
+            values = reader.part(np.full((2 * SIZE, 1), table, np.float32))
+            reader.send(Create(table, dumps("a rule", Addition()), True, (values,)))
+            assert reader.receive() == Answer()
+        reader.send(ReadVariables(-1))  # with its answer, what came before is freed
+        assert reader.receive() == Answer(error="KeyError: -1")
+        yield process.pid, control, reader
+    finally:
+        control.close()
+        reader.close()
+        assert process.wait(60) == 0
+
+
+def read(reader: ProcessLine, table: int) -> np.ndarray:
+    reader.send(ReadVariables(table))
+    answer = reader.receive()
+    assert isinstance(answer, Answer) and answer.error == ""
+    return reader.array(answer.values[0])
+
+
+@pytest.mark.slow
+def test_an_answer_for_which_a_server_has_no_room_is_an_error_of_who_asked() -> None:
+    with server_of_tables(1) as (server, control, reader):
+        # Without descriptors no memory can be shared: there is room for a copy of the table, and none for its message.
+        files = resource.prlimit(server, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        with memory_left(server, 120):
+            reader.send(ReadVariables(0))
+            answer = reader.receive()
+            assert isinstance(answer, Answer) and answer.values == ()
+            control.send(Snapshot())
+            taken = control.receive()
+            assert isinstance(taken, SnapshotTaken) and taken.saved == ()
+            for said in (answer.error, taken.error):
+                assert re.match(f"MemoryError; {WHAT_TO_DO}", said)
+        assert len(read(reader, 0)) == 2 * SIZE
+        resource.prlimit(server, resource.RLIMIT_NOFILE, files)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_for_which_a_server_has_no_room_leaves_as_much_as_there_was() -> None:
+    with server_of_tables(2) as (server, control, reader), memory_left(server, 120):
+        control.send(Snapshot())  # there is room for one of two copies
+        taken = control.receive()
+        assert isinstance(taken, SnapshotTaken) and re.search(WHAT_TO_DO, taken.error)
+        assert read(reader, 1)[-1] == 1
+
+
+@pytest.mark.extended
 def test_a_server_out_of_memory_says_so_and_keeps_its_variables(tmp_path: Path) -> None:
     with ps.ParameterServerStrategy(num_workers=1) as strategy:
         coordinator = ps.ClusterCoordinator(strategy)
@@ -50,6 +117,7 @@ def test_a_server_out_of_memory_says_so_and_keeps_its_variables(tmp_path: Path) 
         assert checkpoint.save(tmp_path / "saved").startswith(str(tmp_path))
 
 
+@pytest.mark.extended
 def test_a_worker_out_of_memory_is_an_error_of_its_function() -> None:
     with ps.ParameterServerStrategy(num_workers=1) as strategy:
         coordinator = ps.ClusterCoordinator(strategy)

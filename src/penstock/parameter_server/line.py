@@ -52,6 +52,7 @@ class ProcessLine:
         self._arena = arena
         self._tokens = itertools.count()
         self._held: dict[int, Array] = {}
+        self._promised: list[int] = []  # the tokens of the next message
         self._known: dict[int, weakref.ref[Segment]] = {}
         self._new: list[Segment] = []
         self._mappings: dict[int, Mapping] = {}
@@ -92,10 +93,17 @@ class ProcessLine:
             self._new.append(segment)
         token = next(self._tokens)
         self._held[token] = array
+        self._promised.append(token)
         return ArrayPart(array.shape, dtype, segment=segment.number, offset=offset, token=token)
 
     def _allocate(self, size: int) -> Array | None:
         return None if self._arena is None else self._arena.allocate(size)
+
+    def withdraw(self) -> None:
+        """Let go of the arrays of parts for a message that is not sent: nobody will return their tokens."""
+        for token in self._promised:
+            self._held.pop(token, None)
+        self._promised.clear()
 
     def array(self, part: ArrayPart) -> Array:
         """The array of a part that was received, read-only.
@@ -139,7 +147,9 @@ class ProcessLine:
             _encoder.encode_into(Frame(message, segments, forgotten, returned, len(lines)), content, _LENGTH.size)
         except MemoryError:
             self._returned.extendleft(reversed(returned))
+            self.withdraw()
             raise
+        self._promised.clear()
         for number in forgotten:
             del self._known[number]
         _LENGTH.pack_into(content, 0, len(content) - _LENGTH.size)

@@ -185,7 +185,8 @@ class Server:
     def _answer_to(self, line: ProcessLine, message: Message) -> Answer:
         try:
             return Answer(tuple(line.part(value) for value in self._values(line, message)))
-        except Exception as error:  # such as of the user's optimizer
+        except Exception as error:  # such as for want of memory
+            line.withdraw()
             return Answer(error=_said(error))
 
     def _values(self, line: ProcessLine, message: Message) -> list[Array]:
@@ -267,6 +268,7 @@ class Server:
         try:
             return SnapshotTaken(tuple(self._saved(number) for number in self._held))
         except Exception as error:  # such as for want of memory: the server goes on
+            self._control.withdraw()
             return SnapshotTaken((), _said(error))
 
     def _saved(self, number: int) -> SavedVariables:
