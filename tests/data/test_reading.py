@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from itertools import islice
 
 import numpy as np
@@ -315,12 +316,19 @@ def test_two_threads_share_the_work_of_a_map():
     assert len(met) == 2
 
 
+def others_go_first(dataset):
+    for number in dataset:
+        time.sleep(0)  # they find that this thread takes an element
+        yield int(number)
+
+
 @pytest.mark.parametrize(
     "build",
     [
         lambda d: d.map(lambda x: x, num_parallel_calls=2),
         lambda d: d.prefetch(3),
         lambda d: d.map(lambda x: x, num_parallel_calls=2, deterministic=False),
+        lambda d: ps.Dataset.from_generator(lambda: others_go_first(d)),
     ],
 )
 def test_threads_that_share_an_iterator_share_its_elements(build):
@@ -458,3 +466,51 @@ def test_threads_that_share_an_iterator_get_each_element_once_and_the_state_know
     resumed = iter(ps.Dataset.range(20_000).map(lambda x: (x, -x)))
     resumed.load_state_dict(iterator.state_dict())
     assert int(next(resumed)[0]) == 16_000
+
+
+@pytest.mark.parametrize("build", [lambda d: d, lambda d: d.batch(2).unbatch()], ids=["one by one", "in blocks"])
+def test_a_signal_handler_that_asks_for_the_state_while_an_element_is_made_does_not_wait_for_it(build):
+    def numbers():
+        for number in range(8):
+            if number == 5:
+                signal.raise_signal(signal.SIGUSR1)
+            yield number
+
+    def dataset():
+        return build(ps.Dataset.from_generator(numbers))
+
+    states = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: states.append(iterator.state_dict()))
+    try:
+        iterator = iter(dataset())
+        assert list(iterator) == list(range(8))
+        assert len(states) == 1
+        resumed = iter(dataset())
+        resumed.load_state_dict(states[0])
+        assert list(resumed)[-3:] == [5, 6, 7]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_thread_that_asks_for_the_state_waits_until_another_has_its_element():
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def numbers():
+        yield 0
+        waits.set()
+        goes_on.wait(60)
+        yield 1
+
+    iterator = iter(ps.Dataset.from_generator(numbers))
+    assert next(iterator) == 0
+    reader = threading.Thread(target=next, args=(iterator,))
+    reader.start()
+    waits.wait(60)
+    states = []
+    asking = threading.Thread(target=lambda: states.append(iterator.state_dict()))
+    asking.start()
+    assert not states
+    goes_on.set()
+    reader.join()
+    asking.join()
+    assert states[0]["position"][-1] == 2

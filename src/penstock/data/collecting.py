@@ -7,7 +7,7 @@ are checked again.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any, Final
 
@@ -43,7 +43,13 @@ def _references_to_an_argument() -> int:
     return references(value)
 
 
+def _references_in_a_loop() -> int:
+    """What `getrefcount` returns for what only the variable of a loop refers to."""
+    return next(getrefcount(value) for value in map(np.empty, (1,)))
+
+
 _TO_AN_ARGUMENT: Final = _references_to_an_argument()
+_IN_A_LOOP: Final = _references_in_a_loop()
 
 
 class Leaf(ABC):
@@ -68,6 +74,10 @@ class Leaf(ABC):
     @abstractmethod
     def take(self, values: Iterable[Any], check: Check) -> None:
         """Take all rows; `check` checks those that are unlike the first."""
+
+    @abstractmethod
+    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
+        """As `alone` for each row; `checked` makes the element of one that must be checked."""
 
     @abstractmethod
     def put_checked(self, leaf: Any) -> None:
@@ -120,6 +130,11 @@ class Values(Leaf):
                 append(value)
             else:
                 self.put_checked(check(value)[0])
+
+    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
+        kind = self._kind
+        for value in values:
+            yield value if type(value) is kind else checked(value)
 
     @property
     def taken(self) -> int:  # type: ignore[override]  # it follows from the rows
@@ -176,10 +191,26 @@ class Numbers(Values):
 
         return put, alone
 
+    def _compared(self) -> tuple[Any, Any]:
+        """Bounds with which Python compares quickly; beyond them a value may still be valid."""
+        return (max(self._low, -_SMALL), min(self._high, _SMALL)) if self._kind is int else (self._low, self._high)
+
+    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
+        kind, (low, high), alone = self._kind, self._compared(), self.alone
+        place = np.empty((), self._dtype)
+        for value in values:
+            if type(value) is kind and value <= high and value >= low:
+                place[()] = value  # as in `alone`, whose call would cost as much again
+                yield place[()]
+                continue
+            try:
+                element = alone(value)
+            except Unlike:
+                element = checked(value)
+            yield element
+
     def take(self, values: Iterable[Any], check: Check) -> None:
-        append, kind, low, high, put = self._rows.append, self._kind, self._low, self._high, self.put
-        if kind is int:
-            low, high = max(low, -_SMALL), min(high, _SMALL)
+        append, kind, (low, high), put = self._rows.append, self._kind, self._compared(), self.put
         for value in values:
             if type(value) is kind and value <= high and value >= low:  # `low <= value <= high` takes twice as long
                 append(value)
@@ -228,6 +259,20 @@ class Arrays(Leaf):
                 self.taken += 1
             elif not self._put(value):
                 self.put_checked(check(value)[0])
+
+    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
+        dtype, fits, any_shape = self._dtype, self._fits, self._spec is None
+        shape = self._shape or None  # None: no row has it
+        for value in values:
+            if (
+                type(value) is ndarray
+                and value.dtype is dtype
+                and ((any_shape and value.ndim) or value.shape == shape or (value.ndim and fits(value.shape)))
+            ):
+                # As in `alone`, whose call would cost more than its tests.
+                yield value if value.base is None and getrefcount(value) == _IN_A_LOOP else value.copy()
+            else:
+                yield checked(value)
 
     def _put(self, leaf: Any) -> bool:
         if type(leaf) is not np.ndarray or leaf.dtype is not self._dtype:
@@ -376,6 +421,21 @@ class Collector:
         for leaf in self._leaves:
             leaf.cut(rows)
         return Block(tuple([leaf.column(rows) for leaf in self._leaves]), self._structure, rows)
+
+    def elements(self, values: Iterable[Any]) -> Iterator[Any]:
+        """Rows as elements, which do not become part of the block, each when it is asked for."""
+        if self._only is not None:
+            return self._only.elements(values, self.checked_alone)
+        return self._elements(values)
+
+    def _elements(self, values: Iterable[Any]) -> Iterator[Any]:
+        alone = self.alone
+        for value in values:
+            try:
+                element = alone(value)
+            except Unlike:
+                element = self.checked_alone(value)
+            yield element
 
     def checked_alone(self, value: Any) -> Any:
         """As `alone`, after checking the row."""

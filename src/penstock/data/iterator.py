@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
 from operator import length_hint
-from threading import Lock, RLock
+from threading import Lock
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.data.block import Block
@@ -36,6 +37,7 @@ from penstock.runtime.at_exit import end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
+from penstock.runtime.turn import Turn
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
 # strict; `typing` itself has such defaults from Python 3.13 on.
@@ -154,7 +156,8 @@ class DatasetIterator(Iterator[Element]):
     def __init__(self, prepared: Prepared, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
         self._element_spec = element_spec
         self._prepared = prepared
-        self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
+        self._turn = Turn()  # several threads may share an iterator: each element goes to one of them
+        self._free = self._turn.free
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds()]
@@ -210,12 +213,17 @@ class DatasetIterator(Iterator[Element]):
         return self
 
     def __next__(self) -> Element:
-        # An iterator over a list gives each of its entries once, also to several threads: no lock is needed, which
+        # An iterator over a list gives each of its entries once, also to several threads: no turn is needed, which
         # would cost more than all else here.
         for element in self._rows:
             return element
-        self._lock.acquire()  # `with` takes twice as long
+        mine = True  # noted before it is so: Ctrl-C may come as soon as `pop` has returned
         try:
+            try:
+                self._free.pop()
+            except IndexError:
+                mine = False
+                mine = self._awaited_turn()
             for element in self._alone:
                 return element
             return self._next_of_new_rows()
@@ -225,7 +233,23 @@ class DatasetIterator(Iterator[Element]):
         except Closed:
             raise ClosedError("this iterator was closed while an element was waited for") from None
         finally:
-            self._lock.release()
+            if mine:
+                self._free.append(None)
+                if self._turn.awaited:
+                    self._turn.wake()
+
+    def _awaited_turn(self) -> bool:
+        """Wait for the turn, which somebody has; False, and no waiting, if this very thread has it.
+
+        That is so where a signal interrupts `next` and its handler asks for the state.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code in _WITH_TURN and frame.f_locals["self"] is self and frame.f_locals.get("mine"):
+                return False
+            frame = frame.f_back
+        self._turn.wait()
+        return True
 
     def _next_of_new_rows(self) -> Element:
         for element in self._rows:  # another thread has brought them
@@ -331,8 +355,12 @@ class DatasetIterator(Iterator[Element]):
         return state
 
     def _position_after(self) -> State:
-        with self._lock:
+        mine = self._turn.begun() or self._awaited_turn()
+        try:
             return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
+        finally:
+            if mine:
+                self._turn.end()
 
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
@@ -397,6 +425,7 @@ class DatasetIterator(Iterator[Element]):
     def _leave(self) -> None:
         """End as after Ctrl-C."""
         self._left = True
+        self._turn.end()  # it may be lost, and nobody should wait for it for ever
         end_at_exit(self._pass.threads, partial(Threads.join, timeout=_LEFT_SECONDS), last=True)
         self._end()
 
@@ -420,6 +449,10 @@ class DatasetIterator(Iterator[Element]):
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._leave()
         self.close()
+
+
+_WITH_TURN = {DatasetIterator.__next__.__code__, DatasetIterator._position_after.__code__}
+"""The methods in which a thread has the turn, if their variable `mine` says so."""
 
 
 def _called_apart(call: Callable[..., Result], *arguments: Any) -> Result:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.collecting import Collector, Unlike
+from penstock.data.collecting import Collector
 from penstock.data.node import Node, Run
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
@@ -114,13 +114,9 @@ class GeneratorStream(RowsBeforeFailure):
         return None if iterator is None else self._one_by_one(iterator, self._collector, cursor)
 
     def _one_by_one(self, iterator: Iterator[Any], collector: Collector, cursor: Cursor) -> Iterator[Any]:
-        alone, given = collector.alone, False
+        given = False
         try:
-            for value in iterator:
-                try:
-                    element = alone(value)
-                except Unlike:
-                    element = collector.checked_alone(value)
+            for element in collector.elements(iterator):
                 self._taken += 1
                 cursor.met += 1
                 given = True
