@@ -1,4 +1,4 @@
-"""What is private stays private, and a class name means one thing in the whole package."""
+"""What is private stays private, and names of classes and files say one thing each."""
 
 import ast
 from functools import cache
@@ -116,6 +116,13 @@ def test_a_class_name_stands_once_in_the_package() -> None:
                 found.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}, line {node.lineno}")
     doubles = [f"{name}: {'; '.join(places)}" for name, places in found.items() if len(places) > 1]
     assert not doubles, "\n".join(doubles)
+
+
+def test_no_two_files_of_a_folder_differ_by_a_plural_alone() -> None:
+    paths = {path.with_suffix("") for path in PACKAGE.rglob("*.py")} | {path.parent for path in PACKAGE.rglob("*.py")}
+    alike = [str(path.relative_to(PACKAGE)) for path in paths if path.with_name(f"{path.name}s") in paths]
+    alike += [str(path.relative_to(PACKAGE)) for path in paths if path.with_name(f"{path.name}es") in paths]
+    assert not alike, "\n".join(sorted(alike))
 
 
 def test_one_registry_knows_what_ends_at_exit() -> None:

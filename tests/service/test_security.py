@@ -38,7 +38,7 @@ from penstock.service.transport.accepting import MOST_SILENT
 from penstock.service.transport.connect import connect
 from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.transport.flight import FlightServer
-from penstock.service.transport.flight_tokens import GuardedServer
+from penstock.service.transport.flight_tokens import TokenCheckedServer
 from penstock.service.transport.identity import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.dispatcher_messages import (
@@ -675,7 +675,7 @@ def test_a_certificate_that_has_expired_is_not_shown(tmp_path: Path, token_file:
     with pytest.raises(ps.ServiceError, match=expired):
         client_credentials(certificate=cert, key=key)
     served = ServerCredentials(TOKEN, *(Path(file).read_bytes() for file in (cert, key)))
-    server = GuardedServer("127.0.0.1", 0, served)  # which has expired since it began
+    server = TokenCheckedServer("127.0.0.1", 0, served)  # which has expired since it began
     with pytest.raises(ps.ServiceError, match=r"its certificate \(--tls-cert\) has expired: it needs a new one$"):
         status(f"grpc+tls://localhost:{server.port}", client_credentials(token_file=token_file, roots=ours[0]))
     server.shutdown()

@@ -33,7 +33,7 @@ class MeshPlacement:
         self._shardings = list(shardings)
         self._paths = list(paths)
         self._parts = parts
-        self._places = {number: place for place, number in enumerate(held)}
+        self._index_of_slice = {number: index for index, number in enumerate(held)}
         # Worked out once where steps are alike: all that `jax.make_array_from_callback` finds out anew for each array.
         self._layout = lru_cache(maxsize=256)(self._layout_of)
 
@@ -79,7 +79,7 @@ class MeshPlacement:
     def _part_here(self, index: Any, slice_rows: int, rows: int) -> Any:
         """What an index into the global array is in the rows of this process."""
         start, stop, _ = index[0].indices(rows)
-        first = self._places[start // slice_rows] * slice_rows if slice_rows else 0
+        first = self._index_of_slice[start // slice_rows] * slice_rows if slice_rows else 0
         return (slice(first, first + stop - start), *index[1:])
 
 

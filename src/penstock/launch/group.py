@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.launch.cleanup_process import CleanupProcess
 from penstock.launch.events import CheckpointWritten, Events, Signalled, WorkerEnded
-from penstock.launch.guard import Guard
 from penstock.launch.worker import Output, WorkerProcess
 from penstock.runtime.announcements import VARIABLE, Announcements
 from penstock.runtime.ports import free_port
@@ -51,12 +51,12 @@ class Group:
         if announcements is not None:
             variables[VARIABLE] = str(announcements.path)
         workers: list[WorkerProcess] = []
-        guard = Guard()
+        cleanup = CleanupProcess()
         try:
             for number in range(num_workers):
                 own = variables | {"PENSTOCK_WORKER_INDEX": str(number)}
                 workers.append(
-                    WorkerProcess(self.command, own, number, self.outputs, guard, self._note_end, self.grace_seconds)
+                    WorkerProcess(self.command, own, number, self.outputs, cleanup, self._note_end, self.grace_seconds)
                 )
             return self._until_all_ended(workers, replaceable)
         except BaseException:
@@ -66,7 +66,7 @@ class Group:
         finally:
             for worker in workers:
                 worker.join()
-            guard.close()
+            cleanup.close()
             if announcements is not None:
                 announcements.close()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import IO, BinaryIO, Final
 
-from penstock.launch.guard import Guard
+from penstock.launch.cleanup_process import CleanupProcess
 
 _COLOURS: Final = (36, 33, 35, 32, 34, 31)
 _LAST_OUTPUT_SECONDS: Final = 2.0
@@ -70,12 +70,12 @@ class WorkerProcess:
         environment: Mapping[str, str],
         number: int,
         outputs: tuple[Output, Output],
-        guard: Guard,
+        cleanup: CleanupProcess,
         ended: Callable[[int, int], None],
         grace_seconds: float,
     ) -> None:
         self.number = number
-        self._guard = guard
+        self._cleanup = cleanup
         self._ended = ended
         self._grace_seconds = grace_seconds
         self._process = subprocess.Popen(
@@ -86,7 +86,7 @@ class WorkerProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        guard.add(self._process.pid)
+        cleanup.add(self._process.pid)
         sources = (self._process.stdout, self._process.stderr)
         self._relays = [
             _thread(partial(output.pass_on, number, source)) for output, source in zip(outputs, sources) if source
@@ -111,7 +111,7 @@ class WorkerProcess:
         # What is left of the session holds the output open, such as multiprocessing's resource tracker at its work.
         self._join_relays(self._grace_seconds)
         self.send(signal.SIGKILL)
-        self._guard.remove(self._process.pid)
+        self._cleanup.remove(self._process.pid)
         self._join_relays(_LAST_OUTPUT_SECONDS)
 
     def _join_relays(self, seconds: float) -> None:

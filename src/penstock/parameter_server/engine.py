@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockErr
 from penstock.parameter_server.line import ProcessLine
 from penstock.runtime.shared_memory import Arena
 
-_ENGINES: Final = {"local": "penstock.parameter_server.processes", "ray": "penstock.ray.parameter_servers"}
+_ENGINES: Final = {"local": "penstock.parameter_server.local_engine", "ray": "penstock.ray.parameter_servers"}
 """The module of each engine that has a name; what it calls `engine` makes it."""
 
 

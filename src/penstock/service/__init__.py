@@ -4,8 +4,8 @@ A dispatcher knows the workers and the datasets, workers produce elements, and a
 applied gives them to a trainer. `docs/data-service.md` says when to use it.
 """
 
-from penstock.service.asking import connect as connect
-from penstock.service.asking import status as status
+from penstock.service.connected import connect as connect
+from penstock.service.connected import status as status
 from penstock.service.dispatcher.server import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.server import DispatchServer as DispatchServer
 from penstock.service.distribute import distribute as distribute

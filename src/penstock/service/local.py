@@ -18,9 +18,9 @@ from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.options import check_integer
 from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.child_process import start_child, status_in_words
-from penstock.service.asking import status
 from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
+from penstock.service.connected import status
 from penstock.service.dispatcher.server import DispatchServer
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
 from penstock.service.security.credentials import ClientCredentials, forget, remember

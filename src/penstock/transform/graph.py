@@ -52,11 +52,6 @@ class Graph:
                     waiting += self.nodes[number].inputs
         return sorted(found)
 
-    def used_inputs(self) -> list[str]:
-        """The names of the columns that the results need when they are computed."""
-        nodes = (self.nodes[number] for number in self.needed(list(self.outputs.values())))
-        return [node.arguments["name"] for node in nodes if node.operation == "input"]
-
     def consumed_only_by(self, operation: str) -> set[int]:
         """The nodes whose values nothing but this operation takes, neither another one nor an analyzer."""
         taken: dict[int, set[str]] = {}

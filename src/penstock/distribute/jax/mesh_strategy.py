@@ -34,9 +34,9 @@ from penstock.distribute.jax.loops_over_rows import check_loops
 from penstock.distribute.jax.many_steps import compiled_steps, layout_of
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, is_per_replica
-from penstock.distribute.jax.programs import Programs
 from penstock.distribute.jax.ragged import RaggedSteps, Shapes
 from penstock.distribute.jax.step_results import StepResults, StepResultsJoiner
+from penstock.distribute.jax.strategy_programs import StrategyPrograms
 from penstock.distribute.reduction import check_axes, check_equal_shapes, count_of, joined, reduced
 from penstock.distribute.strategy import Strategy
 from penstock.distribute.tensorflow import STRATEGY
@@ -66,7 +66,7 @@ class MeshStrategy(Strategy):
         self._placement = Placement(devices, workers.local)
         self._signatures: dict[Any, Signature] = {}
         self._launcher = Launcher(devices, control)
-        self._programs = Programs(self._placement, workers, self._launcher, check_weights)
+        self._programs = StrategyPrograms(self._placement, workers, self._launcher, check_weights)
         self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
         self._donates = False  # whether some call has donated arrays
         self._reducers: dict[tuple[ReduceOp, tuple[int, ...]], Callable[[Any], Any]] = {}

@@ -18,7 +18,7 @@ class Placement:
 
     Args:
         devices: those of all workers, worker by worker.
-        local: the places of this worker's among them.
+        local: the indices of this worker's among them.
     """
 
     def __init__(self, devices: Sequence[jax.Device], local: range) -> None:

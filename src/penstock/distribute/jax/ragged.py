@@ -13,8 +13,8 @@ from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.lockstep import lockstep_program
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, Static, is_per_replica, mode_of
-from penstock.distribute.jax.programs import Programs
 from penstock.distribute.jax.stateful_program import StatefulProgram, with_variables
+from penstock.distribute.jax.strategy_programs import StrategyPrograms
 from penstock.distribute.values import PerReplica, StackedPerReplica, local_leaf
 from penstock.errors import InvalidTypeError
 
@@ -38,7 +38,7 @@ class RaggedSteps:
     workers: StrategyWorkers
     control: Control | None
     launcher: Launcher
-    programs: Programs
+    programs: StrategyPrograms
 
     def run(self, fn: Callable[..., Any], given: Any, shapes: list[Shapes]) -> Any:
         """The result of one step.

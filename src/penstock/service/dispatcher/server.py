@@ -26,7 +26,7 @@ from penstock.service.dispatcher.machine.report import log_lines
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.transport.dispatcher_client import ACTION
-from penstock.service.transport.flight_tokens import ALIVE, GuardedServer
+from penstock.service.transport.flight_tokens import ALIVE, TokenCheckedServer
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.wire.dispatcher_messages import FromDispatcher, GetStatus, Status, ToDispatcher
 from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
@@ -101,7 +101,7 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         super().stop(drain=drain)
 
 
-class _RunningDispatcher(GuardedServer):
+class _RunningDispatcher(TokenCheckedServer):
     """A dispatcher that listens, with its journal and its clock."""
 
     def __init__(self, config: DispatcherConfig) -> None:

@@ -21,7 +21,7 @@ from penstock.addresses import split_address
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.service.security.credentials import ServerCredentials, server_credentials
-from penstock.service.transport.flight_tokens import ALIVE, GuardedServer
+from penstock.service.transport.flight_tokens import ALIVE, TokenCheckedServer
 from penstock.service.wire.blocks import BlockHeader, Buffer, pack
 from penstock.service.wire.compression import AUTO, AutomaticCodec, compress
 from penstock.service.wire.interfaces import Produce
@@ -49,7 +49,7 @@ LARGEST_BLOCK = (1 << 31) - (1 << 20)
 _Stream = Generator[tuple[pa.RecordBatch, bytes], None, None]
 
 
-class FlightServer(GuardedServer):
+class FlightServer(TokenCheckedServer):
     """Serves a worker's blocks to readers on any host.
 
     Args:

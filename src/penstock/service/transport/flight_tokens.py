@@ -39,7 +39,7 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
             )
 
 
-class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class TokenCheckedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """A Flight server that accepts only clients that its credentials admit.
 
     Args:

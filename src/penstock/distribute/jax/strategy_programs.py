@@ -22,7 +22,7 @@ from penstock.spec import as_leaf
 Function = Callable[..., Any]
 
 
-class Programs:
+class StrategyPrograms:
     """The SPMD programs of one strategy.
 
     Args:

@@ -1,8 +1,8 @@
 """Ends the workers of a launcher that was killed and could not do so itself.
 
-`Guard` starts this file as a small process of its own, which reads a pipe that only the launcher can write to. When
-the launcher ends, in whatever way, the system closes the pipe: the process then kills all that are still listed. The
-file runs without the rest of penstock.
+`CleanupProcess` starts this file as a small process of its own, which reads a pipe that only the launcher can write to.
+When the launcher ends, in whatever way, the system closes the pipe: the process then kills all that are still listed.
+The file runs without the rest of penstock.
 """
 
 import os
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 
-class Guard:
+class CleanupProcess:
     """A process that outlives this one just long enough to kill the process groups that are listed with it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Guard:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # the guard was killed: the launcher works without it
+        with suppress(BrokenPipeError):  # it was killed: the launcher works without it
             self._process.stdin.write(line.encode())
 
 
