@@ -585,6 +585,22 @@ def test_a_restored_reader_gets_back_what_it_consumed_after_its_state() -> None:
     assert dispatcher.lease(restored, 8).spans == [span(25, 33)]
 
 
+def test_a_reader_that_has_nothing_gets_what_a_restored_one_does_not_ask_for_again() -> None:
+    dispatcher, first, other = two_readers(40)
+    assert dispatcher.ask(first, 10, unread=0).spans == [span(0, 10)]
+    restored = dispatcher.opened(dispatcher.dataset(40), resumed=[span(0, 1)])
+    assert dispatcher.lease(restored, 2).spans == [span(1, 3)]
+    rest: list[Span] = []
+    while (spans := dispatcher.lease(other, 100, rest, waiting=True).spans)[0].start >= 10:
+        rest = spans
+    assert spans == [span(3, 7)], "half of it: the restored one may be slow, not idle"
+    assert dispatcher.lease(restored, 1).spans == [span(7, 8)]
+    assert dispatcher.lease(other, 100, spans).spans == [], "nobody waits for it"
+    assert dispatcher.lease(other, 100, waiting=True).spans == [span(8, 9)]
+    assert dispatcher.lease(other, 100, waiting=True).spans == [span(9, 10)]
+    assert dispatcher.lease(other, 100, waiting=True).ended
+
+
 def test_a_state_in_the_middle_of_a_position_continues_there() -> None:
     dispatcher = Dispatcher()
     reader = dispatcher.opened(dispatcher.dataset(100, "groups"))

@@ -276,7 +276,7 @@ class Service(RuleBasedStateMachine):
 
     def message(self, reader: Reader, positions: int, **more: Any) -> Lease:
         """What a reader says, and with it how much it has not handed on."""
-        said = {"unread": count(reader.held), **more}
+        said = {"unread": count(reader.held), "waiting": positions > 0 and not reader.held, **more}
         return Lease(consumer_id=reader.consumer_id, positions=positions, **said)
 
     def held_by_others(self, name: str) -> bool:

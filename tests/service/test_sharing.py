@@ -308,6 +308,19 @@ def test_a_second_reader_gets_what_an_idle_first_one_has_not_read(target: str) -
 
 
 @pytest.mark.slow
+def test_a_second_reader_gets_what_a_restored_one_that_is_idle_had_before(target: str) -> None:
+    restored, other = (iter(shared_job(ps.Dataset.range(2000), target, "restored")) for _ in range(2))
+    with restored, other:
+        given = list(islice(restored, 30))
+        state = restored.state_dict()
+        for _ in range(300):
+            next(restored)
+        restored.load_state_dict(state)
+        given += [next(restored), *other, *restored]
+    assert sorted(given) == list(range(2000))
+
+
+@pytest.mark.slow
 def test_endless_training_goes_on_where_another_reader_has_had_a_whole_epoch(target: str) -> None:
     readers = [shared_job(ps.Dataset.range(5), target, "endless").repeat() for _ in range(2)]
     with iter(readers[0]) as first, iter(readers[1]) as second:

@@ -14,7 +14,7 @@ from penstock.service.dispatcher.machine.state import Consumer, Epoch, Ledger
 from penstock.service.dispatcher.machine.updates import Consumed, ConsumerGone, Granted, PassEnded, Returned
 from penstock.service.dispatcher.machine.volatile import ConsumerHolds
 from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, Done, Lease, Leased, ReleaseConsumer
-from penstock.service.wire.spans import count, overlap, without
+from penstock.service.wire.spans import clipped, count, overlap, without
 from penstock.service.wire.subjects import Span
 
 _RETRY_SECONDS: Final = 0.2
@@ -70,6 +70,10 @@ class Leasing:
         # What an idle consumer has just given back for one that waits must not return to it.
         yields = not message.waiting and self._another_starves(consumer, epoch)
         spans = [] if yields else self._granted(consumer, epoch, ledgers, message.positions)
+        if not spans and message.waiting and message.unread == 0 and all(ledger.free == 0 for ledger in ledgers):
+            recalled = self._recalled(consumer, epoch, message)
+            changes += recalled
+            spans = [span for change in recalled for span in change.spans]
         if spans:
             changes.append(Granted(consumer_id=consumer.consumer_id, number=message.number, spans=spans))
             return changes, Leased(spans=spans)
@@ -107,6 +111,21 @@ class Leasing:
             return wanted
         readers = len(self._known.state.readers(epoch))
         return min(wanted, max(1, free // (2 * readers)) if readers > 1 else free)
+
+    def _recalled(self, consumer: Consumer, epoch: Epoch, message: Lease) -> list[Returned]:
+        """At most half of what is owed to the consumer that is owed most, for one that has nothing.
+
+        A restored consumer asks for what it is owed as it needs it, and perhaps never: nobody should wait for that.
+        """
+        others = [other for other in self._known.state.readers(epoch) if other is not consumer and other.owed]
+        if not others:
+            return []
+        owner = max(others, key=lambda other: count(other.owed))
+        owed = owner.owed
+        for end in message.ended:
+            owed = clipped(owed, end.pass_number, end.stop)
+        spans = _first(owed, min(message.positions, -(-count(owed) // 2)))
+        return [Returned(consumer_id=owner.consumer_id, spans=spans)] if spans else []
 
     def _waits_for_others(self, epoch: Epoch) -> bool:
         """Whether other restored consumers may still join this epoch, and claim parts of it."""

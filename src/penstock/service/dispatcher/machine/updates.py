@@ -322,7 +322,7 @@ def _(update: Returned, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
     epoch = state.epochs[consumer.epoch_id]
     for span in update.spans:
-        consumer.leased = without(consumer.leased, span)
+        consumer.leased, consumer.owed = without(consumer.leased, span), without(consumer.owed, span)
         _ledger(epoch, span.pass_number).give_back(span)
 
 
