@@ -5,7 +5,6 @@ import gc
 import subprocess
 import textwrap
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import forked
@@ -13,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.distribute.feed import dataset as input
-from penstock.distribute.feed.prefetch import Outcome, Prefetcher
+from penstock.distribute.feed.prefetch import Prefetcher
 
 
 def prefetching() -> list[threading.Thread]:
@@ -173,8 +172,8 @@ def test_close_while_the_first_step_is_asked_for_leaks_no_thread(monkeypatch: py
     class ClosedAtOnce(Prefetcher):
         """Another thread calls `close` once the prefetching thread runs."""
 
-        def __init__(self, produce: Callable[[], Outcome], depth: int) -> None:
-            super().__init__(produce, depth)
+        def start(self) -> None:
+            super().start()
             closer.start()
             closer.join(0.2)
 
@@ -217,3 +216,38 @@ def test_an_interrupted_loop_leaves_nothing(tmp_path: Path, buffer_size: int, ke
     """
     done = run(tmp_path, program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n[]\n", "")
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_prefetching_thread_starts_loses_no_step_and_leaves_no_thread(tmp_path: Path) -> None:
+    program = """
+        import gc, os, signal, sys, threading
+        import penstock as ps
+        def interrupt(batch):
+            if interrupts:
+                interrupts.pop()
+                os.kill(os.getpid(), signal.SIGINT)
+            return batch
+        for _ in range(8):
+            interrupts = [True]
+            steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(10**9).batch(4).map(interrupt)))
+            sys.setswitchinterval(1)  # the new thread comes to its first step before the main one knows that it runs
+            try:
+                next(steps)
+            except KeyboardInterrupt:
+                sys.setswitchinterval(0.005)
+            try:
+                assert next(steps).values[0].tolist() == [0, 1]
+            except ps.ClosedError as error:
+                closed = str(error)
+            del steps
+            gc.collect()
+            for thread in threading.enumerate():
+                if thread.name.startswith("penstock"):
+                    thread.join(5)
+        print(closed)
+        print([thread.name for thread in threading.enumerate()])
+    """
+    done = run(tmp_path, program)
+    told = "this distributed iterator was closed: make a new one by iter(distributed_dataset)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, told + "['MainThread']\n", "")

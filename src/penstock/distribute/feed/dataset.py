@@ -339,6 +339,11 @@ class DistributedIterator(Iterator[Any]):
             if self._prefetcher is None:
                 self._prefetcher = Prefetcher(self._feed, self._buffer_size)
             prefetcher = self._prefetcher
+            try:
+                prefetcher.start()
+            except BaseException:
+                self._closed = True
+                raise
         return prefetcher.get()
 
     def get_next(self) -> Any:

@@ -45,7 +45,7 @@ _EXIT_SECONDS = 5.0
 class Prefetcher:
     """Calls `produce` on a thread of its own until it gives a `StepsEnded`, and holds up to `depth` outcomes.
 
-    The thread does not keep this object alive: it ends when this object is closed or forgotten.
+    The thread runs from `start` on. It does not keep this object alive: it ends when this is closed or forgotten.
     """
 
     def __init__(self, produce: Callable[[], Outcome], depth: int) -> None:
@@ -54,11 +54,26 @@ class Prefetcher:
         self._thread = threading.Thread(
             target=_fill, args=(produce, self._channel), name="penstock-distribute", daemon=True
         )
-        self._thread.start()
+        self._started = False
         # The garbage collector must not wait for the thread, which may wait for a lock of the collecting thread.
         weakref.finalize(self, self._channel.close).atexit = False
         # At exit it is waited for: device libraries crash if a thread uses them while they shut down.
-        end_at_exit(self._thread, partial(_close_at_exit, self._channel))
+        end_at_exit(self._thread, partial(_close, self._channel, seconds=_EXIT_SECONDS))
+
+    def start(self) -> None:
+        """Start the thread, unless that was done.
+
+        If Ctrl-C comes meanwhile, the thread may be making a step already, or not run at all: this is closed then.
+        """
+        if self._started:
+            return
+        try:
+            self._thread.start()
+        except BaseException:
+            self._channel.close()
+            raise
+        finally:
+            self._started = True
 
     def get(self) -> Outcome:
         """The next outcome; waits for it. Must not be called again after a `StepsEnded`."""
@@ -66,8 +81,7 @@ class Prefetcher:
 
     def close(self) -> None:
         """End the thread; waits for the step it is at."""
-        self._channel.close()
-        self._thread.join()
+        _close(self._channel, self._thread)
 
 
 def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
@@ -91,6 +105,7 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
         del outcome
 
 
-def _close_at_exit(channel: Channel[Outcome], thread: threading.Thread) -> None:
+def _close(channel: Channel[Outcome], thread: threading.Thread, seconds: float | None = None) -> None:
     channel.close()
-    thread.join(_EXIT_SECONDS)
+    if thread.is_alive():  # one that has not started cannot be joined, and finds the channel closed
+        thread.join(seconds)
