@@ -238,16 +238,14 @@ def test_ctrl_c_while_the_prefetching_thread_starts_loses_no_step_and_leaves_no_
                 sys.setswitchinterval(0.005)
             try:
                 assert next(steps).values[0].tolist() == [0, 1]
-            except ps.ClosedError as error:
-                closed = str(error)
+            except ps.ClosedError as error:  # it was starting
+                assert "make a new one by iter(distributed_dataset)" in str(error)
             del steps
             gc.collect()
             for thread in threading.enumerate():
                 if thread.name.startswith("penstock"):
                     thread.join(5)
-        print(closed)
         print([thread.name for thread in threading.enumerate()])
     """
     done = run(tmp_path, program)
-    told = "this distributed iterator was closed: make a new one by iter(distributed_dataset)\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, told + "['MainThread']\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['MainThread']\n", "")
