@@ -3,7 +3,7 @@
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cached_property, partial
 from itertools import islice
 from operator import length_hint
@@ -202,6 +202,8 @@ class DatasetIterator(Iterator[Element]):
         self._finalizer.atexit = False
         self._left = False
         self._process = os.getpid()
+        self._calls = _calls_apart()
+        next(self._calls)
         self._pace = Pace()
         self._rows: Iterator[Element] = iter(())
         self._alone: Iterator[Element] = iter(())
@@ -309,7 +311,7 @@ class DatasetIterator(Iterator[Element]):
         try:
             allowed = self._pace.start()
             rows = allowed if most is None else min(allowed, most)
-            block = _called_apart(self._pass.cursor.pull, 1, rows)
+            block = self._called_apart(partial(self._pass.cursor.pull, 1, rows))
         except KeyboardInterrupt:
             self._leave()
             raise
@@ -320,6 +322,23 @@ class DatasetIterator(Iterator[Element]):
         else:
             self._pace.stop(block.nbytes)
         return block
+
+    def _called_apart(self, call: Callable[[], Result]) -> Result:
+        """What a call of a stream returns, made by a coroutine."""
+        outcome = self._calls.send(call)
+        assert outcome is not None
+        results, errors = outcome
+        if not errors:
+            result: Result = results.pop()
+            return result
+        error = errors.pop()
+        try:
+            if isinstance(error, StopIteration):  # no stream ends so: it comes from a function, and would end the loop
+                told = "a function of this dataset raised StopIteration: return a value instead"
+                raise InvalidTypeError(told) from error
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
 
     @property
     def element_spec(self) -> Any:
@@ -404,7 +423,7 @@ class DatasetIterator(Iterator[Element]):
         try:
             if "skipped" in state:
                 self._pass.skips.restore(state["skipped"])
-            _called_apart(self._pass.cursor.restore, state["position"])
+            self._called_apart(partial(self._pass.cursor.restore, state["position"]))
         except (TypeError, ValueError, KeyError, IndexError) as error:
             if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
                 raise
@@ -455,22 +474,27 @@ _WITH_TURN = {DatasetIterator.__next__.__code__, DatasetIterator._position_after
 """The methods in which a thread has the turn, if their variable `mine` says so."""
 
 
-def _called_apart(call: Callable[..., Result], *arguments: Any) -> Result:
-    """What a call of a stream returns, made from a coroutine.
+def _calls_apart() -> Generator[tuple[list[Any], list[BaseException]] | None, Callable[[], Any], None]:
+    """A coroutine that makes the calls of streams which are sent to it, and gives what they return or raise.
 
     A stream may keep a failure until the rows before it are given. The failure refers to the frame in which it was
     raised, and that to all its callers, up to the iterator: nothing that its finalizer refers to may do that, or an
-    iterator that nobody uses any more would never end. Callers are found only as far as the coroutine.
+    iterator that nobody uses any more would never end. Callers are found only as far as a coroutine that is suspended:
+    the frame of one that has ended refers to its caller too.
+
+    Lists, because whoever takes something out of them leaves nothing in this frame, which may be kept as well.
     """
-    return next(_coroutine(call, *arguments))
-
-
-def _coroutine(call: Callable[..., Result], *arguments: Any) -> Iterator[Result]:
-    try:
-        result = call(*arguments)
-    except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
-        raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
-    yield result
+    outcome: tuple[list[Any], list[BaseException]] | None = None
+    while True:
+        call = yield outcome
+        results: list[Any] = []
+        errors: list[BaseException] = []
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+        outcome = results, errors
+        del call
 
 
 def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:

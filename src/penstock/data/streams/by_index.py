@@ -204,8 +204,12 @@ class IndexStream(Stream):
         if rows == 1 and head.passed == 0:
             self._position += 1
             self._most = self._FEW
-            assert head.error is not None
-            raise head.error
+            error, head.error = head.error, None  # what another piece keeps may refer to this one
+            assert error is not None
+            try:
+                raise error
+            finally:
+                del error
         middle = start + max(1, rows // 2)
         if middle < head.stop:
             self._pieces.appendleft(_ReadPiece(middle, head.stop))
