@@ -219,8 +219,11 @@ def test_an_interrupted_loop_leaves_nothing(tmp_path: Path, buffer_size: int, ke
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_the_prefetching_thread_starts_loses_no_step_and_leaves_no_thread(tmp_path: Path) -> None:
-    program = """
+@pytest.mark.parametrize("buffer_size", [0, 2])
+def test_ctrl_c_while_the_first_step_is_made_loses_no_step_and_leaves_no_thread(
+    tmp_path: Path, buffer_size: int
+) -> None:
+    program = f"""
         import gc, os, signal, sys, threading
         import penstock as ps
         def interrupt(batch):
@@ -228,18 +231,21 @@ def test_ctrl_c_while_the_prefetching_thread_starts_loses_no_step_and_leaves_no_
                 interrupts.pop()
                 os.kill(os.getpid(), signal.SIGINT)
             return batch
+        options = ps.InputOptions(per_replica_buffer_size={buffer_size})
         for _ in range(8):
             interrupts = [True]
-            steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(10**9).batch(4).map(interrupt)))
-            sys.setswitchinterval(1)  # the new thread comes to its first step before the main one knows that it runs
-            try:
-                next(steps)
-            except KeyboardInterrupt:
-                sys.setswitchinterval(0.005)
-            try:
-                assert next(steps).values[0].tolist() == [0, 1]
-            except ps.ClosedError as error:  # it was starting
-                assert "make a new one by iter(distributed_dataset)" in str(error)
+            numbers = ps.Dataset.range(24).batch(4).map(interrupt)
+            steps = iter(ps.HostStrategy(2).distribute_dataset(numbers, options))
+            sys.setswitchinterval(1)  # a new thread comes to its first step before the main one knows that it runs
+            seen = []
+            while True:
+                try:
+                    seen.append(next(steps).values[0].tolist())
+                except KeyboardInterrupt:
+                    sys.setswitchinterval(0.005)
+                except StopIteration:
+                    break
+            assert seen == [[n, n + 1] for n in range(0, 24, 4)], seen
             del steps
             gc.collect()
             for thread in threading.enumerate():

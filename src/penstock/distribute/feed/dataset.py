@@ -214,6 +214,7 @@ class DistributedIterator(Iterator[Any]):
         self._ended = False
         self._closed = False
         self._asked = False
+        self._interrupted = False
         self._loop: object = None  # of a loader: which of its loops may take the steps
         self._process = os.getpid()
         self._begin()
@@ -264,6 +265,13 @@ class DistributedIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        try:
+            return self._next()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
+
+    def _next(self) -> Any:
         refuse_in_replica("next(distributed_iterator)")
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
@@ -273,6 +281,8 @@ class DistributedIterator(Iterator[Any]):
                 "iter(distributed_dataset)"
             )
         self._asked = True
+        if self._interrupted:
+            self._begin_after_interrupt()
         if self._ended:
             raise StopIteration
         if self._control is not None:
@@ -304,6 +314,17 @@ class DistributedIterator(Iterator[Any]):
         self._ended = True
         self._stop()
         raise StopIteration
+
+    def _begin_after_interrupt(self) -> None:
+        """Make the steps anew that follow the last one handed out: one that was ready may be lost.
+
+        With other workers each step has a number, so that all of them notice if that is so.
+        """
+        self._interrupted = False
+        if self._control is None:
+            taken = self._taken
+            self.load_state_dict(self.state_dict())
+            self._taken = taken
 
     @contextmanager
     def _returning_unused(self) -> Iterator[None]:
@@ -339,11 +360,7 @@ class DistributedIterator(Iterator[Any]):
             if self._prefetcher is None:
                 self._prefetcher = Prefetcher(self._feed, self._buffer_size)
             prefetcher = self._prefetcher
-            try:
-                prefetcher.start()
-            except BaseException:
-                self._closed = True
-                raise
+            prefetcher.start()
         return prefetcher.get()
 
     def get_next(self) -> Any:
