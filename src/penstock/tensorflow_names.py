@@ -79,7 +79,8 @@ def _answering(function: Function, call: str, names: Names) -> Function:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # raised inside of the function
                 raise
             taken = [name for name in signature(function).parameters if name != "self"]
-            raise InvalidTypeError(f"{error}; it takes {', '.join(taken) or 'none'}") from None
+            end = " It" if str(error).endswith("?") else "; it"  # from Python 3.13 on it may ask which name was meant
+            raise InvalidTypeError(f"{error}{end} takes {', '.join(taken) or 'none'}") from None
 
     return answering  # type: ignore[return-value]  # it takes what the function takes
 

@@ -121,8 +121,8 @@ def test_the_positions_of_many_datasets_in_a_row_are_found_at_once():
 
 @pytest.mark.parametrize("ask", [list, lambda d: d.explain(), lambda d: d.fingerprint()])
 def test_a_chain_that_is_too_deep_is_an_error_that_says_so(ask):
-    dataset = functools.reduce(lambda d, _: d.filter(bool), range(3000), ps.Dataset.range(3))
-    with pytest.raises(ps.InvalidArgumentError, match=r"filter\(.*test_plan.py.* stands above 3,000 other operators"):
+    dataset = functools.reduce(lambda d, _: d.filter(bool), range(12_000), ps.Dataset.range(3))
+    with pytest.raises(ps.InvalidArgumentError, match=r"filter\(.*test_plan.py.* stands above 12,000 other operators"):
         ask(dataset)
 
 

@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,9 @@ class Kept:
 @settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_message_makes_a_journal_that_cannot_be_read(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as ending:
         kept = Kept(directory)
+        ending.callback(kept.journal.close)  # Hypothesis may give an example up before its end
         for now in range(data.draw(st.integers(1, 12))):
             message = data.draw(USUAL | ABOUT | typed.messages(ToDispatcher))
             if typed.sent(message, ToDispatcher) is not None:

@@ -14,7 +14,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,16 +153,15 @@ class Journal:
             with tempfile.TemporaryDirectory(prefix=".journal-", dir=self.path.parent) as directory:
                 made = Path(directory, FILE)
                 made.touch(mode=0o600)  # SQLite gives the files beside it the same mode
-                connection = sqlite3.connect(made)
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(_SCHEMA)
-                body = _snapshot_of(first)
-                connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_bytes(_NAME_BYTES),))
-                connection.execute("INSERT INTO snapshot VALUES (0, ?, ?)", (body, zlib.crc32(body)))
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
-                connection.commit()
-                connection.close()
+                with closing(sqlite3.connect(made)) as connection:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.executescript(_SCHEMA)
+                    body = _snapshot_of(first)
+                    connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_bytes(_NAME_BYTES),))
+                    connection.execute("INSERT INTO snapshot VALUES (0, ?, ?)", (body, zlib.crc32(body)))
+                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                    connection.execute(f"PRAGMA user_version = {_VERSION}")
+                    connection.commit()
                 os.link(made, self.path)
         except FileExistsError as error:
             if not self.path.exists():  # there is something else where the directory should be
