@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.accumulators.accumulator import State
-from penstock.accumulators.encoding import from_bytes, to_bytes
+from penstock.accumulators.encoding import Bytes, from_bytes, to_bytes
 from penstock.data.dataset import Dataset
 from penstock.data.save_progress import SaveProgress
 from penstock.errors import ElementError, PoisonError
@@ -53,12 +53,15 @@ def _merge(whole: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
 
 
 class _AsBytes:
-    """From a batch to its summaries as bytes, on the workers of a service."""
+    """From a batch to its summaries as an array of bytes, on the workers of a service.
+
+    An array lies in memory that is shared with the process that merges; an object of bytes would be copied to it twice.
+    """
 
     def __init__(self, summarize: Summarize) -> None:
         self._summarize = summarize
 
-    def __call__(self, batch: Mapping[str, Any]) -> bytes:
+    def __call__(self, batch: Mapping[str, Any]) -> Bytes:
         states = {name: summary.state() for name, summary in _summaries(self._summarize, batch).items()}
         return to_bytes({"rows": _rows(batch), "states": states})
 
@@ -116,7 +119,7 @@ def _on_workers(
     with iter(made) as iterator:
         try:
             for data in iterator:
-                found = from_bytes(bytes(data))
+                found = from_bytes(data)
                 parts = summarize.empty()
                 for name, state in found["states"].items():
                     parts[name].load(state)

@@ -125,7 +125,7 @@ class Quantiles(Accumulator):
         return {"light": light, "heavy": heavy, "levels": levels}
 
     def load(self, state: State) -> None:
-        self._pending = [(values.copy(), None) for values in state["light"]]
+        self._pending = [(values, None) for values in state["light"]]
         self._pending += [(values, weights) for values, weights in state["heavy"]]
         self._waiting = sum(len(values) for values, _ in self._pending)
         self._levels = {level: Summary(**part) for level, part in state["levels"]}
