@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.addresses import joined_address, reached_here_at
 from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
+from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import LOCAL_ADDRESS, PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
@@ -84,6 +85,7 @@ class _RunningWorker:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
+        keep_freed_memory()  # the blocks of a pass are alike
         credentials = config.credentials()
         self._dispatcher = DispatcherClient(
             config.dispatcher_address,
