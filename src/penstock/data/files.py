@@ -226,8 +226,9 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     if not given:
         raise _no_files(call)
     with ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool:
-        counts = dict(zip(given, pool.map(format.count, given), strict=True))
-        kinds = zip(given, pool.map(format.kind, given), strict=True)
+        on_each = pool.map if len(given) > 1 else map  # starting a thread costs as much as looking into a file
+        counts = dict(zip(given, on_each(format.count, given), strict=True))
+        kinds = zip(given, on_each(format.kind, given), strict=True)
         first = next(kinds)
         for other in kinds:
             if other[1] != first[1]:

@@ -82,6 +82,8 @@ class Batching(OneInput):
         last = length // self.batch_size
         if isinstance(indices, range) and max(indices[0], indices[-1]) < last:
             return (yield from self._read_full(run, epoch, indices))
+        if isinstance(indices, range) and indices.step == 1:
+            return (yield from self._read_to_the_end(run, epoch, range(indices.start, last)))
         batches = as_positions(indices)
         full, short = np.flatnonzero(batches < last), np.flatnonzero(batches == last)
         parts = [(full, (yield from self._read_full(run, epoch, batches[full])))] if full.size else []
@@ -98,6 +100,15 @@ class Batching(OneInput):
         else:
             rows = (as_positions(indices)[:, None] * size + np.arange(size)).reshape(-1)
         return self.batches((yield from self.input.reading(run, epoch, rows)), size)
+
+    def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
+        """Some full batches, and the short one behind them."""
+        rows = yield from self.input.reading(run, epoch, range(full.start * self.batch_size, self.input.cardinality))
+        until = len(full) * self.batch_size
+        short = self.batches(rows.slice(until, len(rows)), len(rows) - until)
+        if not full:
+            return short
+        return Block.concatenate([self.batches(rows.slice(0, until), self.batch_size), short])
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         """The one batch of the rows from `start` to `stop`."""
@@ -186,10 +197,11 @@ class Batch(Batching):
 
     def batches(self, block: Block, size: int) -> Block:
         count = block.length // size
+        shape = count, size
         columns = [
             self._stacked(column, size, block.structure.paths()[number])
             if is_ragged(column)
-            else column.reshape(count, size, *column.shape[1:])
+            else column.reshape(shape if column.ndim == 1 else shape + column.shape[1:])
             for number, column in enumerate(block.columns)
         ]
         return Block(tuple(columns), block.structure, count)
@@ -239,6 +251,12 @@ class BatchSlices(Batch):
             wanted = (as_positions(indices)[:, None] * self.batch_size + as_positions(rows)).reshape(-1)
         found = yield from self.input.reading(run, epoch, wanted)
         return self._sliced(found, len(rows), size, self.batch_size)
+
+    def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
+        short = yield from self._read_short(run, epoch, full.stop * self.batch_size, self.input.cardinality)
+        if not full:
+            return short
+        return Block.concatenate([(yield from self._read_full(run, epoch, full)), short])
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         rows, size = _rows_of(stop - start, self.replicas, self.local)

@@ -149,7 +149,7 @@ class IndexedFiles(OneInput):
                     yield names[number], rows[first:last] + shift
 
     def _part(self, name: str, rows: Rows) -> Block:
-        columns, structure = flatten(self.format.read(name, rows))
+        columns, structure = self.format.read_columns(name, rows)
         lengths = set(map(len, columns)) - {len(rows)}
         if lengths:
             raise ElementError(

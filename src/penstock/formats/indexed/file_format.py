@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.structure import Structure, flatten
+
 Rows = range | npt.NDArray[np.int64]
 """Numbers of rows of one file: each once, the lowest first."""
 
@@ -66,6 +68,10 @@ class FileFormat(ABC):
         Raises:
             StorageError: the file is damaged there, or has changed.
         """
+
+    def read_columns(self, name: str, rows: Rows) -> tuple[list[Any], Structure]:
+        """What `read` gives as columns and the structure of a row, which is how penstock's own formats hold rows."""
+        return flatten(self.read(name, rows))
 
     def prepare(self, name: str) -> None:
         """Open a remote file that will be read soon, while others are read. By default it does nothing.

@@ -95,14 +95,19 @@ class ParquetFiles(FileFormat):
         self._file(name)
 
     def spec(self, name: str) -> Any:
-        empty = masked(self._empty(name), self.mask_nulls, _CALL)
-        columns = as_columns(empty, call=_CALL)
-        unknown = any(varies_in_shape(field.type) for field in empty.schema)
+        columns, schema = self._without_rows(self._empty(name))
+        unknown = any(varies_in_shape(field.type) for field in schema)
         return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
 
     def kind(self, name: str) -> Any:
-        self.spec(name)  # or the error of a type that is not read
-        return {field.name: values_of(field.type) for field in self._empty(name).schema}
+        empty = self._empty(name)
+        self._without_rows(empty)  # or the error of a type that is not read
+        return {field.name: values_of(field.type) for field in empty.schema}
+
+    def _without_rows(self, empty: pa.Table) -> tuple[Any, pa.Schema]:
+        """The columns that rows are made of, masks too, and their types."""
+        table = masked(empty, self.mask_nulls, _CALL)
+        return as_columns(table, call=_CALL), table.schema
 
     def _empty(self, name: str) -> pa.Table:
         """The columns of a file, without rows."""
@@ -112,12 +117,16 @@ class ParquetFiles(FileFormat):
             raise InvalidTypeError(f"{_CALL}(types=...) does not fit {name!r}: {error}") from error
 
     def read(self, name: str, rows: Rows) -> Any:
+        columns, structure = self.read_columns(name, rows)
+        return structure.unflatten(columns)
+
+    def read_columns(self, name: str, rows: Rows) -> _Decoded:
         file = self._file(name)
         places = file.places(rows)
         decoded = self._groups_of(file, [group for group, _ in places])
         parts = [[column[within] for column in columns] for (columns, _), (_, within) in zip(decoded, places)]
         columns = parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)]
-        return decoded[0][1].unflatten(columns)
+        return columns, decoded[0][1]
 
     def _groups_of(self, file: "_ParquetFile", groups: list[int]) -> list[_Decoded]:
         """Row groups as their columns and structure; those that are not kept are decoded together."""

@@ -70,6 +70,10 @@ class RecordFiles(FileFormat):
         return self.records.spec
 
     def read(self, name: str, rows: Rows) -> Any:
+        columns, structure = self.read_columns(name, rows)
+        return structure.unflatten(columns)
+
+    def read_columns(self, name: str, rows: Rows) -> _Decoded:
         file, edges = self._files.get(name, self._opened)
         if len(rows) and rows[-1] >= len(edges) - 1:
             raise StorageError(
@@ -77,7 +81,7 @@ class RecordFiles(FileFormat):
             )
         if isinstance(rows, range) and self.records.decodes_groups:
             return _joined(list(self._parts(file, edges, rows)))
-        return self._records(file, edges, rows)
+        return flatten(self._records(file, edges, rows))
 
     def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[_Decoded]:
         """The rows of a range, by groups."""
@@ -170,10 +174,12 @@ def _all(reader: RecordReader, count: int) -> Any:
         left -= len(parts[-1][0][0])
     if left:
         return None
-    return _joined(parts)
-
-
-def _joined(parts: list[_Decoded]) -> Any:
-    first, structure = parts[0]
-    columns = first if len(parts) == 1 else list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
+    columns, structure = _joined(parts)
     return structure.unflatten(columns)
+
+
+def _joined(parts: list[_Decoded]) -> _Decoded:
+    if len(parts) == 1:
+        return parts[0]
+    columns = list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
+    return columns, parts[0][1]
