@@ -43,3 +43,30 @@ def test_memory_that_was_freed_is_used_again() -> None:
 @pytest.mark.slow
 def test_what_the_environment_says_stays() -> None:
     assert mebibytes_mapped_again(keep=True, MALLOC_TRIM_THRESHOLD_="131072") > 48
+
+
+_GATHERED = """
+import resource
+import numpy as np
+import penstock as ps
+
+dataset = ps.Dataset.from_tensor_slices(np.zeros((2_000, 12_288), np.float32)).shuffle(seed=1).batch(64)
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in dataset:
+        pass
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() >> 20)
+"""
+
+
+def mebibytes_mapped_by_an_epoch(**environment: str) -> int:
+    ended = subprocess.run(
+        [sys.executable, "-c", _GATHERED], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return int(ended.stdout)
+
+
+@pytest.mark.slow
+def test_batches_of_three_mebibytes_are_in_memory_of_those_before_them() -> None:
+    assert mebibytes_mapped_by_an_epoch() < 2
+    assert mebibytes_mapped_by_an_epoch(MALLOC_TRIM_THRESHOLD_="131072", MALLOC_MMAP_THRESHOLD_="131072") > 48

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.kept_memory import SMALLEST, KeptMemory
 
 Array = npt.NDArray[Any]
@@ -86,8 +87,14 @@ def output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     newest = _allocators[-1:]  # at once: another thread may remove it
     memory = newest[0](size) if newest else None
     if memory is None:
-        memory = _kept(size) if size >= SMALLEST else _aligned(np.empty(size + ALIGNMENT, np.uint8), size)
+        memory = _kept(size) if size >= SMALLEST else _allocated(size)
     return memory.view(dtype).reshape(shape)
+
+
+def _allocated(size: int) -> Bytes:
+    """Aligned memory of the C library, which would give that of each block back to the system before the next one."""
+    keep_freed_memory()
+    return _aligned(np.empty(size + ALIGNMENT, np.uint8), size)
 
 
 def _kept(size: int) -> Bytes:
