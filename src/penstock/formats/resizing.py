@@ -155,23 +155,18 @@ def _halved(pixels: Pixels) -> Pixels:
 
 def _between_four(pixels: Pixels, size: Size) -> Pixels:
     """Each pixel of the result from the four around its place, weighted by how near they are."""
-    (above, below, down), (left, right, aside) = (
-        _neighbours(length, wanted) for length, wanted in zip(pixels.shape[:2], size)
-    )
+    above, below, down = _neighbours(pixels.shape[0], size[0])
     floats, channels = _exact(pixels.dtype), pixels.shape[2]
     upper, lower = (pixels[rows].reshape(size[0], -1) for rows in (above, below))
     mixed, unit = (_mixed_bytes if pixels.dtype == np.uint8 else _mixed_numbers)(upper, lower, down[:, None], floats)
-    numbers = np.arange(channels)  # each number of a pixel by itself: NumPy takes single numbers faster than triples
-    first, second = (
-        mixed.take((columns[:, None] * channels + numbers).ravel(), 1).astype(floats, copy=False)
-        for columns in (left, right)
-    )
+    left, right, aside = _neighbouring_numbers(pixels.shape[1], size[1], channels)
+    first, second = (mixed.take(numbers, 1).astype(floats, copy=False) for numbers in (left, right))
     second -= first
-    second *= np.repeat(aside, channels).astype(floats)
+    second *= aside.astype(floats)
     second += first
     if unit != 1:
         second *= 1 / unit
-    return _as(pixels.dtype, second.reshape(*size, channels))
+    return _rounded(pixels.dtype, second.reshape(*size, channels))
 
 
 def _mixed_bytes(upper: Pixels, lower: Pixels, share: Pixels, floats: np.dtype[Any]) -> tuple[Pixels, float]:
@@ -202,19 +197,32 @@ def _neighbours(length: int, wanted: int) -> tuple[Any, Any, Any]:
     return numbers.clip(0, length - 1), (numbers + 1).clip(0, length - 1), centres - first
 
 
+@lru_cache(64)
+def _neighbouring_numbers(width: int, wanted: int, channels: int) -> tuple[Any, Any, Any]:
+    """As `_neighbours`, for each number of the pixels of a row: NumPy takes single numbers faster than triples."""
+    left, right, aside = _neighbours(width, wanted)
+    first, second = ((columns[:, None] * channels + np.arange(channels)).ravel() for columns in (left, right))
+    return first, second, np.repeat(aside, channels)
+
+
 def _exact(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The floating-point numbers in which means are formed."""
     return np.dtype(np.float32 if dtype.itemsize <= 2 or dtype == np.float32 else np.float64)
 
 
 def _as(dtype: np.dtype[Any], floats: Pixels) -> Pixels:
-    """Numbers in their own dtype, rounded if it has no fractions."""
-    if dtype.kind == "f":
-        return floats.astype(dtype, copy=False)
-    floats += 0.5
-    limits = np.iinfo(dtype)
-    whole: Pixels = np.clip(np.floor(floats, out=floats), limits.min, limits.max, out=floats).astype(dtype)
-    return whole
+    """Numbers in their own dtype; if it has no fractions they are rounded, and cut off at its limits."""
+    if dtype.kind != "f":
+        limits = np.iinfo(dtype)
+        np.clip(floats, limits.min, limits.max, out=floats)
+    return _rounded(dtype, floats)
+
+
+def _rounded(dtype: np.dtype[Any], floats: Pixels) -> Pixels:
+    """As `_as`, of numbers that the dtype has room for, such as those between others of it."""
+    if dtype.kind != "f":
+        floats += 0.5  # these dtypes are unsigned, for which a conversion cuts off the fraction as `floor` does
+    return floats.astype(dtype, copy=False)
 
 
 def _by_pillow(pixels: Pixels, size: Size, by: Image.Resampling) -> Pixels:
