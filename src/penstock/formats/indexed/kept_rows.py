@@ -9,6 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from penstock.runtime.memory import output
+
 CACHE_BYTES: Final = 1 << 28
 """What was decoded last is kept up to this size together; the very last whatever its size."""
 
@@ -46,7 +48,10 @@ def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     if len(columns) == 1:
         return columns[0]
     if len({column.shape[1:] for column in columns}) == 1:
-        return np.concatenate(columns)
+        dtype = columns[0].dtype
+        alike = all(column.dtype == dtype for column in columns)
+        shape = (sum(map(len, columns)), *columns[0].shape[1:])
+        return np.concatenate(columns, out=output(shape, dtype) if alike else None)
     return np.fromiter(chain.from_iterable(columns), object, sum(map(len, columns)))
 
 
