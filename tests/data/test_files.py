@@ -51,8 +51,7 @@ def written(path, content):
 def small_chunks(size):
     """Files read `size` bytes at a time."""
     patch = pytest.MonkeyPatch()
-    for module in ("text_lines", "tfrecord"):
-        patch.setattr(f"penstock.formats.{module}.CHUNK_BYTES", size)
+    patch.setattr("penstock.formats.records.CHUNK_BYTES", size)
     patch.setattr("penstock.formats.tfrecord._SKIP_BYTES", size)
     patch.setattr("penstock.formats.files._RAW_BYTES", size)
     patch.setattr("penstock.formats.files._PIECE_BYTES", size)

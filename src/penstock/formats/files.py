@@ -168,7 +168,10 @@ class ByteReader:
     Attributes:
         name: of the file.
         size: how many bytes it had when it was opened.
+        plain: whether these are the bytes of the file as it is stored.
     """
+
+    plain = True
 
     def __init__(self, name: str, file: Any) -> None:
         self.name = name
@@ -233,6 +236,8 @@ class Inflated(ByteReader):
 
     The pieces that are decompressed do not depend on `count`, so damage is always found at the same byte.
     """
+
+    plain = False
 
     def __init__(self, name: str, file: Any, window_bits: int) -> None:
         super().__init__(name, file)
@@ -337,6 +342,8 @@ class InflatedXZ(Inflated):
 
 class Unpacked(ByteReader):
     """The decompressed bytes of one Zstandard file, as Arrow decompresses them, a piece of fixed size at a time."""
+
+    plain = False
 
     def __init__(self, name: str, file: Any) -> None:
         super().__init__(name, file)

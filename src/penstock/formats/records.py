@@ -110,6 +110,8 @@ class RecordReader(ABC):
         self.ended = False
         self._bytes = open_bytes(name, compression) if isinstance(name, str) else name
         self._name = self._bytes.name
+        # Memory for a chunk takes longer to get than a small file to read. What is compressed may become longer.
+        self._chunk = min(CHUNK_BYTES, self.size or CHUNK_BYTES) if self._bytes.plain else CHUNK_BYTES
         self._start = offset
         self._data: Any = b""  # bytes, or a view of some
         self._ends = _NONE
@@ -194,7 +196,8 @@ class RecordReader(ABC):
         begin = self._begin(self._next)
         self._data, self._start = self._data[begin:], self._start + begin
         self._ends, self._next, self._decoded = _NONE, 0, _NOTHING
-        if self.ended:
+        if self.ended or self._at_end():
+            self.ended = True
             return False
         try:
             self._ends = np.asarray(self._load(skipping), np.int64)
@@ -203,6 +206,10 @@ class RecordReader(ABC):
             raise
         self.ended = len(self._ends) == 0
         return not self.ended
+
+    def _at_end(self) -> bool:
+        """Whether the last record ended where the file did when it was opened: no more need be asked for."""
+        return self.number > 0 and self._start == self._bytes.size and self._bytes.plain
 
     @abstractmethod
     def _load(self, skipping: bool) -> "list[int] | npt.NDArray[np.int64]":

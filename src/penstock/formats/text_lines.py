@@ -36,7 +36,7 @@ class LineReader(RecordReader):
 
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
         parts = [self._data]
-        while piece := self._bytes.read(CHUNK_BYTES):
+        while piece := self._bytes.read(self._chunk):
             parts.append(piece)
             if b"\n" in piece:
                 break

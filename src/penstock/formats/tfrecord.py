@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.errors import StorageError
 from penstock.formats.files import compression_of
-from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
+from penstock.formats.records import Column, RecordFormat, RecordReader, Source
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
@@ -68,8 +68,6 @@ class TFRecordReader(RecordReader):
     def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
         self._buffer = bytearray()
         super().__init__(name, compression, number, offset)
-        # Memory for a chunk takes longer to get than a small file to read. What is compressed may become longer.
-        self._chunk = CHUNK_BYTES if compression else max(1, min(CHUNK_BYTES, self._bytes.size))
 
     def _load(self, skipping: bool) -> list[int]:
         ends: list[int] = []

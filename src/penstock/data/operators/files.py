@@ -76,9 +76,13 @@ class ReadFiles(OneInput):
 
 
 class _NextFile(NamedTuple):
-    """An element of the names, their state before it, and its file, which is being opened, if it is remote."""
+    """An element of the names, and its file, which is being opened, if it is remote.
 
-    before: State
+    The state before it is worked out when it is asked for: that is `passed` names after the state `names`.
+    """
+
+    names: State
+    passed: int
     element: Any
     file: "Future[Any] | None"
 
@@ -96,7 +100,8 @@ class ReadFilesStream(RowsBeforeFailure):
         # Names that were pulled together, and how many of them were not taken.
         self._pulled: Block | None = None
         self._left = 0
-        self._before: State = None
+        self._pulled_at: State = None
+        self._file = _NextFile(None, 0, None, None)
         self._enter: tuple[int, int] | None = None
         self._reader: RecordReader | None = None
         self._stop = -1
@@ -111,13 +116,14 @@ class ReadFilesStream(RowsBeforeFailure):
         parts: list[Block] = []
         rows = 0
         while rows < allow and (not parts or self._joins_next()):
-            self._failed_at = self.state() if parts else None  # reading it again meets the failure again
+            before, reader = self._file, self._reader
             try:
                 part = self._read(allow - rows)
             except Exception as error:
-                if not parts:
+                if reader is None or not parts:
                     raise
-                self._failure = error
+                # From the end of the file before it, reading meets the failure again.
+                self._failure, self._failed_at = error, [self._before(before), reader.number, reader.offset]
                 break
             if part is None:
                 break
@@ -162,9 +168,10 @@ class ReadFilesStream(RowsBeforeFailure):
             self._look_ahead()
         if not self._next:
             return None
-        self._before, element, file = self._next.popleft()
+        self._file = self._next.popleft()
+        file = self._file.file
         try:
-            name, start, self._stop = _name_and_range(element)
+            name, start, self._stop = _name_and_range(self._file.element)
             number, offset = enter or (0, 0)
             compression = self._node.compression_type
             source = name if file is None else open_bytes(name, compression, file.result())
@@ -183,18 +190,23 @@ class ReadFilesStream(RowsBeforeFailure):
         """Take names until enough remote files are being opened, or one that is at hand."""
         while len(self._next) < min(self._opened + 1, _FILES_AHEAD):
             if self._left == 0:
-                self._pulled = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
+                self._pull_names()
             if self._pulled is None:
                 break
-            self._left = self._left or len(self._pulled)
-            before = self._names.state_before(self._left)
-            element = self._pulled.row(len(self._pulled) - self._left)
+            passed = len(self._pulled) - self._left
+            element = self._pulled.row(passed)
             self._left -= 1
             remote = self._looks_ahead and has_protocol(_name_of(element))
             file = ask_ahead(formats.remote.open_file, _name_of(element)) if remote else None
-            self._next.append(_NextFile(before, element, file))
+            self._next.append(_NextFile(self._pulled_at, passed, element, file))
             if not remote:
                 break
+
+    def _pull_names(self) -> None:
+        self._pulled = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
+        if self._pulled is not None:
+            self._left = len(self._pulled)
+            self._pulled_at = self._names.state_before(self._left)
 
     def _fail(self, error: Exception) -> None:
         """Say that a failure happened in this node; if it costs the rest of the file, the next file comes next."""
@@ -211,9 +223,13 @@ class ReadFilesStream(RowsBeforeFailure):
         if self._failed_at is not None and self._failure is not None:
             return self._failed_at
         if self._reader is not None:
-            return [self._before, self._reader.number, self._reader.offset]
-        names = self._next[0].before if self._next else self._names.state_before(self._left)
+            return [self._before(self._file), self._reader.number, self._reader.offset]
+        names = self._before(self._next[0]) if self._next else self._names.state_before(self._left)
         return [names, *(self._enter or (None, 0))]
+
+    def _before(self, file: _NextFile) -> State:
+        """The state of the names before that of a file."""
+        return self._names.later(file.names, file.passed)
 
     def restore(self, state: State) -> None:
         names, number, offset = state

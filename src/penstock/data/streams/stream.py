@@ -182,6 +182,12 @@ class Cursor(Stream):
         moved = self._stream.advanced(before, rows)
         return [before, rows, self.met] if moved is None else [moved, 0, self.met]
 
+    def later(self, state: State, rows: int) -> State:
+        """The state `rows` rows after one of this cursor's, in the block that `pull` gave then."""
+        before, passed, met = state
+        moved = None if self._stream.same_rows else self._stream.advanced(before, passed + rows)
+        return [before, passed + rows, met + rows] if moved is None else [moved, 0, met + rows]
+
     def state_before(self, rows: int) -> State:
         """The state before the last `rows` rows of the block that `pull` gave last."""
         if rows == 0:
