@@ -329,6 +329,19 @@ def test_endless_training_goes_on_where_another_reader_has_had_a_whole_epoch(tar
     assert sorted(had) == sorted([*range(5), *range(5)])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_state_of_an_epoch_before_the_one_that_is_read_loses_nothing_of_either(times: int, target: str) -> None:
+    with iter(shared_job(ps.Dataset.range(20), target, f"crossed {times}").repeat(3)) as iterator:
+        given = [int(x) for x in islice(iterator, 5)]
+        state = iterator.state_dict()
+        for _ in range(times):
+            assert len(list(islice(iterator, 23))) == 23, "the rest of the epoch, and 8 elements of the next"
+            iterator.load_state_dict(state)
+        given += [int(x) for x in iterator]
+    assert sorted(given) == [x for x in range(20) for _ in range(3)]
+
+
 def test_an_empty_dataset_of_a_shared_job_is_not_repeated_for_ever(target: str) -> None:
     dataset = shared_job(ps.Dataset.range(50).filter(lambda x: x < 0), target, "empty").repeat()
     assert list(dataset) == []

@@ -112,7 +112,7 @@ class _Pass:
         self.skips = self.run.skips = SkipLog(options.max_errors)
         if options.on_error == "skip":
             self.run.prepare = guarded_below
-        self.run.live.restored = live
+        self.run.live.continue_from(live)
         try:
             self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
         except RecursionError as error:

@@ -7,7 +7,9 @@ of the whole iteration.
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from secrets import token_hex
 from threading import Lock
+from zlib import crc32
 
 from penstock.data.streams.stream import State, Stream
 
@@ -63,10 +65,13 @@ class LiveStreams:
 
     Attributes:
         restored: the replays of the state that the iteration was restored from, by key.
+        continued: whether it was restored from a state, with replays.
     """
 
     def __init__(self) -> None:
         self.restored: dict[str, State] = {}
+        self.continued = False
+        self._reader = ""
         self._streams: dict[str, LiveStream] = {}
         self._named: set[str] = set()
         self._lock = Lock()
@@ -79,6 +84,19 @@ class LiveStreams:
         """Whether others have had elements of what is read."""
         with self._lock:
             return any(stream.shared for stream in self._streams.values())
+
+    def continue_from(self, replays: dict[str, State]) -> None:
+        """Note the replays of the state that the iteration is restored from."""
+        self.restored = replays
+        for replay in replays.values():
+            if isinstance(replay, dict):
+                self.continued, self._reader = True, str(replay.get("consumer", "")).partition("-")[0]
+
+    def consumer_of(self, key: str) -> str:
+        """The name under which elements of a stream are had, also by an iteration that goes on from a state."""
+        with self._lock:
+            self._reader = self._reader or token_hex(8)
+        return f"{self._reader}-{crc32(key.encode()):08x}"
 
     def add(self, stream: LiveStream) -> None:
         """Take a stream in. One of equal key that is there already stays: others read elements of it again."""

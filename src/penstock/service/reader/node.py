@@ -33,7 +33,7 @@ from penstock.service.wire.dispatcher_messages import (
     RegisterDataset,
 )
 from penstock.service.wire.left_out import LeftOutCounter
-from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, content_id
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, Span, content_id
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -178,9 +178,12 @@ class DistributeStream(LiveStream):
         self._dataset_id = ""
         self._reader: Reader | None = None
         self._began = False
+        # What this reader had of an epoch after that of the state that it goes on from comes again too.
+        self._comes_again = run.live.continued and not self._read_twice
         self._replay: Any = run.live.restored.get(self.key)
         if self._replay is None:
-            self._consumer, self._epoch, self._seed, self._number = secrets.token_hex(8), epoch, run.seed, 0
+            self._consumer = secrets.token_hex(8) if self._read_twice else run.live.consumer_of(self.key)
+            self._epoch, self._seed, self._number = epoch, run.seed, 0
         else:
             self._restore(self._replay["first"])
         run.live.add(self)
@@ -310,8 +313,13 @@ class DistributeStream(LiveStream):
             consumer=self._consumer,
             consumer_index=-1 if settings.consumer_index is None else settings.consumer_index,
             trainer=cache.trainer_id if cache is not None else "",
-            resumed=None if position is None else past_of(position["passes"]),
+            resumed=self._past(position),
         )
+
+    def _past(self, position: Any) -> list[Span] | None:
+        if position is None:
+            return [] if self._comes_again else None
+        return past_of(position["passes"])
 
     @property
     def shared(self) -> bool:
