@@ -1,6 +1,7 @@
 """Ctrl-C: it comes back at once, whatever calls are running, and nothing goes on after those."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -109,6 +110,65 @@ def test_an_interrupted_iterator_goes_on_from_its_state():
     held.released.set()
     iterator.load_state_dict(state)
     assert taken + [int(x) for x in iterator] == list(range(6))
+
+
+def interrupted_after(seconds, call):
+    """Call a function again and again until Ctrl-C, as it were, comes after so many seconds."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        while True:
+            call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.slow
+def test_an_iterator_whose_state_was_being_taken_at_ctrl_c_goes_on():
+    iterator = iter(ps.Dataset.from_generator(itertools.count))
+    for trial in range(500):
+        interrupted_after((1 + trial % 100) * 2e-6, iterator.state_dict)
+        given = []
+        reader = threading.Thread(target=lambda given=given: given.append(next(iterator)), daemon=True)
+        reader.start()
+        reader.join(timeout=60)
+        assert given == [trial], "the next element, without waiting for ever"
+
+
+def test_threads_share_an_iterator_that_goes_on_after_ctrl_c():
+    inside, goes_on, interrupts = threading.Event(), threading.Event(), [False, True]
+
+    def numbers():
+        yield 0
+        if interrupts.pop():
+            raise KeyboardInterrupt
+        inside.set()
+        goes_on.wait(60)
+        yield from (1, 2)
+
+    iterator = iter(ps.Dataset.from_generator(numbers))
+    assert next(iterator) == 0
+    state = iterator.state_dict()
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    iterator.load_state_dict(state)
+    given = []
+    readers = [threading.Thread(target=lambda: given.append(next(iterator))) for _ in range(2)]
+    readers[0].start()
+    assert inside.wait(60)
+    readers[1].start()
+    while readers[1].is_alive() and not iterator._turn.awaited:  # a generator that runs already would be an error
+        pass
+    goes_on.set()
+    for reader in readers:
+        reader.join()
+    assert sorted(given) == [1, 2]
 
 
 @pytest.mark.slow

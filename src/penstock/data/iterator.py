@@ -222,23 +222,24 @@ class DatasetIterator(Iterator[Element]):
         mine = True  # noted before it is so: Ctrl-C may come as soon as `pop` has returned
         try:
             try:
-                self._free.pop()
-            except IndexError:
-                mine = False
-                mine = self._awaited_turn()
-            for element in self._alone:
-                return element
-            return self._next_of_new_rows()
+                try:
+                    self._free.pop()
+                except IndexError:
+                    mine = False
+                    mine = self._awaited_turn()
+                for element in self._alone:
+                    return element
+                return self._next_of_new_rows()
+            except Closed:
+                raise ClosedError("this iterator was closed while an element was waited for") from None
+            finally:
+                if mine:
+                    self._free.append(None)
+                    if self._turn.awaited:
+                        self._turn.wake()
         except KeyboardInterrupt:
             self._leave()
             raise
-        except Closed:
-            raise ClosedError("this iterator was closed while an element was waited for") from None
-        finally:
-            if mine:
-                self._free.append(None)
-                if self._turn.awaited:
-                    self._turn.wake()
 
     def _awaited_turn(self) -> bool:
         """Wait for the turn, which somebody has; False, and no waiting, if this very thread has it.
@@ -374,12 +375,23 @@ class DatasetIterator(Iterator[Element]):
         return state
 
     def _position_after(self) -> State:
-        mine = self._turn.begun() or self._awaited_turn()
+        mine = True  # as in `__next__`
         try:
-            return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
-        finally:
-            if mine:
-                self._turn.end()
+            try:
+                try:
+                    self._free.pop()
+                except IndexError:
+                    mine = False
+                    mine = self._awaited_turn()
+                return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
+            finally:
+                if mine:
+                    self._free.append(None)
+                    if self._turn.awaited:
+                        self._turn.wake()
+        except KeyboardInterrupt:
+            self._turn.wake()
+            raise
 
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
@@ -444,7 +456,7 @@ class DatasetIterator(Iterator[Element]):
     def _leave(self) -> None:
         """End as after Ctrl-C."""
         self._left = True
-        self._turn.end()  # it may be lost, and nobody should wait for it for ever
+        self._turn.wake()  # Ctrl-C may have come before those who wait were woken
         end_at_exit(self._pass.threads, partial(Threads.join, timeout=_LEFT_SECONDS), last=True)
         self._end()
 

@@ -20,29 +20,26 @@ class Turn:
         self.awaited = 0
         self._ended = Condition()
 
-    def begun(self) -> bool:
-        """Take the turn if nobody has it; gives whether that was so."""
-        try:
-            self.free.pop()
-        except IndexError:
-            return False
-        return True
-
     def wait(self) -> None:
-        """Take the turn as soon as it is free."""
-        with self._ended:
-            self.awaited += 1  # before looking again: who puts the entry back from now on wakes this thread
-            try:
-                while not self.begun():
-                    self._ended.wait()
-            finally:
-                self.awaited -= 1
-
-    def end(self) -> None:
-        """Let others have the turn."""
-        self.free.append(None)
-        if self.awaited:
-            self.wake()
+        """Take the turn as soon as it is free. Ctrl-C may come at any time: the turn is not taken then."""
+        taken = False
+        try:
+            with self._ended:
+                self.awaited += 1  # before looking again: who puts the entry back from now on wakes this thread
+                try:
+                    while not taken:
+                        taken = True  # noted before it is so: Ctrl-C may come as soon as `pop` has returned
+                        try:
+                            self.free.pop()
+                        except IndexError:
+                            taken = False
+                            self._ended.wait()
+                finally:
+                    self.awaited -= 1
+        except BaseException:
+            if taken:
+                self.free.append(None)
+            raise
 
     def wake(self) -> None:
         """Let those who wait look again."""
