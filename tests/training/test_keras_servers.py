@@ -1,5 +1,6 @@
 """Keras models, optimizers and metrics whose variables are on parameter servers."""
 
+import gc
 from collections.abc import Iterator
 
 import jax
@@ -117,6 +118,101 @@ def test_fit_evaluates_here_and_counts_every_row_once(strategy) -> None:
         model.fit(finite, verbose=0)
     with pytest.raises(ps.InvalidArgumentError, match="make elements of"):
         model.fit(X, y=Y, steps_per_epoch=1)
+    with pytest.raises(ps.InvalidArgumentError, match="takes arguments by name"):
+        model.fit(finite, None, 8)
+
+
+def test_callbacks_end_fit_by_stop_training_or_an_error_and_see_the_optimizers_iterations(strategy) -> None:
+    with strategy.scope():
+        model = a_model()
+        model.compile(keras.optimizers.SGD(0.01), loss="mse")
+    rows = strategy.coordinator.create_per_worker_dataset(ps.Dataset.from_tensor_slices((X, Y)).repeat().batch(8))
+    seen = []
+
+    class Stopping(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(batch)
+            self.model.stop_training |= batch == 2
+
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(f"end of epoch {epoch}")
+
+    model.fit(rows, epochs=5, steps_per_epoch=10, verbose=0, callbacks=[Stopping()])
+    assert seen == [0, 1, 2, 3, "end of epoch 0"]  # the fourth was queued when the third had ended
+
+    def fail(batch, logs):
+        raise KeyError("no such label")
+
+    failing = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+    with pytest.raises(KeyError, match="no such label"):
+        model.fit(rows, steps_per_epoch=3, verbose=0, callbacks=[failing])
+    assert strategy.coordinator.done()
+    iterations = []
+    reading = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
+    reading.on_test_end = lambda logs=None: iterations.append(int(model.optimizer.iterations.value))
+    model.evaluate(X, Y, verbose=0, callbacks=[reading])
+    assert iterations == [6]  # four of the first fit, and two that were queued when the callback failed
+
+
+def test_fit_refuses_models_that_it_cannot_train(strategy) -> None:
+    class OwnStep(keras.Sequential):
+        def train_step(self, *args):
+            raise NotImplementedError
+
+    with strategy.scope():
+        model, own, unbuilt = a_model(), OwnStep([keras.layers.Dense(1)]), keras.Sequential([keras.layers.Dense(1)])
+        own.compile("sgd", loss="mse")
+        unbuilt.compile("sgd", loss="mse")
+    empty = ps.Dataset.from_tensor_slices((X[:0], Y[:0])).batch(8)
+    for refused, match in ((model, "needs model.compile"), (own, "OwnStep has a train_step of its own")):
+        with strategy.scope(), pytest.raises(ps.InvalidArgumentError, match=match):
+            refused.fit(empty, steps_per_epoch=1, verbose=0)
+    with pytest.raises(ps.InvalidArgumentError, match="got a dataset without any batch"):
+        unbuilt.fit(empty, steps_per_epoch=1, verbose=0)
+
+
+def test_a_compiled_models_optimizer_is_built_for_the_first_function_that_uses_it(strategy) -> None:
+    with strategy.scope():
+        model = a_model()
+        model.compile(keras.optimizers.SGD(0.5), loss="mse")
+    before = model.get_weights()
+    optimizer = model.optimizer
+
+    def step():
+        optimizer.apply([np.ones(weight.shape, np.float32) for weight in model.trainable_variables])
+
+    strategy.coordinator.schedule(step).fetch()
+    for own, first in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_allclose(own, first - 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [2, 1 << 14])
+def test_what_functions_add_to_variables_without_gradients_is_summed(strategy, length) -> None:
+    with strategy.scope():
+        total = keras.Variable(np.zeros(length), trainable=False, dtype="float32")
+        other = keras.Variable(np.full(length, 5.0), trainable=False, dtype="float32")
+
+    def add(number):
+        total.assign_add(np.full(length, number, np.float32))
+        return float(other.value[0])
+
+    for number in (1, 2, 4):
+        assert strategy.coordinator.schedule(add, args=(number,)).fetch() == 5
+    assert np.asarray(total.value).tolist() == [7] * length
+    assert np.asarray(other.value).tolist() == [5] * length
+
+
+def test_weights_without_an_optimizer_are_those_of_the_program_whenever_a_function_reads_them(strategy) -> None:
+    with strategy.scope():
+        model = a_model()
+
+    def predict():
+        return np.asarray(model(X)).tolist()
+
+    np.testing.assert_allclose(strategy.coordinator.schedule(predict).fetch(), np.asarray(model(X)), rtol=1e-5)
+    model.set_weights([np.ones(weight.shape) for weight in model.weights])
+    expected = (4 * (X.sum(axis=1, keepdims=True) + 1) + 1).tolist()
+    np.testing.assert_allclose(strategy.coordinator.schedule(predict).fetch(), expected, rtol=1e-5)
 
 
 def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
@@ -125,6 +221,11 @@ def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
     with strategy.scope():
         model, optimizer = a_model(), keras.optimizers.SGD()
         unbuilt = keras.Sequential([keras.layers.Dense(1)])
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+        other = a_model()
+    iterations = optimizer.iterations
+    with pytest.raises(ps.InvalidArgumentError, match="LossScaleOptimizer cannot be on parameter servers"):
+        coordinator.schedule(lambda: scaled.apply([]))
     with pytest.raises(
         ps.InvalidArgumentError, match=r"dense.*/kernel, which was made outside of its strategy's scope"
     ):
@@ -135,7 +236,12 @@ def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
         coordinator.schedule(lambda: optimizer.apply([]))
     with pytest.raises(ps.InvalidArgumentError, match="is not built, so that it has no variables"):
         coordinator.schedule(lambda: unbuilt(X))
-    optimizer.build(model.trainable_variables)
+    for built in (False, True):
+        if built:
+            optimizer.build(model.trainable_variables)
+            coordinator.schedule(lambda: len(model.weights)).fetch()  # which brings its variables to the servers
+        with pytest.raises(ps.InvalidArgumentError, match="iteration belongs to an optimizer, of which functions"):
+            coordinator.schedule(lambda: int(iterations.value))
 
     def assign():
         model.trainable_variables[0].assign(np.zeros((3, 4)))
@@ -143,8 +249,29 @@ def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
     def apply_some():
         optimizer.apply([np.zeros((3, 4))], model.trainable_variables[:1])
 
-    for function, match in ((assign, "only their optimizer changes"), (apply_some, "all 4 variables")):
+    def apply_to_another():
+        optimizer.apply([np.zeros(weight.shape) for weight in model.trainable_variables], other.trainable_variables)
+
+    refused = ((assign, "only their optimizer changes"), (apply_some, "all 4 variables"))
+    for function, match in (
+        *refused,
+        (apply_to_another, "a gradient of '.*dense.*/kernel', with which it was not built"),
+    ):
         with pytest.raises(ps.InvalidArgumentError, match=match):
             coordinator.schedule(function).fetch()
         with pytest.raises(ps.InvalidArgumentError):
             coordinator.join()
+
+
+def test_an_optimizer_that_was_built_with_variables_from_outside_the_scope_is_refused(strategy) -> None:
+    outside = a_model()
+
+    def use_it():
+        with strategy.scope():
+            optimizer = keras.optimizers.SGD()
+        optimizer.build(outside.trainable_variables)
+        with pytest.raises(ps.InvalidArgumentError, match="was built with .*dense.*/kernel, which was made outside"):
+            strategy.coordinator.schedule(lambda: optimizer.apply([]))
+
+    use_it()
+    gc.collect()  # as long as this optimizer is there no function can be scheduled

@@ -24,7 +24,7 @@ from penstock.training.keras.interface import (
 from penstock.training.keras.objects import owner_kinds
 from penstock.training.keras.scoped import compiled_in_scope, made_in_scope
 from penstock.training.keras.served_optimizer import KerasRule, OptimizerValues, ServedOptimizer
-from penstock.training.keras.served_variables import ProgramValues, ServedVariable, give_back, serve
+from penstock.training.keras.served_variables import ProgramValues, ServedVariable, give_back, of_optimizer, serve
 
 _weights: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The variables on the servers of each optimizer that is there."""
@@ -135,7 +135,7 @@ def _variable(framework: ServedKeras, strategy: Any, variable: Any) -> Any:
     if variable.trainable:
         _place_added(strategy, [variable])
         return variable.__reduce__()
-    raise InvalidArgumentError(f"the Keras variable {variable.path} has no value yet")
+    raise of_optimizer(variable)
 
 
 def _is_seed(strategy: Any, variable: Any) -> bool:
@@ -163,10 +163,10 @@ def _optimizer(framework: ServedKeras, strategy: Any, optimizer: Any) -> Any:
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise InvalidArgumentError("a LossScaleOptimizer cannot be on parameter servers: train in bfloat16 or float32")
+    framework.place(strategy)  # which builds those of compiled models
     if not optimizer.built:
         raise InvalidArgumentError(
             f"a function for workers uses the optimizer {optimizer.name!r}, which is not built, so that its servers do "
             "not know its variables: optimizer.build(model.trainable_variables) inside `with strategy.scope():`"
         )
-    framework.place(strategy)
     return ServedOptimizer, (_weights[optimizer],)

@@ -50,11 +50,16 @@ class ServedVariable(keras.Variable):  # type: ignore[misc]  # Keras has no type
     def __reduce__(self) -> Any:
         holder = self.holder
         if not isinstance(holder, (ProgramValues, WorkerValues)):
-            raise InvalidArgumentError(
-                f"{self.path} belongs to an optimizer, of which functions on workers have apply(...) only"
-            )
+            raise of_optimizer(self)
         attributes = {name: value for name, value in vars(self).items() if name != "holder"}
         return _on_worker, (holder.variables, holder.weights, attributes)
+
+
+def of_optimizer(variable: Any) -> InvalidArgumentError:
+    """The error of a function that uses a variable of an optimizer, such as its iterations."""
+    return InvalidArgumentError(
+        f"{variable.path} belongs to an optimizer, of which functions on workers have apply(...) only"
+    )
 
 
 def serve(variables: Sequence[Any], holder: Holder) -> None:
