@@ -3,11 +3,13 @@
 import os
 import pickle
 import signal
+import sys
 import threading
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import forked
 import numpy as np
 import pytest
 from until import until
@@ -53,7 +55,7 @@ def running(process):
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         return state != "Z" or len(list(Path(f"/proc/{process}/task").iterdir())) > 1
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second where it ends while it is read
         return False
 
 
@@ -238,6 +240,76 @@ def test_closing_an_iterator_leaves_the_calls_of_another_alone():
     assert next(closed) == next(other) == 0
     closed.close()
     assert [int(x) for x in other] == list(range(1, 200))
+
+
+def test_processes_that_nobody_has_asked_for_a_while_end_and_others_take_their_place(monkeypatch):
+    monkeypatch.setattr("penstock.runtime.processes._IDLE_SECONDS", 0.05)
+    mapped = in_processes(ps.Dataset.range(3), lambda x: (x, os.getpid())[1], calls=1)
+    *_, last = map(int, mapped)
+    until(lambda: not running(last))
+    assert last not in set(map(int, mapped))
+
+
+@pytest.mark.parametrize("what", ["answers no more", "asks no more"])
+def test_a_process_that_has_closed_its_pipes_and_goes_on_is_ended_with_an_error(monkeypatch, what):
+    monkeypatch.setattr("penstock.runtime.processes._END_SECONDS", 0.05)
+
+    def closes(x):
+        # What it reads questions from, and where it tells of answers.
+        asked, answers = map(int, sys.argv[1:3])
+        if what == "answers no more":
+            os.close(answers)
+            signal.pause()
+        threading.Thread(target=signal.pause).start()  # without this it would have ended
+        os.close(asked)
+        return x
+
+    signature = ps.TensorSpec((), "int64")
+    rows = in_processes(ps.Dataset.range(2), closes, calls=1, output_signature=signature)
+    *before, error = elements_and_errors(rows.take(1) if what == "answers no more" else rows)
+    assert before == ([] if what == "answers no more" else [0])
+    assert "was ended by SIGKILL" in str(error)
+
+
+PROGRAM = """
+import os, sys
+import penstock as ps
+
+called, goes_on = sys.argv[1:]
+
+def waits(x):
+    with open(called, "w") as told:
+        told.write(str(os.getpid()))
+    open(goes_on).close()
+    return x
+
+signature = ps.TensorSpec((), "int64")
+print(*ps.Dataset.range(1).map(lambda x: os.getpid(), num_parallel_calls=1, processes=True, output_signature=signature))
+if called:
+    list(ps.Dataset.range(1).map(waits, num_parallel_calls=1, processes=True, output_signature=signature))
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_program_that_has_started_them():
+    done = forked.run("-c", PROGRAM, "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not running(int(done.stdout))
+
+
+@pytest.mark.slow
+def test_a_process_whose_program_was_killed_ends_after_its_call_without_a_word(tmp_path):
+    called, goes_on = tmp_path / "called", tmp_path / "goes on"
+    os.mkfifo(called)
+    os.mkfifo(goes_on)
+    program = forked.Forked("-c", PROGRAM, str(called), str(goes_on), pipes=("stdout", "stderr"))
+    process = int(called.read_text())
+    program.kill()
+    program.wait()
+    assert running(process)
+    goes_on.write_text("")
+    assert program.communicate()[1] == ""  # which it has open until it ends
+    until(lambda: not running(process))
 
 
 def test_explain_names_the_processes():

@@ -280,6 +280,13 @@ def test_drop_leaves_out_what_is_not_full(strategy_of) -> None:
     assert (steps_of(distributed), len(distributed)) == ([], 0)
 
 
+def test_drop_does_not_know_its_steps_where_the_short_batch_may_be_anywhere(strategy_of) -> None:
+    dataset = ps.Dataset.range(10).batch(4).shuffle(3, seed=1)
+    distributed = strategy_of(2).distribute_dataset(dataset, DROP)
+    assert distributed.cardinality() == ps.UNKNOWN_CARDINALITY
+    assert len(steps_of(distributed)) == 2
+
+
 def test_drop_leaves_out_partial_batches_at_the_end_of_every_epoch(strategy_of) -> None:
     dataset = ps.Dataset.range(6).batch(4).repeat(2)
     assert steps_of(strategy_of(2).distribute_dataset(dataset, DROP)) == [[[0, 1], [2, 3]]] * 2

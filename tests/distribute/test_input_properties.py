@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.distribute.feed.dataset import rows_of
 
 WORDS = np.array(["a", "b", "c", "d", "e"], object)
 lengths = st.integers(0, 40)
@@ -231,6 +232,35 @@ def test_a_worker_reads_its_own_rows_alone_or_one_where_it_has_none(length, size
         others = Counter(read) - own
         assert Counter(read) - others == own  # none of its own was read twice
         assert others.total() == sum(not step for step in steps)
+
+
+@pytest.mark.slow
+@given(lengths, sizes, workers, replicas, st.booleans(), st.sampled_from(["DATA", "OFF", "HINT"]), st.data())
+@examples
+def test_replicas_that_get_no_rows_in_a_step_are_known_beforehand(
+    length, size, count, local, drop, policy, data
+) -> None:
+    """For sure where the lengths of all batches follow from the operators; otherwise none comes unannounced."""
+    known = data.draw(st.booleans(), label="lengths are known")
+    dataset = ps.Dataset.range(length)
+    if not known:
+        dataset = dataset.filter(lambda x: True)
+    if policy == "HINT":
+        dataset = dataset.shard(ps.SHARD_HINT, ps.SHARD_HINT)
+    dataset = dataset.batch(size, drop).with_options(ps.Options(auto_shard_policy=policy))
+    views, said = [], set()
+    for index in range(count):
+        strategy = ps.HostStrategy(local, count, index)
+        distributed = strategy.distribute_dataset(dataset)
+        said.add(rows_of(distributed).may_be_none())
+        with iter(distributed) as steps:
+            views.append([[len(part) for part in strategy.local_results(step)] for step in steps])
+    together = [[rows for view in views for rows in view[step]] for step in range(len(views[0]))]
+    missing = any(not all(step) for step in together)
+    assert len(said) == 1
+    assert said == {True} or not missing
+    if known and length >= size * count:  # and so a full batch is there, by whose length they are counted
+        assert said == {missing}
 
 
 @pytest.mark.slow

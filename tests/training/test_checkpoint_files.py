@@ -118,6 +118,10 @@ def test_the_step_is_the_number(tmp_path: Path) -> None:
     with_step = ps.Checkpoint(step=0)
     assert with_step.restore(with_step.save(tmp_path / "ckpt", step=100)) == {"step": 100}
     assert ps.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-100"
+    values = {"step": {"epoch": 3}, "metric": [0.5, 0.25]}  # which are no numbers, and so neither its step nor metric
+    path = ps.Checkpoint(step={"epoch": 0}, metric=[0.0, 0.0]).save(tmp_path / "ckpt", **values)
+    assert path == f"{tmp_path}/ckpt-101"
+    assert ps.Checkpoint(step={"epoch": 0}, metric=[0.0, 0.0]).restore(path) == values
 
 
 @pytest.mark.slow
@@ -238,6 +242,8 @@ def test_the_best_by_a_metric_are_kept_and_found(tmp_path: Path) -> None:
     assert ps.best_checkpoint(tmp_path / "other", "max") is None
     with pytest.raises(ps.InvalidArgumentError, match='takes "max" or "min", got \'least\''):
         ps.best_checkpoint(tmp_path, "least")
+    with pytest.raises(ps.InvalidArgumentError, match='takes "max" or "min", got None'):
+        ps.best_checkpoint(tmp_path, None)  # type: ignore[arg-type]
     with pytest.raises(ps.InvalidArgumentError, match=r"needs checkpoint.save\(prefix, metric=...\)"):
         ps.Checkpoint(x=1, max_to_keep=2, best="min").save(tmp_path / "ckpt", x=1)
     with pytest.raises(ps.InvalidTypeError, match="takes a number, got 'low'"):

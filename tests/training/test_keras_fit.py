@@ -419,6 +419,7 @@ def test_data_that_no_model_can_take_is_refused() -> None:
     refused("give it the plain dataset", distributed, ps.InvalidTypeError)
     data = ps.keras.as_input(rows(FEATURES, LABELS))
     refused("make two of them", data, validation_data=data)
+    refused("takes a dataset as validation_data where it trains on one", FEATURES, validation_data=data)
     with pytest.raises(ps.InvalidTypeError, match=r"takes a ps\.Dataset, got list"):
         ps.keras.as_input([1])
 

@@ -197,6 +197,13 @@ def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale
     assert int(scaled.iterations.value) == 1
 
 
+def test_a_loss_scaling_optimizer_wants_the_variables_of_gradients_inside_a_step(four_replicas) -> None:
+    with four_replicas.scope():
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    with pytest.raises(ps.InvalidArgumentError, match="was called inside strategy.run.* without variables: use"):
+        four_replicas.run(lambda: scaled.apply([np.ones(2, np.float32)]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_a_variable_that_was_assigned_the_value_of_another_one_keeps_its_own(replicas: int) -> None:

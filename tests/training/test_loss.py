@@ -52,6 +52,10 @@ def test_all_axes_of_a_loss_are_summed() -> None:
     assert float(loss) == 5
 
 
+def test_sample_weights_may_have_an_axis_more_than_losses_as_in_keras() -> None:
+    assert float(ps.compute_average_loss(np.float32([2, 4]), np.float32([[1], [0.5]]), 2)) == 2
+
+
 @pytest.mark.parametrize("weight", [[1, 0.5], [[1], [0.5]], 0.5])
 def test_sample_weights_fit_as_in_keras(weight) -> None:
     expected = {"float": 5.0}.get(type(weight).__name__, (3 + 0.5 * 7) / 2)
