@@ -123,10 +123,11 @@ class AloneResults:
             callers: notes how long calls take, and decides whether this thread makes the next; by default it makes all.
         """
         given = False
+        noted = None if callers is None else _Noted(callers)
         try:
             while (results := rows.next_results(cursor)) is not None:
                 alone = self.alone
-                for value in results if callers is None else _noted(results, rows, callers):
+                for value in results if noted is None else noted.of(results, rows):
                     try:
                         element = alone(value)
                     except Unlike:
@@ -251,22 +252,33 @@ class ResultsAlone(FunctionStream):
         super().close()
 
 
-def _noted(results: Iterator[Any], rows: PulledRows, callers: Callers) -> Iterator[Any]:
-    """Results as long as this thread makes the calls: one is noted, some are not, and so on."""
-    return chain.from_iterable(_noted_pieces(results, rows, callers))
+class _Noted:
+    """Results as long as this thread makes the calls: one is noted, some are not, and so on through all blocks."""
 
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+        # So many of the next calls are not noted.
+        self._unnoted = 0
 
-def _noted_pieces(results: Iterator[Any], rows: PulledRows, callers: Callers) -> Iterator[Iterator[Any]]:
-    def noted(results: Iterator[Any]) -> Any:
-        return callers.call_serially(partial(next, results), 1)
+    def of(self, results: Iterator[Any], rows: PulledRows) -> Iterator[Any]:
+        """Results of the rows that are left."""
+        return chain.from_iterable(self._pieces(results, rows))
 
-    while callers.serial and (left := rows.left):
-        yield map(noted, (results,))
-        unnoted = callers.unnoted()
-        if unnoted:
-            yield islice(results, unnoted)
-        if rows.left > max(0, left - 1 - unnoted):  # the function has raised StopIteration
-            return
+    def _pieces(self, results: Iterator[Any], rows: PulledRows) -> Iterator[Iterator[Any]]:
+        while self._callers.serial and (left := rows.left):
+            count = min(self._unnoted, left)
+            if count:
+                self._unnoted -= count
+                yield islice(results, count)
+            else:
+                count = 1
+                yield map(self._next, (results,))
+                self._unnoted = self._callers.unnoted()
+            if rows.left > left - count:  # the function has raised StopIteration
+                return
+
+    def _next(self, results: Iterator[Any]) -> Any:
+        return self._callers.call_serially(partial(next, results), 1)
 
 
 def _unlike(value: Any) -> Any:

@@ -1,21 +1,23 @@
 """How long a thread waits: not because other processes have the processor, but because it has nothing to do."""
 
+import os
 import resource
 import time
-from pathlib import Path
 from typing import Final
 
 _THREAD: Final[int | None] = getattr(resource, "RUSAGE_THREAD", None)
-_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+_SCHEDULED: Final = "/proc/thread-self/schedstat"
 """Of the thread that reads it, on Linux: nanoseconds on a processor, and ready for one while others had it; slices."""
 _WAITS_A_ROW = 0.5
+_MOST_BYTES = 128
+"""Three numbers of 64 bits have no more digits."""
 
 
 class Stopwatch:
     """Measures calls of the thread that makes it, from then on.
 
     Args:
-        exactly: whether to ask the system how long the thread was kept from the processor. That takes 20 µs; otherwise
+        exactly: whether to ask the system how long the thread was kept from the processor. That takes 15 µs; otherwise
             it is taken to wait if it gives up the processor at least in every second call.
     """
 
@@ -51,6 +53,10 @@ def _given_up() -> int:
 def _kept_seconds() -> float | None:
     """How long this thread was ready while others had the processor; None where the system does not say."""
     try:
-        return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
+        file = os.open(_SCHEDULED, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, _MOST_BYTES).split()[1]) / 1e9
+        finally:
+            os.close(file)
     except (OSError, IndexError, ValueError):
         return None
