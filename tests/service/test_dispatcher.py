@@ -166,7 +166,11 @@ def test_a_configuration_is_checked() -> None:
         (msgspec.msgpack.encode(GetStatus()), ACTION, "Expected `array`, got `object`"),
         (in_envelope({"type": "no"}), ACTION, "Invalid value 'no'"),
         (in_envelope({"type": "get_dataset", "dataset_id": 3}), ACTION, "Expected `str`, got `int`"),
-        (in_envelope(GetStatus(), 7), ACTION, "has penstock 9.9, which speaks protocol 7 of the data service, and the"),
+        (
+            in_envelope(GetStatus(), 99),
+            ACTION,
+            "has penstock 9.9, which speaks protocol 99 of the data service, and",
+        ),
         (in_envelope(GetStatus()), "other", "knows no action 'other'"),
     ],
 )

@@ -17,6 +17,7 @@ DIGESTS = {
     4: "766744abff7e5960",
     5: "1514d1cce4a97085",
     6: "7adbd1417ccd5915",
+    7: "7adbd1417ccd5915",  # summaries of full-pass analysis are arrays of bytes
 }
 """What the messages of each protocol are, by its number."""
 
