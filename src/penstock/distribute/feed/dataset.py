@@ -186,7 +186,7 @@ class DistributedIterator(Iterator[Any]):
     Its state is the position after the last step handed out, whatever was prefetched. Where all workers take slices of
     the same global batches it is that of the dataset's own iterator, and can be restored on another number of workers
     and replicas. An exception of the pipeline is raised for the step it happened in; on a single worker `next` may be
-    called again after it.
+    called again after it, and after Ctrl-C, which loses no step.
 
     Example:
         >>> import penstock as ps
