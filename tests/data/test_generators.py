@@ -189,6 +189,75 @@ def test_what_is_unlike_the_first_fails_at_its_place(
     assert len(list(resumed)) == 1
 
 
+def test_numbers_after_one_out_of_bounds_come_in_their_order_and_failures_at_their_places() -> None:
+    def numbers() -> Iterator[Any]:
+        yield from (1, 2, np.uint8(3), 300, 4, -1, 5)
+        yield np.array(6, np.uint8)
+        raise ValueError("the end")
+
+    dataset = ps.Dataset.from_generator(numbers, ps.TensorSpec((), "uint8"))
+    together = iter(dataset.ignore_errors().batch(20))
+    assert [batch.tolist() for batch in together] == [[1, 2, 3, 4, 5, 6]]
+    assert together.errors.count == 3
+    iterator = iter(dataset.batch(3))
+    assert next(iterator).tolist() == [1, 2, 3]
+    told = []
+    states = [iterator.state_dict()]
+    for message in ("does not fit output_signature", "the end"):
+        with pytest.raises((ps.ElementError, ValueError), match=message) as raised:
+            next(iterator)
+        told.append(raised.value.__notes__[0].rsplit(", ")[-1])
+        states.append(iterator.state_dict())
+    assert told == ["element 3", "element 8"]
+    outcomes = [ps.ElementError, ValueError, None]
+    for number, state in enumerate(states):
+        resumed = iter(dataset.batch(3))
+        resumed.load_state_dict(state)
+        assert [_outcome(resumed) for _ in outcomes[number:]] == outcomes[number:]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([0.5, 1.5, float("nan"), 2.5, float("inf"), -3.5], "float32"),
+        ([0.5, 3e38, -3.4e38, 1e-46], "float32"),
+        ([0.5, 1e300, -1e308, float("-inf")], "float64"),
+        ([1, 2**62, -(2**63), 2**63 - 1], "int64"),
+        ([1, 2**53 + 1, 16777217, -5], "float32"),
+        ([True, False, True], "bool"),
+        ([1, 2**64 - 1, 0], "uint64"),
+    ],
+)
+def test_numbers_in_a_batch_are_those_that_come_alone(values: list[Any], dtype: str) -> None:
+    dataset = generated(values * 3, ps.TensorSpec((), dtype))
+    alone = list(dataset)
+    (batch,) = dataset.batch(3 * len(values))
+    assert batch.dtype == dtype
+    assert repr(list(batch)) == repr(alone)
+
+
+def test_an_array_without_axes_that_a_generator_changes_is_taken_as_it_was_yielded() -> None:
+    def numbers() -> Iterator[Any]:
+        yield from (1, 2)
+        changing = np.array(0)
+        for number in (3, 4, 5):
+            changing[()] = number
+            yield changing
+        yield 6
+
+    (batch,) = ps.Dataset.from_generator(numbers).batch(6)
+    assert batch.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def _outcome(iterator: Iterator[Any]) -> Any:
+    """The next element as a list, what comes in its place, or None at the end."""
+    try:
+        found = next(iterator, None)
+    except (ps.ElementError, ValueError) as error:
+        return type(error)
+    return None if found is None else found.tolist()
+
+
 def test_restoring_runs_the_generator_no_further_and_looks_only_at_the_first_element() -> None:
     yielded = []
 

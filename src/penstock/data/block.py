@@ -60,6 +60,8 @@ class Block:
 
     def row(self, position: int) -> Any:
         """The element at this position."""
+        if self.structure.kind == "leaf":
+            return self.columns[0][position]
         return self.structure.unflatten([column[position] for column in self.columns])
 
     def slice(self, start: int, stop: int) -> "Block":

@@ -8,6 +8,7 @@ are checked again.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from sys import getrefcount
 from typing import Any, Final
 
@@ -75,6 +76,10 @@ class Leaf(ABC):
     def take(self, values: Iterable[Any], check: Check) -> None:
         """Take all rows; `check` checks those that are unlike the first."""
 
+    def gather(self, values: Iterable[Any], check: Check) -> None:
+        """As `take`, where it costs less to look at numbers when all were taken: `column` may raise `Unlike` then."""
+        self.take(values, check)
+
     @abstractmethod
     def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
         """As `alone` for each row; `checked` makes the element of one that must be checked."""
@@ -89,7 +94,15 @@ class Leaf(ABC):
 
     @abstractmethod
     def column(self, rows: int) -> Column:
-        """The column of all rows that were taken, which nothing here refers to any more."""
+        """The column of all rows that were taken, which nothing here refers to any more.
+
+        Raises:
+            Unlike: a row that was gathered must be checked. All rows are still here.
+        """
+
+    def raw(self) -> list[Any]:
+        """The rows that were gathered and could not become a column; they can be taken again."""
+        raise NotImplementedError
 
 
 class Values(Leaf):
@@ -124,12 +137,14 @@ class Values(Leaf):
         self._mixed = False
 
     def take(self, values: Iterable[Any], check: Check) -> None:
-        append, kind = self._rows.append, self._kind
-        for value in values:
-            if type(value) is kind:
-                append(value)
+        rows, kind = self._rows, self._kind
+        # This reads no further than the first value of another type, and keeps what came before an exception.
+        for found, run in groupby(values, type):
+            if found is kind:
+                rows.extend(run)
             else:
-                self.put_checked(check(value)[0])
+                for value in run:
+                    self.put_checked(check(value)[0])
 
     def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
         kind = self._kind
@@ -161,6 +176,9 @@ class Values(Leaf):
             return np.frombuffer(bytearray().join(self._rows), self._dtype)
         return np.fromiter(self._rows, self._dtype, rows)
 
+    def raw(self) -> list[Any]:
+        return self._rows.copy()
+
     def _leaf(self, value: Any) -> Any:
         return value
 
@@ -171,6 +189,7 @@ class Numbers(Values):
     def __init__(self, kind: type, dtype: np.dtype[Any], low: Any, high: Any) -> None:
         self._low = low
         self._high = high
+        self._gathered = False
         super().__init__(kind, dtype)
 
     def _ways(self) -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
@@ -216,6 +235,34 @@ class Numbers(Values):
                 append(value)
             elif not put(value):
                 self.put_checked(check(value)[0])
+
+    def begin(self, rows: int) -> None:
+        super().begin(rows)
+        self._gathered = False
+
+    def gather(self, values: Iterable[Any], check: Check) -> None:
+        if self._dtype.kind == "f" and self._kind is int:  # whether NumPy rounds them once, their column does not tell
+            self.take(values, check)
+        else:
+            self._gathered = True
+            super().take(values, check)
+
+    def _column(self, rows: int) -> Column:
+        if not self._gathered:
+            return super()._column(rows)
+        if self._mixed:
+            if not all(type(value) is not self._kind or self._low <= value <= self._high for value in self._rows):
+                raise Unlike
+            return super()._column(rows)
+        if self._kind is not float:
+            try:
+                return super()._column(rows)
+            except OverflowError:
+                raise Unlike from None
+        exact = np.fromiter(self._rows, np.float64, rows)
+        if not np.maximum.reduce(np.abs(exact)) <= self._high:  # NaN is not, either
+            raise Unlike
+        return exact.astype(self._dtype, copy=False)
 
     def _leaf(self, value: Any) -> Any:
         return self._dtype.type(value) if type(value) is self._kind else value
@@ -409,8 +456,24 @@ class Collector:
         for leaf, part in zip(self._leaves, self._check(value), strict=True):
             leaf.put_checked(part)
 
+    def gather(self, values: Iterable[Any]) -> None:
+        """As `take`, of rows that can be taken again: `block` may raise `Unlike` then."""
+        if self._only is not None:
+            self._only.gather(values, self._check)
+        else:
+            self.take(values)
+
+    def raw(self) -> list[Any]:
+        """The rows that were gathered, if `block` has raised `Unlike`."""
+        assert self._only is not None
+        return self._only.raw()
+
     def block(self) -> Block | None:
-        """The rows that were taken, whose memory is theirs alone then; None if there are none."""
+        """The rows that were taken, whose memory is theirs alone then; None if there are none.
+
+        Raises:
+            Unlike: one of those that were gathered must be checked.
+        """
         rows = self.rows
         if rows == 0:
             for leaf in self._leaves:

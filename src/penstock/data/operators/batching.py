@@ -1,7 +1,7 @@
 """Operators that put rows together into batches."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import lru_cache
@@ -14,7 +14,7 @@ from penstock.data.block import Block, Column, Indices, column_of, is_ragged, ob
 from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
-from penstock.data.streams.stream import OneInputStream
+from penstock.data.streams.stream import Cursor, OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -134,6 +134,8 @@ class BatchStream(OneInputStream):
             return None
         if len(first) >= size:
             extra = len(first) % size
+            if not extra:
+                return self._node.batches(first, size)
             self._input.give_back(extra)
             return self._node.batches(first.slice(0, len(first) - extra), size)
         parts, count = [first], len(first)
@@ -144,6 +146,27 @@ class BatchStream(OneInputStream):
         if len(rows) < size and self._node.drop_remainder:
             return None
         return self._node.batches(rows, len(rows))
+
+    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
+        """Batches of rows that come as they are needed: a block would have one of them anyway."""
+        if not self._node.input.paced or self._input.remaining_elements() is None:
+            return None
+        return self._one_by_one(cursor)
+
+    def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
+        while True:
+            try:
+                block = self.pull(1, 1)
+            except failures():
+                cursor.met += 1
+                raise
+            if block is None:
+                return
+            cursor.met += 1
+            element = block.row(0)
+            block = None  # only the consumer keeps its memory
+            yield element
+            element = None
 
     def _pulled(self, need: int, allow: int, collected: int) -> Block | None:
         """The next rows of a batch of which `collected` are there. Where one fails, the whole batch is passed over."""

@@ -4,13 +4,13 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.collecting import Collector
+from penstock.data.collecting import Collector, Unlike
 from penstock.data.node import Node, Run
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
@@ -62,28 +62,50 @@ class GeneratorStream(RowsBeforeFailure):
         self._node = node
         self._run = run
         self._iterator: Iterator[Any] | None = None
+        # What it yields next: values that are looked at again come before those.
+        self._values: Iterator[Any] = iter(())
+        # Whether each number is looked at before the next is asked for, as after the first that was out of bounds.
+        self._looks_at_each = False
         self._collector: Collector | None = None
         self._taken = 0
         self._ended = False
 
     def _make(self, need: int, allow: int) -> Block | None:
-        iterator = self._begun()
-        if iterator is None:
+        values = self._begun()
+        if values is None:
             return None
         collector = self._collector
         if collector is None:
-            return self._first(iterator)
+            return self._first(values)
         wanted = collector.begin(min(need, allow))
-        try:
-            collector.take(islice(iterator, wanted))
-        except failures() as error:
-            self._note(error, self._taken + collector.rows)
-            self._failure = error
-        rows = collector.rows
+        block = self._collected(collector, wanted)
+        rows = 0 if block is None else block.length
         self._taken += rows
-        if rows < wanted and self._failure is None:
+        if self._failure is not None:
+            self._note(self._failure, self._taken)
+        elif rows < wanted:
             self._ended, self._collector = True, None
-        return collector.block()
+        return block
+
+    def _collected(self, collector: Collector, wanted: int) -> Block | None:
+        """The next rows, up to the first that fails: what that raises is put into `_failure`."""
+        self._take(collector.take if self._looks_at_each else collector.gather, wanted)
+        try:
+            return collector.block()
+        except Unlike:
+            pass
+        # One number may be out of bounds. All rows come again, and each is looked at before the next is taken.
+        self._looks_at_each = True
+        self._values = chain(collector.raw(), _raising([self._failure] if self._failure else []), self._values)
+        self._failure = None
+        collector.begin(wanted)
+        return self._collected(collector, wanted)
+
+    def _take(self, take: Callable[[Iterator[Any]], None], wanted: int) -> None:
+        try:
+            take(islice(self._values, wanted))
+        except failures() as error:
+            self._failure = error
 
     def _pass_failed_row(self) -> None:
         self._taken += 1
@@ -142,8 +164,8 @@ class GeneratorStream(RowsBeforeFailure):
                 self._note(error, self._taken)
                 self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
                 raise
-            self._iterator = _iterator_of(made)
-        return None if self._ended else self._iterator
+            self._iterator = self._values = _iterator_of(made)
+        return None if self._ended else self._values
 
     def _checked(self, value: Any) -> list[Any]:
         """The leaves of an element, which must be of the kind of all others and fit the signature."""
@@ -179,10 +201,9 @@ class GeneratorStream(RowsBeforeFailure):
                 _logger.debug("passed over an element that had failed before the state was saved: %r", error)
 
     def _pass_over(self, rows: int) -> None:
-        assert self._iterator is not None
         passed = count()
         try:
-            deque(zip(islice(self._iterator, rows), passed, strict=False), maxlen=0)
+            deque(zip(islice(self._values, rows), passed, strict=False), maxlen=0)
         except failures():
             self._taken += next(passed) + 1
             raise
@@ -192,6 +213,7 @@ class GeneratorStream(RowsBeforeFailure):
 
     def close(self) -> None:
         iterator, self._iterator = self._iterator, None
+        self._values = iter(())
         self._ended, self._collector = True, None
         if hasattr(iterator, "close"):
             iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
@@ -207,6 +229,13 @@ def _iterator_of(made: Any) -> Iterator[Any]:
             "whenever it is called"
         )
     return iter(made)
+
+
+def _raising(errors: list[BaseException]) -> Iterator[Any]:
+    """Raises the error in place of a value, if there is one."""
+    while errors:
+        raise errors.pop()  # so that it does not refer to itself by this frame
+    yield from ()
 
 
 def _shown(layout: tuple[Structure, list[Any]]) -> str:
