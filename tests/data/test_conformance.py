@@ -148,6 +148,9 @@ OPERATORS = {
     "group_by_window of rare keys": lambda d: d.group_by_window(
         lambda x: x == 2, lambda key, w: w, window_size_func=lambda key: 4 if key else 3
     ),
+    "group_by_window of windows with one element, and with more": lambda d: d.group_by_window(
+        lambda x: x // 2, lambda key, w: w if key == 3 else w.take(1), window_size=2
+    ),
     "group_by_reducer": lambda d: d.group_by_reducer(lambda x: 2 - x % 3, totals()),
     "assert_cardinality": lambda d: d.assert_cardinality(d.reduce(0, lambda count, _: count + 1)),
     "bucket_by_sequence_length": lambda d: ragged(d).bucket_by_sequence_length(len, [2, 3], [3, 2, 2]),

@@ -120,6 +120,8 @@ class GroupByWindowStream(Stream):
         self._state: State = None
         self._window: tuple[int, _Group] | None = None
         self._output: Cursor | None = None
+        # Whether the last window asked for several elements gave one.
+        self._one_each = False
 
     def pull(self, need: int, allow: int) -> Block | None:
         self._state = None
@@ -127,12 +129,35 @@ class GroupByWindowStream(Stream):
             if self._output is not None:
                 block = self._output.pull(need, allow)
                 if block is not None:
+                    self._one_each = block.length == 1 and (allow > 1 or self._one_each)
                     return block
                 self._output.close()
                 self._output = self._window = None
                 self._forget_input_states()
             if not self._next_window():
                 return None
+
+    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
+        """The elements of windows that give one each, such as a batch: each would be a block by itself."""
+        return self._one_by_one(cursor) if self._one_each and not self._run.live else None
+
+    def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
+        while self._one_each and not self._run.live:
+            try:
+                block = self.pull(1, 2)
+            except failures():
+                cursor.met += 1
+                raise
+            if block is None:
+                return
+            if block.length > 1:
+                assert self._output is not None
+                self._output.give_back(block.length - 1)
+            cursor.met += 1
+            element = block.row(0)
+            block = None  # only the consumer keeps its memory
+            yield element
+            element = None
 
     @property
     def _taken(self) -> int:
