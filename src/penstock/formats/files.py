@@ -2,6 +2,7 @@
 
 import glob
 import importlib
+import io
 import os
 import stat
 import weakref
@@ -26,6 +27,9 @@ WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
 _XZ = "XZ"
 _ZSTD = "ZSTD"
 _MAGIC = {b"\x1f\x8b": "GZIP", b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
+
+SMALL_BYTES = 1 << 16
+"""A local file of at most so many bytes is read as a whole when it is opened."""
 
 _RAW_BYTES = 1 << 16
 _EFFECTIVE = os.access in os.supports_effective_ids
@@ -145,11 +149,31 @@ def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
             return Unpacked(name, file)
         if compression == _XZ:
             return InflatedXZ(name, file)
-        return Inflated(name, file, WINDOW_BITS[compression]) if compression else ByteReader(name, file)
+        if compression:
+            return Inflated(name, file, WINDOW_BITS[compression])
+        return _held(name, file) or ByteReader(name, file)
     except StorageError:
         raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+
+
+def _held(name: str, file: Any) -> "HeldBytes | None":
+    """All bytes of a small local file, which is closed: neither more reads nor what closes it later are paid for."""
+    if not isinstance(file, io.FileIO):
+        return None
+    try:
+        size = file.seek(0, os.SEEK_END)
+        content = os.pread(file.fileno(), size, 0) if size <= SMALL_BYTES else b""
+    except OSError:
+        return None  # its reader meets this again, and says so
+    except BaseException:  # as by Ctrl-C
+        file.close()
+        raise
+    if not content or len(content) < size:
+        return None
+    file.close()
+    return HeldBytes(name, content)
 
 
 def open_plain(name: str) -> Any:
@@ -229,6 +253,27 @@ class ByteReader:
     def close(self) -> None:
         """Close the file. May be called again."""
         self._finalizer()
+
+
+class HeldBytes(ByteReader):
+    """Bytes of a file that are in memory."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self.name = name
+        self.size = len(content)
+        self._content = content
+        self._at = 0
+
+    def read(self, count: int) -> bytes:
+        begin, self._at = self._at, self.size
+        return self._content[begin:]
+
+    def seek(self, offset: int) -> bool:
+        self._at = min(offset, self.size)
+        return offset <= self.size
+
+    def close(self) -> None:
+        pass
 
 
 class Inflated(ByteReader):

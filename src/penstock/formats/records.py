@@ -1,6 +1,5 @@
 """Files of records: what a format says about them, and one pass over those of a file."""
 
-import io
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -8,11 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StorageError
-from penstock.formats.files import ByteReader, open_bytes
+from penstock.formats.files import ByteReader, HeldBytes, open_bytes
 from penstock.spec import TensorSpec
-from penstock.structure import LEAF, flatten
+from penstock.structure import LEAF, Structure, flatten
 
 Column = npt.NDArray[Any]
+
+Decoded = tuple[list[Column], Structure]
+"""The columns of rows, and the structure of a row."""
 
 Source = str | ByteReader
 """The name of a file, or its bytes; `SomeRecords` are not all of them."""
@@ -25,11 +27,8 @@ _NOTHING: Final = range(0)
 _NONE: Final = np.empty(0, np.int64)
 
 
-class SomeRecords(ByteReader):
+class SomeRecords(HeldBytes):
     """Bytes that hold whole records of a file, from any of them on."""
-
-    def __init__(self, name: str, data: bytes) -> None:
-        super().__init__(name, io.BytesIO(data))
 
 
 class RecordFormat(ABC):
@@ -111,22 +110,21 @@ class RecordReader(ABC):
         self._bytes = open_bytes(name, compression) if isinstance(name, str) else name
         self._name = self._bytes.name
         # Memory for a chunk takes longer to get than a small file to read. What is compressed may become longer.
-        self._chunk = min(CHUNK_BYTES, self.size or CHUNK_BYTES) if self._bytes.plain else CHUNK_BYTES
+        self._chunk = min(CHUNK_BYTES, self._bytes.size or CHUNK_BYTES) if self._bytes.plain else CHUNK_BYTES
         self._start = offset
         self._data: Any = b""  # bytes, or a view of some
         self._ends = _NONE
         self._next = 0
         self._decoded = _NOTHING
-        self._columns: list[Column] = []
-        self._structure = LEAF
+        self._columns: Decoded = [], LEAF
         if offset and not self._bytes.seek(offset):
             self.close()
             raise StorageError(f"{name!r} has fewer than {offset} bytes: it was longer when the state was saved")
 
     @property
-    def size(self) -> int:
-        """How many bytes the file had when it was opened, as it is stored."""
-        return self._bytes.size
+    def at_end(self) -> bool:
+        """Whether the last record ended where the file did when it was opened: no more need be asked for."""
+        return self.number > 0 and self.offset == self._bytes.size and self._bytes.plain
 
     @property
     def offset(self) -> int:
@@ -137,8 +135,8 @@ class RecordReader(ABC):
         """Where a record of the chunk begins in it."""
         return int(self._ends[record - 1]) if record else 0
 
-    def read(self, limit: int) -> Any:
-        """The next records as a column, or a structure of columns: at least one, at most `limit`; None at the end.
+    def read(self, limit: int) -> Decoded | None:
+        """The next records, at least one and at most `limit`; None at the end.
 
         Raises:
             StorageError: the file is damaged there, truncated, or cannot be read.
@@ -148,12 +146,13 @@ class RecordReader(ABC):
             return None
         if self._next not in self._decoded:
             self._decoded = _NOTHING
-            self._columns, self._structure = flatten(self._decode(self._next))
-            self._decoded = range(self._next, self._next + len(self._columns[0]))
+            self._columns = flatten(self._decode(self._next))
+            self._decoded = range(self._next, self._next + len(self._columns[0][0]))
         first = self._next - self._decoded.start
-        columns = [column[first : first + limit] for column in self._columns]
+        columns, structure = self._columns
+        columns = [column[first : first + limit] for column in columns]
         self._pass(len(columns[0]))
-        return self._structure.unflatten(columns)
+        return columns, structure
 
     def skip(self, count: int) -> int:
         """Pass over up to `count` records without looking into them; gives how many there were.
@@ -196,7 +195,7 @@ class RecordReader(ABC):
         begin = self._begin(self._next)
         self._data, self._start = self._data[begin:], self._start + begin
         self._ends, self._next, self._decoded = _NONE, 0, _NOTHING
-        if self.ended or self._at_end():
+        if self.ended or self.at_end:
             self.ended = True
             return False
         try:
@@ -206,10 +205,6 @@ class RecordReader(ABC):
             raise
         self.ended = len(self._ends) == 0
         return not self.ended
-
-    def _at_end(self) -> bool:
-        """Whether the last record ended where the file did when it was opened: no more need be asked for."""
-        return self.number > 0 and self._start == self._bytes.size and self._bytes.plain
 
     @abstractmethod
     def _load(self, skipping: bool) -> "list[int] | npt.NDArray[np.int64]":

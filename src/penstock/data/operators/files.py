@@ -1,6 +1,7 @@
 """The records of files: one node for every format."""
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,6 @@ from penstock.formats.files import has_protocol, open_bytes
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
 from penstock.formats.remote_file import ask_ahead
 from penstock.printing import in_bytes
-from penstock.structure import flatten
 
 _FILES_AHEAD: Final = 32
 """How many remote files are opened in advance at most: one after the other, each would wait for its server."""
@@ -97,9 +97,10 @@ class ReadFilesStream(RowsBeforeFailure):
     def __init__(self, node: ReadFiles, run: Run, epoch: int) -> None:
         self._node = node
         self._names = node.input.cursor(run, epoch)
-        # Names that were pulled together, and how many of them were not taken.
-        self._pulled: Block | None = None
+        # Names that were pulled together: those that were not taken, how many these are, and how many were.
+        self._pulled: Iterator[Any] = iter(())
         self._left = 0
+        self._passed = 0
         self._pulled_at: State = None
         self._file = _NextFile(None, 0, None, None)
         self._enter: tuple[int, int] | None = None
@@ -116,14 +117,12 @@ class ReadFilesStream(RowsBeforeFailure):
         parts: list[Block] = []
         rows = 0
         while rows < allow and (not parts or self._joins_next()):
-            before, reader = self._file, self._reader
             try:
                 part = self._read(allow - rows)
             except Exception as error:
-                if reader is None or not parts:
+                if not parts:
                     raise
-                # From the end of the file before it, reading meets the failure again.
-                self._failure, self._failed_at = error, [self._before(before), reader.number, reader.offset]
+                self._failure, self._failed_at = error, [self._before(self._file), None, 0]
                 break
             if part is None:
                 break
@@ -136,8 +135,7 @@ class ReadFilesStream(RowsBeforeFailure):
 
         A block costs more than to open a small file. No file is waited for, and no name is asked for too early.
         """
-        reader = self._reader
-        if not self._joins or reader is None or reader.offset < reader.size:
+        if not self._joins or self._reader is not None:
             return False
         if not self._next:
             self._look_ahead()
@@ -153,7 +151,9 @@ class ReadFilesStream(RowsBeforeFailure):
                 self._fail(error)
                 raise
             if found is not None:
-                columns, structure = flatten(found)
+                if reader.at_end:
+                    self._close_file()
+                columns, structure = found
                 return Block(tuple(columns), structure, len(columns[0]))
             self._close_file()
         return None
@@ -189,24 +189,25 @@ class ReadFilesStream(RowsBeforeFailure):
     def _look_ahead(self) -> None:
         """Take names until enough remote files are being opened, or one that is at hand."""
         while len(self._next) < min(self._opened + 1, _FILES_AHEAD):
-            if self._left == 0:
-                self._pull_names()
-            if self._pulled is None:
+            if self._left == 0 and not self._pull_names():
                 break
-            passed = len(self._pulled) - self._left
-            element = self._pulled.row(passed)
-            self._left -= 1
+            element = next(self._pulled)
             remote = self._looks_ahead and has_protocol(_name_of(element))
             file = ask_ahead(formats.remote.open_file, _name_of(element)) if remote else None
-            self._next.append(_NextFile(self._pulled_at, passed, element, file))
+            self._next.append(_NextFile(self._pulled_at, self._passed, element, file))
+            self._left -= 1
+            self._passed += 1
             if not remote:
                 break
 
-    def _pull_names(self) -> None:
-        self._pulled = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
-        if self._pulled is not None:
-            self._left = len(self._pulled)
-            self._pulled_at = self._names.state_before(self._left)
+    def _pull_names(self) -> bool:
+        """Take the next names together; gives whether there are some."""
+        names = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
+        if names is None:
+            return False
+        self._pulled, self._left, self._passed = names.rows(), len(names), 0
+        self._pulled_at = self._names.state_before(self._left)
+        return True
 
     def _fail(self, error: Exception) -> None:
         """Say that a failure happened in this node; if it costs the rest of the file, the next file comes next."""
@@ -234,7 +235,7 @@ class ReadFilesStream(RowsBeforeFailure):
     def restore(self, state: State) -> None:
         names, number, offset = state
         self._drop_next()
-        self._pulled, self._left = None, 0
+        self._left = 0
         self._names.restore(names)
         self._enter = None if number is None else (number, offset)
 

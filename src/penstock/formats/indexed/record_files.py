@@ -1,10 +1,9 @@
 """Files of records by number, through an index of where each record begins."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import compression_of
@@ -13,16 +12,14 @@ from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, 
 from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
-from penstock.formats.records import RecordFormat, RecordReader, SomeRecords
+from penstock.formats.records import Decoded, RecordFormat, RecordReader, SomeRecords
 from penstock.printing import in_bytes
-from penstock.structure import LEAF, Structure, flatten
+from penstock.structure import LEAF, flatten
 
 _GROUP_BYTES: Final = 1 << 20
 """How much of a file is decoded together, where that costs hardly more than one record."""
 _INDEX_BYTES: Final = 1 << 16
-_Decoded = tuple[list[npt.NDArray[Any]], Structure]
-"""The columns of rows, and the structure of a row."""
-_DAMAGED: Final[_Decoded] = ([], LEAF)
+_DAMAGED: Final[Decoded] = ([], LEAF)
 
 
 class RecordFiles(FileFormat):
@@ -41,7 +38,7 @@ class RecordFiles(FileFormat):
 
     def _begin(self) -> None:
         self._files = OpenFiles[tuple[RangedFile, Edges]](_is_small)
-        self._kept: KeptRows[_Decoded] = KeptRows()
+        self._kept: KeptRows[Decoded] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"records": self.records}
@@ -73,7 +70,7 @@ class RecordFiles(FileFormat):
         columns, structure = self.read_columns(name, rows)
         return structure.unflatten(columns)
 
-    def read_columns(self, name: str, rows: Rows) -> _Decoded:
+    def read_columns(self, name: str, rows: Rows) -> Decoded:
         file, edges = self._files.get(name, self._opened)
         if len(rows) and rows[-1] >= len(edges) - 1:
             raise StorageError(
@@ -81,9 +78,9 @@ class RecordFiles(FileFormat):
             )
         if isinstance(rows, range) and self.records.decodes_groups:
             return _joined(list(self._parts(file, edges, rows)))
-        return flatten(self._records(file, edges, rows))
+        return self._records(file, edges, rows)
 
-    def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[_Decoded]:
+    def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[Decoded]:
         """The rows of a range, by groups."""
         start = rows.start
         while start < rows.stop:
@@ -93,32 +90,32 @@ class RecordFiles(FileFormat):
             stop = min(last, rows.stop)
             group = self._group(file, edges, number, range(first, last))
             if group is None:  # a record in it is damaged, maybe none of these
-                yield flatten(self._records(file, edges, range(start, stop)))
+                yield self._records(file, edges, range(start, stop))
             else:
                 columns, structure = group
                 yield [column[start - first : stop - first] for column in columns], structure
             start = stop
 
-    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> _Decoded | None:
+    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> Decoded | None:
         """The rows of a group; None if one of them is damaged."""
         found = self._kept.get((file.name, number))
         if found is None:
             try:
-                found = flatten(self._records(file, edges, rows))
+                found = self._records(file, edges, rows)
                 size = bytes_of(found[0])
             except (StorageError, ElementError):
                 found, size = _DAMAGED, 0
             self._kept.put((file.name, number), found, size)
         return None if found is _DAMAGED else found
 
-    def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Any:
+    def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
         numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
         begins, ends = edges[:-1][numbers], edges[1:][numbers]
         data = file.read(begins, ends)
         found = self.records.at_once(data, len(data) - int(ends[-1] - begins[-1]), len(rows))
-        return self._decoded(file, int(rows[0]), begins, data, len(rows)) if found is None else found
+        return self._decoded(file, int(rows[0]), begins, data, len(rows)) if found is None else flatten(found)
 
-    def _decoded(self, file: RangedFile, number: int, begins: Edges, data: bytes, count: int) -> Any:
+    def _decoded(self, file: RangedFile, number: int, begins: Edges, data: bytes, count: int) -> Decoded:
         """All of these records.
 
         Raises:
@@ -136,7 +133,7 @@ class RecordFiles(FileFormat):
             self._read_damaged(file.name, number, int(begins[0]))
         return found
 
-    def _read_damaged(self, name: str, number: int, offset: int) -> None:
+    def _read_damaged(self, name: str, number: int, offset: int) -> NoReturn:
         reader = self.records.open(name, "", number, offset)
         try:
             reader.read(1)
@@ -166,19 +163,16 @@ def _is_small(opened: tuple[RangedFile, Edges]) -> bool:
     return file.is_held and edges.nbytes <= _INDEX_BYTES
 
 
-def _all(reader: RecordReader, count: int) -> Any:
+def _all(reader: RecordReader, count: int) -> Decoded | None:
     """All records of a reader; None if there are not so many."""
     parts, left = [], count
     while left and (found := reader.read(left)) is not None:
-        parts.append(flatten(found))
-        left -= len(parts[-1][0][0])
-    if left:
-        return None
-    columns, structure = _joined(parts)
-    return structure.unflatten(columns)
+        parts.append(found)
+        left -= len(found[0][0])
+    return None if left else _joined(parts)
 
 
-def _joined(parts: list[_Decoded]) -> _Decoded:
+def _joined(parts: list[Decoded]) -> Decoded:
     if len(parts) == 1:
         return parts[0]
     columns = list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
