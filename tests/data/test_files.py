@@ -51,6 +51,8 @@ def written(path, content):
 def small_chunks(size):
     """Files read `size` bytes at a time."""
     patch = pytest.MonkeyPatch()
+    # The first line imports it, so that it does not take the size of these tests for its own.
+    patch.setattr("penstock.data.operators.files.CHUNK_BYTES", size)
     patch.setattr("penstock.formats.records.CHUNK_BYTES", size)
     patch.setattr("penstock.formats.tfrecord._SKIP_BYTES", size)
     patch.setattr("penstock.formats.files.SMALL_BYTES", size)

@@ -12,11 +12,11 @@ from typing import Any, Final, Generic, TypeVar, overload
 import numpy as np
 
 from penstock import formats
+from penstock.data import functions
 from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
-from penstock.data.functions.in_processes import check_processes
 from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.node import Node, Run, describe
@@ -776,7 +776,7 @@ class Dataset(Generic[Element]):
         fn = checked_randomness(fn, seed)
         signature = as_signature("map", output_signature)
         if check_flag("map", "processes", processes):
-            check_processes(fn, num_parallel_calls)
+            functions.in_processes.check_processes(fn, num_parallel_calls)
         made = Map(
             self.node,
             fn,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from penstock.data import functions
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import (
     call_rows,
@@ -18,7 +19,6 @@ from penstock.data.functions.apply import (
     note,
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
-from penstock.data.functions.in_processes import IN_PROCESSES_TASK_SECONDS, CalledProcesses
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
 from penstock.data.functions.promise import PromisedResults
@@ -150,7 +150,8 @@ class Map(PromisedResults, OneInput):
     def results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
         """What calls the function for rows of a block of input."""
         if self.processes:
-            called: CalledProcesses = run.called(self, partial(CalledProcesses, run.threads, self.function))
+            kind = functions.in_processes.CalledProcesses
+            called: functions.in_processes.CalledProcesses = run.called(self, partial(kind, run.threads, self.function))
 
         def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
             rows = block.slice(start, stop)
@@ -205,7 +206,8 @@ class Map(PromisedResults, OneInput):
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None or self.in_flight
         if self.processes:
-            return run.callers(self, threads_of(self.num_parallel_calls), self.function, IN_PROCESSES_TASK_SECONDS)
+            seconds = functions.in_processes.IN_PROCESSES_TASK_SECONDS
+            return run.callers(self, threads_of(self.num_parallel_calls), self.function, seconds)
         return run.callers(self, self.num_parallel_calls or 1, self.function)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:

@@ -5,9 +5,9 @@ same order, from the oldest one that a state names, is the stream's *replay*: it
 of the whole iteration.
 """
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from secrets import token_hex
 from threading import Lock
 from zlib import crc32
 
@@ -95,7 +95,7 @@ class LiveStreams:
     def consumer_of(self, key: str) -> str:
         """The name under which elements of a stream are had, also by an iteration that goes on from a state."""
         with self._lock:
-            self._reader = self._reader or token_hex(8)
+            self._reader = self._reader or os.urandom(8).hex()
         return f"{self._reader}-{crc32(key.encode()):08x}"
 
     def add(self, stream: LiveStream) -> None:
