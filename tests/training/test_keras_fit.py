@@ -352,6 +352,25 @@ def test_a_dataset_of_unknown_length_is_read_to_its_end() -> None:
 
 
 @pytest.mark.slow
+def test_an_epoch_that_is_longer_than_the_first_is_read_to_its_end_too() -> None:
+    def noted(x: Any, y: Any, generator: np.random.Generator) -> Any:
+        return x, y, generator.random()
+
+    def random_rows() -> ps.Dataset:
+        dataset = ps.Dataset.from_tensor_slices((FEATURES, LABELS)).map(noted, seed=3)
+        return dataset.filter(lambda x, y, drawn: drawn < 0.5).map(lambda x, y, drawn: (x, y)).batch(1)
+
+    again = random_rows()
+    lengths = [len(list(again)) for _ in range(3)]
+    assert max(lengths) > lengths[0] + 1  # Keras asks for one step more than there was
+    dataset = random_rows()
+    model = plain_model()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(dataset, epochs=3, verbose=0)
+    assert int(model.optimizer.iterations.value) == sum(lengths)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_eight_calls_of_a_parallel_map_run_together_in_fit(replicas: int) -> None:
     meeting = threading.Barrier(8, timeout=20)

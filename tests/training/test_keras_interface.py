@@ -47,8 +47,10 @@ def test_models_inherit_the_methods_that_are_wrapped(name: str) -> None:
     assert getattr(keras.Sequential, name) is vars(definer)[name], CHANGED + f"Model.{name}"
 
 
-def test_batches_are_read_by_the_method_that_is_wrapped() -> None:
-    assert hasattr(vars(jax_epoch_iterator())["_get_iterator"], "__wrapped__"), CHANGED + "JAXEpochIterator"
+@pytest.mark.parametrize("name", ["_get_iterator", "catch_stop_iteration"])
+def test_batches_are_read_by_the_methods_that_are_wrapped(name: str) -> None:
+    assert hasattr(getattr(jax_epoch_iterator(), name), "__wrapped__"), CHANGED + f"JAXEpochIterator.{name}"
+    assert hasattr(jax_epoch_iterator()(np.ones((2, 1))), "_num_batches"), CHANGED + "EpochIterator._num_batches"
 
 
 def test_fit_takes_adapters() -> None:

@@ -74,6 +74,18 @@ def test_two_kills_and_a_length_that_is_not_known(tmp_path: Path) -> None:
     assert_every_row_once_an_epoch(variables)
 
 
+@pytest.mark.slow
+def test_epochs_after_one_that_was_entered_in_the_middle_are_whole_where_the_length_is_not_known(
+    tmp_path: Path,
+) -> None:
+    """Two of the second epoch's four steps are left; the third epoch must not end after three."""
+    with pytest.warns(UserWarning, match="ran out of data"):
+        crashed(tmp_path, "unknown", 7)
+    with pytest.warns(UserWarning, match="ran out of data"):
+        variables = fit(tmp_path, "unknown", 0, crash)
+    assert_every_row_once_an_epoch(variables)
+
+
 def small_model() -> Any:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -3,7 +3,8 @@
 Keras accepts data adapters, but has no way to register them. So some methods of Keras's models are wrapped: `compile`
 remembers the strategy in whose scope it was called; `fit`, `evaluate` and `predict` turn datasets into adapters; the
 methods that compile steps do so under Keras's own distribution over the strategy's devices; and the iterator over an
-adapter leaves batches on these devices. All of them then call Keras's own method.
+adapter leaves batches on these devices, and does not take the length of one pass for that of all. All of them then call
+Keras's own method.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,6 +56,7 @@ def accept_datasets() -> None:
     for step in _STEPS:
         replace_method(keras.Model, f"make_{step}_function", _compiling_for_strategy)
     replace_method(jax_epoch_iterator(), "_get_iterator", _leaving_batches_in_place)
+    replace_method(jax_epoch_iterator(), "catch_stop_iteration", _forgetting_length)
 
 
 def _remembering_strategy(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,6 +168,20 @@ def _leaving_batches_in_place(original: Callable[..., Any]) -> Callable[..., Any
         return original(self)
 
     return _get_iterator
+
+
+def _forgetting_length(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    @contextmanager
+    def catch_stop_iteration(self: Any) -> Iterator[None]:
+        # Keras takes the batches of the first epoch for those of all, where the data does not say how many it has. But
+        # that epoch may have been entered in the middle, and a random function may decide how many rows are left out.
+        with original(self):
+            yield
+        if isinstance(self.data_adapter, DatasetInput):
+            self._num_batches = self.data_adapter.num_batches
+
+    return catch_stop_iteration
 
 
 def _is_ours(data: Any) -> bool:
