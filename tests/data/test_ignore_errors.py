@@ -132,6 +132,38 @@ def test_a_shuffle_over_an_index_still_moves_positions_only():
     assert sorted(np.concatenate(list(dataset)).tolist()) == [x for x in range(1000) if x != 7]
 
 
+def mixed(dataset):
+    return dataset.shuffle(5, seed=1, reshuffle_each_iteration=False)
+
+
+AHEAD = {
+    "a shuffle": lambda d: mixed(d).batch(3),
+    "a cache": lambda d: mixed(d.cache()),
+    "a shuffle in a zip": lambda d: ps.Dataset.zip(mixed(d), ps.Dataset.range(20)),
+    "batches": lambda d: mixed(d.batch(2)),
+}
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_a_prefetch_below_what_is_read_by_index_changes_neither_elements_nor_states(name):
+    rows = ps.Dataset.range(20).map(failing(3, 11))
+    plain, ahead = (AHEAD[name](d).with_options(SKIP) for d in (rows, rows.prefetch(2)))
+    elements = [str(element) for element in plain]
+    assert [str(element) for element in ahead] == elements
+    for saving, restoring in itertools.permutations((plain, ahead)):
+        with iter(saving) as iterator:
+            assert [str(element) for element in itertools.islice(iterator, 3)] == elements[:3]
+            state = json.loads(json.dumps(iterator.state_dict()))
+        with iter(restoring) as iterator:
+            iterator.load_state_dict(state)
+            assert [str(element) for element in iterator] == elements[3:]
+
+
+def test_a_prefetch_puts_no_guard_where_nothing_can_fail():
+    rows = ps.Dataset.range(5).prefetch(1).ragged_batch(2).with_options(SKIP)
+    assert rows.cardinality() == 3 and "ignore_errors" not in rows.explain()
+
+
 def test_options_say_last_whether_rows_are_left_out():
     dataset = ps.Dataset.range(4).map(failing(1))
     skipping = dataset.with_options(SKIP)

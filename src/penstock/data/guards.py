@@ -6,8 +6,11 @@ of what is read by index leaves a shuffle below it one of positions. Inside of a
 failures keep their places (`keeps_places`): the whole pair is, above it.
 """
 
+from dataclasses import dataclass, replace
+
 from penstock.data.node import Node
 from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.keep import Prefetch
 from penstock.data.plan import with_inputs
 from penstock.options import Options
 
@@ -22,13 +25,13 @@ def settled(node: Node, options: Options) -> Node:
 
 def guarded(node: Node) -> Node:
     """The dataset with guards, so that no element fails."""
-    below, failing = _placed(node, pairing=False)
-    return _guard(below) if failing else below
+    placed = _placed(node, pairing=False)
+    return _guard(placed.node) if placed.failing else placed.node
 
 
 def guarded_below(node: Node) -> Node:
     """As `guarded`, for what is read by a node that has a guard above it: this does for the dataset's end too."""
-    return _placed(without_guards(node), pairing=False)[0]
+    return _placed(without_guards(node), pairing=False).node
 
 
 def without_guards(node: Node) -> Node:
@@ -37,24 +40,58 @@ def without_guards(node: Node) -> Node:
     return node.input if isinstance(node, IgnoreErrors) and node.automatic else node
 
 
-def _placed(node: Node, *, pairing: bool) -> tuple[Node, bool]:
-    """The dataset with guards below its end, and whether elements can still fail there.
+@dataclass(frozen=True)
+class _Placed:
+    """A dataset with guards below its end.
+
+    Attributes:
+        node: the dataset.
+        judged: what decides where guards belong: the dataset without each prefetch that the plan moves to the top of
+            what is read by index. So a guard has the same place, and a state the same nodes, with it and without it.
+        failing: whether elements can still fail at its end.
+    """
+
+    node: Node
+    judged: Node
+    failing: bool
+
+    def ended(self) -> "_Placed":
+        """With a guard at its end, if it needs one."""
+        return _Placed(_guard(self.node), _guard(self.judged), failing=False) if self.failing else self
+
+
+def _placed(node: Node, *, pairing: bool) -> _Placed:
+    """The dataset with guards below its end.
 
     Args:
         pairing: whether it is part of a `zip`.
     """
-    if pairing and not node.keeps_places:
-        return guarded(node), False
+    if pairing and not node.keeps_places and not _without_moved(node).keeps_places:
+        return _placed(node, pairing=False).ended()
     inside = pairing or node.pairs
     parts = [_placed(below, pairing=inside) for below in node.inputs]
-    risen = with_inputs(node, [below for below, _ in parts])
-    failing = any(fails for _, fails in parts)
+    placed = _over(node, parts)
     if node.leaves_out_failures:
-        return risen, False
-    if failing and not (risen.keeps_places if inside else risen.drops_alike):
-        risen = with_inputs(node, [_guard(below) if fails else below for below, fails in parts])
-        failing = False
-    return risen, failing or risen.fails
+        return replace(placed, failing=False)
+    judged = placed.judged
+    if placed.failing and not (judged.keeps_places if inside else judged.drops_alike):
+        placed = _over(node, [part.ended() for part in parts])
+    return replace(placed, failing=placed.failing or placed.judged.fails)
+
+
+def _over(node: Node, parts: list[_Placed]) -> _Placed:
+    """The node over these inputs, failing where one of them does."""
+    whole = with_inputs(node, [part.node for part in parts])
+    failing = any(part.failing for part in parts)
+    if isinstance(node, Prefetch) and parts[0].judged.indexable:
+        return _Placed(whole, parts[0].judged, failing)
+    return _Placed(whole, with_inputs(node, [part.judged for part in parts]), failing)
+
+
+def _without_moved(node: Node) -> Node:
+    """The dataset without each prefetch that the plan moves to the top of what is read by index."""
+    node = with_inputs(node, [_without_moved(below) for below in node.inputs])
+    return node.input if isinstance(node, Prefetch) and node.input.indexable else node
 
 
 def _guard(node: Node) -> Node:
