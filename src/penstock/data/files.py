@@ -148,8 +148,9 @@ def ParquetDataset(  # noqa: N802  # as the others
     """The rows of Parquet files as dictionaries, one file after the other; any row is read by its number.
 
     So a shuffle above it is one of all rows, and nothing is read to skip rows, to resume, or for the rows of other
-    workers. The least that is decoded is a row group; those read last are kept, up to 256 MiB. For shuffling write
-    files with row groups of a few thousand rows: `explain()` says what a row at random costs.
+    workers. The least that is decoded is a row group; those read last are kept, up to 256 MiB by all datasets of a
+    process together. For shuffling write files with row groups of a few thousand rows: `explain()` says what a row at
+    random costs.
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.

@@ -4,9 +4,10 @@ A row group is the least that can be decoded. Row numbers count the rows that a 
 the columns of the filter once.
 """
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -30,10 +31,15 @@ from penstock.structure import Structure, flatten, map_structure
 
 _Decoded = tuple[list[npt.NDArray[Any]], Structure]
 """The columns of rows, and the structure of a row."""
+_Within = slice | npt.NDArray[np.int64]
+"""Some rows of a row group."""
 _DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
 
 _CALL: Final = "ParquetDataset"
 _OPEN_FILES: Final = 64
+_TOGETHER_BYTES: Final = 1 << 23
+"""Row groups are decoded together up to about this size, which is faster where they are small. Their memory is one: as
+long as one of them is kept, all are."""
 _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
 
@@ -81,7 +87,7 @@ class ParquetFiles(FileFormat):
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
         with self._lock:
             largest = max((file.largest for file in self._files.values()), default=0)
-        held = f"holds up to {in_bytes(CACHE_BYTES)} of decoded row groups"
+        held = f"shares {in_bytes(CACHE_BYTES)} for decoded row groups with the other datasets of its process"
         if largest <= _MANY_ROWS:
             return held
         return (
@@ -122,45 +128,54 @@ class ParquetFiles(FileFormat):
 
     def read_columns(self, name: str, rows: Rows) -> _Decoded:
         file = self._file(name)
-        places = file.places(rows)
-        decoded = self._groups_of(file, [group for group, _ in places])
-        parts = [[column[within] for column in columns] for (columns, _), (_, within) in zip(decoded, places)]
-        columns = parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)]
-        return columns, decoded[0][1]
+        places = dict(file.places(rows))
+        taken = self._taken(file, places)
+        parts: list[list[npt.NDArray[Any]]] = []
+        for group in places:
+            found = taken[group]
+            if isinstance(found, str):
+                raise StorageError(found)
+            columns, structure = found
+            parts.append(columns)
+        return parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)], structure
 
-    def _groups_of(self, file: "_ParquetFile", groups: list[int]) -> list[_Decoded]:
-        """Row groups as their columns and structure; those that are not kept are decoded together."""
+    def _taken(self, file: "_ParquetFile", places: Mapping[int, _Within]) -> dict[int, _Decoded | str]:
+        """Some rows of row groups, or why a group cannot be read.
+
+        Of groups that are decoded now the rows are taken before the next ones are: of a block of rows at random, each
+        may be of another group.
+        """
+        taken: dict[int, _Decoded | str] = {}
         with file.lock:  # of several threads that want a group one decodes it
-            kept = {group: self._kept.get((file.name, group)) for group in groups}
-            missing = [group for group, found in kept.items() if found is None]
-            new: dict[int, _Decoded | str] = {}
-            try:
-                new |= self._decoded(file, missing)
-            except StorageError:  # of the file or its server, which may work later
-                raise
-            except _DAMAGE:  # of one of them
-                new |= {group: self._decoded_alone(file, group) for group in missing}
-            for group, found in new.items():
-                self._kept.put((file.name, group), found, 0 if isinstance(found, str) else bytes_of(found[0]))
-        decoded = []
-        for group in groups:
-            one = new.get(group) or kept[group]
-            if isinstance(one, str):
-                raise StorageError(one)
-            assert one is not None
-            decoded.append(one)
-        return decoded
+            for group, within in places.items():
+                found = self._kept.get((file.name, group))
+                if found is not None:
+                    taken[group] = _rows_of(found, within)
+            missing = [group for group in places if group not in taken]
+            for groups in file.prepared(missing):
+                decoded = self._decoded_if_whole(file, groups)
+                taken |= {group: _rows_of(found, places[group]) for group, found in decoded.items()}
+        return taken
+
+    def _decoded_if_whole(self, file: "_ParquetFile", groups: list[int]) -> Mapping[int, _Decoded | str]:
+        """Row groups, decoded together if none is damaged, and kept."""
+        try:
+            return self._decoded(file, groups)
+        except StorageError:  # of the file or its server, which may work later
+            raise
+        except _DAMAGE:  # of one of them
+            return {group: self._decoded_alone(file, group) for group in groups}
 
     def _decoded(self, file: "_ParquetFile", groups: list[int]) -> dict[int, _Decoded]:
-        if not groups:
-            return {}
         table = masked(self._cast(file.read(groups)), self.mask_nulls, _CALL)
         columns, structure = flatten(as_columns(table, call=_CALL))
         edges = np.cumsum([0, *(file.ends[group] - file.begin(group) for group in groups)])
-        return {
+        decoded = {
             group: ([column[start:stop] for column in columns], structure)
             for group, (start, stop) in zip(groups, pairwise(edges), strict=True)
         }
+        self._kept.put({(file.name, group): found for group, found in decoded.items()}, bytes_of(columns))
+        return decoded
 
     def _cast(self, table: pa.Table) -> pa.Table:
         """The columns in the types that were given for them."""
@@ -181,7 +196,9 @@ class ParquetFiles(FileFormat):
             raise
         except _DAMAGE as error:
             rows = f"rows {file.begin(group)} to {file.ends[group] - 1}"
-            return f"{file.name!r}: row group {group}, {rows}, cannot be read: {error}"
+            message = f"{file.name!r}: row group {group}, {rows}, cannot be read: {error}"
+            self._kept.put({(file.name, group): message}, len(message))
+            return message
 
     def _file(self, name: str) -> "_ParquetFile":
         with self._lock:
@@ -229,6 +246,8 @@ class _ParquetFile:
         self.schema = schema if columns is None else pa.schema([schema.field(column) for column in columns])
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.largest = max(counts, default=0)
+        self._rows_read = counts
+        self._row_bytes = math.inf  # until some were decoded: encoded ones may be a thousandth of the size
         self._kept = None if filter is None else self._kept_rows(filter)
         kept = counts if self._kept is None else [len(rows) for rows in self._kept]
         self.ends = np.cumsum(kept, dtype=np.int64)
@@ -241,7 +260,7 @@ class _ParquetFile:
         """The number of a row group's first row."""
         return int(self.ends[group - 1]) if group else 0
 
-    def places(self, rows: Rows) -> list[tuple[int, slice | npt.NDArray[np.int64]]]:
+    def places(self, rows: Rows) -> list[tuple[int, _Within]]:
         """The row groups that have some of these rows, and which of their own rows they are."""
         if isinstance(rows, range) and rows.step == 1:
             first, last = np.searchsorted(self.ends, [rows[0], rows[-1]], side="right").tolist()
@@ -260,22 +279,37 @@ class _ParquetFile:
         ]
         return [(group, _as_slice(within)) for group, within in of_groups]
 
-    def read(self, groups: list[int]) -> pa.Table:
-        """The rows of row groups that are kept."""
-        if self._remote is not None:
+    def prepared(self, groups: list[int]) -> Iterator[list[int]]:
+        """Row groups, in those that are decoded together; those of a remote file are all fetched at the same time."""
+        if self._remote is not None and groups:
             ahead = self._next_groups(groups) if groups[0] == self._last + 1 else range(0)
             self._last = groups[-1]
             self._remote.keep(
                 [self._column_ranges(group) for group in groups], [self._column_ranges(group) for group in ahead]
             )
+        start = 0
+        while start < len(groups):
+            stop, size = start + 1, self._size_of(groups[start])
+            while stop < len(groups) and (size := size + self._size_of(groups[stop])) <= _TOGETHER_BYTES:
+                stop += 1
+            yield groups[start:stop]
+            start = stop
+
+    def _size_of(self, group: int) -> float:
+        return float(self._rows_read[group] * self._row_bytes)
+
+    def read(self, groups: list[int]) -> pa.Table:
+        """The rows of row groups that are kept."""
         try:
             table = self._parquet.read_row_groups(groups, columns=self._columns)
         finally:  # what is left of the old file may be damage, or rows that look right
             if self._local is not None:
                 self._local.check()
+        if self._row_bytes == math.inf and table.num_rows:  # asking costs as much as decoding a small group
+            self._row_bytes = table.nbytes / table.num_rows
         if self._kept is None:
             return table
-        starts = np.cumsum([0, *(self._parquet.metadata.row_group(group).num_rows for group in groups)])
+        starts = np.cumsum([0, *(self._rows_read[group] for group in groups)])
         return table.take(np.concatenate([self._kept[group] + start for group, start in zip(groups, starts)]))
 
     def close(self) -> None:
@@ -318,6 +352,14 @@ class _ParquetFile:
         except (pa.ArrowException, TypeError) as error:
             raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
         return kept
+
+
+def _rows_of(decoded: _Decoded | str, within: _Within) -> _Decoded | str:
+    """Some rows of a row group, if it could be read."""
+    if isinstance(decoded, str):
+        return decoded
+    columns, structure = decoded
+    return [column[within] for column in columns], structure
 
 
 def _as_slice(numbers: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:

@@ -55,7 +55,7 @@ class RecordFiles(FileFormat):
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
         records = sum(len(edges) - 1 for _, edges in self._files.all())
         held = f"holds where {records:,} records begin, 8 bytes each"
-        return f"{held}, and up to {in_bytes(CACHE_BYTES)} of decoded rows" if self.records.decodes_groups else held
+        return f"{held}, and shares {in_bytes(CACHE_BYTES)} for decoded rows" if self.records.decodes_groups else held
 
     def count(self, name: str) -> int:
         return len(self._files.get(name, self._opened)[1]) - 1
@@ -105,7 +105,7 @@ class RecordFiles(FileFormat):
                 size = bytes_of(found[0])
             except (StorageError, ElementError):
                 found, size = _DAMAGED, 0
-            self._kept.put((file.name, number), found, size)
+            self._kept.put({(file.name, number): found}, size)
         return None if found is _DAMAGED else found
 
     def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
