@@ -4,7 +4,6 @@ A row group is the least that can be decoded. Row numbers count the rows that a 
 the columns of the filter once.
 """
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ _OPEN_FILES: Final = 64
 _TOGETHER_BYTES: Final = 1 << 23
 """Row groups are decoded together up to about this size, which is faster where they are small. Their memory is one: as
 long as one of them is kept, all are."""
+_OBJECT_BYTES: Final = 64
 _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
 
@@ -246,8 +246,11 @@ class _ParquetFile:
         self.schema = schema if columns is None else pa.schema([schema.field(column) for column in columns])
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.largest = max(counts, default=0)
-        self._rows_read = counts
-        self._row_bytes = math.inf  # until some were decoded: encoded ones may be a thousandth of the size
+        self._rows_read: list[int] = counts
+        encoded = sum(metadata.row_group(group).total_byte_size for group in range(len(counts)))
+        widths = sum(_least_bytes(field.type) for field in self.schema)
+        self._row_bytes = max(widths, encoded / max(1, metadata.num_rows))
+        self._is_measured = False
         self._kept = None if filter is None else self._kept_rows(filter)
         kept = counts if self._kept is None else [len(rows) for rows in self._kept]
         self.ends = np.cumsum(kept, dtype=np.int64)
@@ -305,8 +308,8 @@ class _ParquetFile:
         finally:  # what is left of the old file may be damage, or rows that look right
             if self._local is not None:
                 self._local.check()
-        if self._row_bytes == math.inf and table.num_rows:  # asking costs as much as decoding a small group
-            self._row_bytes = table.nbytes / table.num_rows
+        if not self._is_measured and table.num_rows:  # asking costs as much as decoding a small group
+            self._row_bytes, self._is_measured = table.nbytes / table.num_rows, True
         if self._kept is None:
             return table
         starts = np.cumsum([0, *(self._rows_read[group] for group in groups)])
@@ -352,6 +355,14 @@ class _ParquetFile:
         except (pa.ArrowException, TypeError) as error:
             raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
         return kept
+
+
+def _least_bytes(kind: pa.DataType) -> float:
+    """How many bytes a value takes at least once it is decoded, however few it has in the file."""
+    try:
+        return float(kind.bit_width / 8)
+    except ValueError:  # values of any length
+        return _OBJECT_BYTES
 
 
 def _rows_of(decoded: _Decoded | str, within: _Within) -> _Decoded | str:
