@@ -16,7 +16,7 @@ import pytest
 from memory_limit import memory_left
 
 import penstock as ps
-from penstock.parameter_server import dispatch
+from penstock.parameter_server import datasets, dispatch
 from penstock.parameter_server import worker as program
 
 
@@ -193,6 +193,42 @@ def test_workers_are_pipelines_and_not_in_sync(coordinator) -> None:
 
     iterator = iter(coordinator.create_per_worker_dataset(described))
     assert coordinator.schedule(lambda elements: next(elements).tolist(), args=(iterator,)).fetch() == [2, 1, 7]
+
+
+def open_on_both(coordinator: ps.ClusterCoordinator, directory: Path) -> list[list[int]]:
+    """The numbers of the iterators that each worker has open."""
+
+    def held(number):
+        (directory / f"worker {number}").touch()
+        while len(list(directory.glob("worker *"))) < 2:
+            time.sleep(0.001)
+        return sorted(datasets._opened)
+
+    directory.mkdir()
+    coordinator.schedule(os.getpid).fetch()  # what was forgotten before it was scheduled has been announced by now
+    return coordinator.fetch([coordinator.schedule(held, args=(number,)) for number in range(2)])
+
+
+@pytest.mark.slow
+def test_workers_close_the_iterators_that_the_program_forgets(coordinator, tmp_path) -> None:
+    both_work(coordinator, tmp_path)
+    before = coordinator._dispatch.opened
+    per_worker = coordinator.create_per_worker_dataset(ps.Dataset.range(5))
+    kept = iter(per_worker)
+    values = [coordinator.schedule(lambda own: int(next(own)), args=(iter(per_worker),)) for _ in range(100)]
+    assert coordinator.fetch(values) == [0] * 100, "queued functions read iterators that are forgotten already"
+    coordinator.join()
+    assert open_on_both(coordinator, tmp_path / "all") == [[before]] * 2
+    assert list(coordinator._dispatch.iterators) == [before]
+    assert {number for _, number in coordinator._dispatch.positions} == {before}
+
+    for process in coordinator.worker_processes:
+        os.kill(process, signal.SIGKILL)
+    assert open_on_both(coordinator, tmp_path / "restarted") == [[before]] * 2
+    assert coordinator.schedule(lambda own: int(next(own)), args=(kept,)).fetch() == 0
+    del kept
+    assert open_on_both(coordinator, tmp_path / "none") == [[], []]
+    assert coordinator._dispatch.iterators == coordinator._dispatch.positions == {}
 
 
 def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> None:

@@ -4,6 +4,7 @@ import types
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import jax
@@ -183,12 +184,7 @@ class ClusterCoordinator:
         check_dataset("create_per_worker_dataset", dataset)
         content = self.strategy.pickled("the dataset", dataset)
 
-        def open_iterator() -> int:
-            number = len(self._dispatch.iterators)
-            self._dispatch.open_iterator(number, content)
-            return number
-
-        return PerWorkerDataset(dataset, open_iterator)
+        return PerWorkerDataset(dataset, partial(self._dispatch.open_iterator, content), self._dispatch.forget_iterator)
 
     @property
     def worker_processes(self) -> list[int]:
@@ -238,7 +234,7 @@ class ClusterCoordinator:
             InvalidArgumentError: an iterator was made already.
             UnavailableError: a server is lost.
         """
-        if self._dispatch.iterators:
+        if self._dispatch.opened:
             raise InvalidArgumentError("restore the coordinator before iterators over per-worker datasets are made")
         place_all(self.strategy)
         if state["servers"] != self.strategy.num_ps:

@@ -1,6 +1,7 @@
 """Per-worker datasets: each worker reads an iterator of its own, from the position of its last finished function."""
 
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -26,12 +27,16 @@ class PerWorkerDataset:
         [0, 1, 2]
     """
 
-    def __init__(self, dataset: Any, open_iterator: Callable[[], int]) -> None:
+    def __init__(self, dataset: Any, open_iterator: Callable[[], int], forget_iterator: Callable[[int], None]) -> None:
         self.dataset = dataset
         self._open_iterator = open_iterator
+        self._forget_iterator = forget_iterator
 
     def __iter__(self) -> "PerWorkerIterator":
-        return PerWorkerIterator(self._open_iterator())
+        number = self._open_iterator()
+        iterator = PerWorkerIterator(number)
+        weakref.finalize(iterator, self._forget_iterator, number).atexit = False
+        return iterator
 
 
 class WorkersDatasets:
@@ -104,7 +109,8 @@ class PerWorkerIterator:
     """Stands for the iterator of the worker that runs the function to which it is passed.
 
     `next` gives NumPy elements there. When the function has ended, its worker's position is kept with its updates: a
-    worker that is started again reads on from there, and what a lost function has read is read again.
+    worker that is started again reads on from there, and what a lost function has read is read again. The workers close
+    theirs when the program has forgotten this one, and the functions have run that it was given to.
     """
 
     def __init__(self, number: int) -> None:
@@ -135,6 +141,13 @@ def open_iterator(number: int, dataset: bytes, position: bytes, context: InputCo
     state = iterator.state_dict()
     _opened[number] = iterator
     return state
+
+
+def close_iterator(number: int) -> None:
+    """Close an iterator of this worker, if it could be opened."""
+    iterator = _opened.pop(number, None)
+    if iterator is not None:
+        iterator.close()
 
 
 def positions() -> dict[int, Any]:

@@ -7,14 +7,17 @@ that has pushed to several servers is committed to all of them before the next o
 """
 
 import logging
+import math
 import selectors
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from penstock.errors import CancelledError, OutOfRangeError, PenstockError, UnavailableError, WorkerError
@@ -26,6 +29,7 @@ from penstock.parameter_server.messages import (
     Define,
     Discard,
     Finished,
+    ForgetIterator,
     Message,
     Opened,
     OpenIterator,
@@ -50,6 +54,9 @@ class Dispatch:
 
     Attributes:
         changed: the lock of everything that both the program's thread and this one use.
+        iterators: the datasets of those that the program has not forgotten, by their numbers.
+        positions: where the workers are in them, by worker and number; also in those that a restored program will open.
+        opened: how many there were.
     """
 
     def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None) -> None:
@@ -65,7 +72,10 @@ class Dispatch:
         self.fatal: PenstockError | None = None
         self.iterators: dict[int, bytes] = {}
         self.positions: dict[tuple[int, int], bytes] = {}
+        self.opened = 0
         self._unannounced: list[int] = []
+        self._forgotten: deque[int] = deque()
+        self._unneeded: deque[tuple[int, int]] = deque()
         # Workers take turns, so that a program that schedules one function at a time reads all of their datasets.
         self._idle: deque[StartedWorker] = deque()
         self._arrivals: deque[tuple[int, ProcessLine | PenstockError]] = deque()
@@ -95,12 +105,24 @@ class Dispatch:
             self._asleep = False
             self._wake_writer.send(b"\0")
 
-    def open_iterator(self, number: int, dataset: bytes) -> None:
-        """Have every worker open an iterator."""
+    def open_iterator(self, dataset: bytes) -> int:
+        """Have every worker open an iterator; returns its number."""
         with self.changed:
+            number = self.opened
+            self.opened += 1
             self.iterators[number] = dataset
             self._unannounced.append(number)
             self.wake()
+        return number
+
+    def forget_iterator(self, number: int) -> None:
+        """Have every worker close an iterator, when the functions that are scheduled by now have run.
+
+        It may be called inside of any other method, where garbage is collected: it takes no lock.
+        """
+        self._forgotten.append(number)
+        with suppress(OSError):  # it was stopped, or has enough to wake up for
+            self._wake_writer.send(b"\0", socket.MSG_DONTWAIT)
 
     def snapshot(self) -> "Future[Any]":
         """What all servers hold, and the workers' positions, of one moment."""
@@ -142,6 +164,7 @@ class Dispatch:
             self._announce()
             self._take_snapshots()
             self._give_out()
+            self._close_forgotten()
             self._asleep = True
         found = self._selector.select(self._watchdog_seconds)
         for key, events in found:
@@ -190,6 +213,27 @@ class Dispatch:
     def _open_iterator(self, worker: StartedWorker, number: int) -> None:
         position = self.positions.get((worker.index, number), b"")
         self._tell(worker, OpenIterator(number, self.iterators[number], position))
+
+    def _close_forgotten(self) -> None:
+        """Have workers close iterators that no function can read any more; a new process does not open them."""
+        running = [worker.closure.number for worker in self._workers if worker.closure is not None]
+        while self._forgotten:
+            newest = self.queue[-1].number if self.queue else max(running, default=0)
+            self._unneeded.append((newest, self._forgotten.popleft()))
+        if not self._unneeded:
+            return
+        # The functions of lost workers are in front of the queue, one of each worker at most.
+        waiting = [closure.number for closure in islice(self.queue, self._num_workers + 1)]
+        oldest = min(running + waiting, default=math.inf)
+        while self._unneeded and self._unneeded[0][0] < oldest:
+            self._close_iterator(self._unneeded.popleft()[1])
+
+    def _close_iterator(self, number: int) -> None:
+        del self.iterators[number]
+        for worker in self._workers:
+            self.positions.pop((worker.index, number), None)
+            if worker.ready and not worker.lost:
+                self._tell(worker, ForgetIterator(number))
 
     def _give_out(self) -> None:
         while self.queue and self._idle:
@@ -253,11 +297,15 @@ class Dispatch:
         if isinstance(message, Ready):
             self._open_iterators(worker)
         elif isinstance(message, Opened):
-            with self.changed:
-                self.positions[worker.index, message.iterator] = message.position
+            self._note_positions(worker, ((message.iterator, message.position),))
         else:
             assert isinstance(message, Finished)
             self._finish(worker, message)
+
+    def _note_positions(self, worker: StartedWorker, positions: Iterable[tuple[int, bytes]]) -> None:
+        with self.changed:
+            known = ((number, position) for number, position in positions if number in self.iterators)
+            self.positions.update(((worker.index, number), position) for number, position in known)
 
     def _open_iterators(self, worker: StartedWorker) -> None:
         """Have a new process open every iterator, where the one before it was."""
@@ -270,9 +318,7 @@ class Dispatch:
                     self._open_iterator(worker, number)
 
     def _finish(self, worker: StartedWorker, message: Finished) -> None:
-        with self.changed:
-            for number, position in message.positions:
-                self.positions[worker.index, number] = position
+        self._note_positions(worker, message.positions)
         assert worker.closure is not None
         worker.finished = True
         commitment = Commitment(worker, worker.closure, message, len(message.servers))

@@ -149,6 +149,12 @@ class OpenIterator(msgspec.Struct, frozen=True, tag="open"):
     position: bytes = b""
 
 
+class ForgetIterator(msgspec.Struct, frozen=True, tag="forget"):
+    """To a worker: close an iterator, which no function will read any more."""
+
+    iterator: int
+
+
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
     """From a worker: it has opened an iterator that had no position; this is its first one."""
 
@@ -201,6 +207,7 @@ Message = (
     | SnapshotTaken
     | Define
     | OpenIterator
+    | ForgetIterator
     | RunClosure
     | Opened
     | Finished

@@ -11,9 +11,19 @@ import numpy as np
 from penstock.distribute.contexts import InputContext
 from penstock.errors import PenstockError
 from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
-from penstock.parameter_server.datasets import enter_pipeline, open_iterator, positions
+from penstock.parameter_server.datasets import close_iterator, enter_pipeline, open_iterator, positions
 from penstock.parameter_server.line import Array, ProcessLine
-from penstock.parameter_server.messages import Define, Finished, Opened, OpenIterator, Push, Ready, RunClosure, Stage
+from penstock.parameter_server.messages import (
+    Define,
+    Finished,
+    ForgetIterator,
+    Opened,
+    OpenIterator,
+    Push,
+    Ready,
+    RunClosure,
+    Stage,
+)
 from penstock.parameter_server.variables import ServerLines, enter, lost
 from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
@@ -63,6 +73,8 @@ class WorkerProgram:
                     self._open_iterator(message)
                 except Exception as error:  # the next closure raises it
                     self._unopened = error
+            elif isinstance(message, ForgetIterator):
+                close_iterator(message.iterator)
 
     def _open_iterator(self, message: OpenIterator) -> None:
         """Open an iterator, and let the coordinator know where it begins.
