@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -192,3 +193,187 @@ def test_a_program_that_is_interrupted_ends_without_its_calls(loop):
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def numbers():
+    yield from range(40)
+
+
+def passed_on(x):
+    return x
+
+
+SIGNALLED = {
+    "map": lambda call: ps.Dataset.range(40).map(call),
+    "map in a prefetched batch": lambda call: ps.Dataset.range(40).map(call).batch(4).prefetch(0).unbatch(),
+    "generator": lambda call: ps.Dataset.from_generator(lambda: map(call, range(40))),
+    "map of a generator": lambda call: ps.Dataset.from_generator(numbers).map(call),
+    "two maps of a generator": lambda call: ps.Dataset.from_generator(numbers).map(passed_on).map(call),
+    "map, as many threads as gain": lambda call: ps.Dataset.from_generator(numbers).map(call, num_parallel_calls=-1),
+    "filter": lambda call: ps.Dataset.from_generator(numbers).filter(lambda x: call(x) >= 0),
+    "batch of a generator": lambda call: ps.Dataset.from_generator(numbers).map(call).batch(3).unbatch(),
+    "interleave": lambda call: ps.Dataset.range(1).interleave(lambda _: ps.Dataset.from_generator(numbers).map(call)),
+    "large results": lambda call: ps.Dataset.range(40).map(lambda x: np.full(400, x)).map(call).map(lambda x: x[0]),
+    "cache": lambda call: ps.Dataset.from_generator(numbers).map(call).cache(),
+    "in any order": lambda call: (
+        ps.Dataset.from_generator(numbers).map(passed_on, num_parallel_calls=2, deterministic=False).map(call)
+    ),
+}
+
+
+def read(iterator, given):
+    """Read to the end; each element is in the list as soon as it is given."""
+    for element in iterator:
+        given += (element,)  # not by a call, after which a signal could be handled
+
+
+@pytest.mark.parametrize("build", SIGNALLED.values(), ids=SIGNALLED.keys())
+@pytest.mark.parametrize("number", [0, 1, 2, 7, 20])
+def test_a_state_that_a_signal_handler_takes_while_an_element_is_made_skips_no_row(build, number):
+    calls, given, taken = itertools.count(), [], []
+
+    def call(x):
+        if next(calls) == number:
+            signal.raise_signal(signal.SIGUSR1)
+        return x
+
+    dataset = build(call)
+    iterator = iter(dataset)
+    before = signal.signal(signal.SIGUSR1, lambda *_: taken.append((list(given), iterator.state_dict())))
+    try:
+        read(iterator, given)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert sorted(given) == list(range(40))  # the handler has changed nothing
+    (given_then, state), resumed = taken[0], iter(dataset)
+    resumed.load_state_dict(state)
+    rest = [int(x) for x in resumed]
+    assert sorted(given_then + rest) == list(range(40)), "each row once"
+
+
+@pytest.mark.parametrize("build", SIGNALLED.values(), ids=SIGNALLED.keys())
+@pytest.mark.parametrize("number", [0, 1, 2, 7, 20])
+def test_ctrl_c_while_an_element_is_made_loses_none_and_doubles_none(build, number):
+    calls, given = itertools.count(), []
+
+    def call(x):
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return x
+
+    dataset = build(call)
+    iterator = iter(dataset)
+    with pytest.raises(KeyboardInterrupt):
+        read(iterator, given)
+    resumed = iter(dataset)
+    resumed.load_state_dict(iterator.state_dict())
+    assert sorted(given + [int(x) for x in resumed]) == list(range(40)), "the state is exact"
+    read(iterator, given)
+    assert sorted(given) == list(range(40)), "the iterator goes on"
+
+
+def test_ctrl_c_while_a_state_is_restored_leaves_the_position_of_that_state():
+    interrupts = []
+
+    def numbers():
+        for number in range(10):
+            if interrupts:
+                raise interrupts.pop()
+            yield number
+
+    dataset = ps.Dataset.from_generator(numbers)
+    iterator = iter(dataset)
+    assert [int(next(iterator)) for _ in range(5)] == list(range(5))
+    state = iterator.state_dict()
+    for _ in range(2):
+        interrupts.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            iterator.load_state_dict(state)
+        assert iterator.state_dict() == state
+    interrupts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert [int(x) for x in iterator] == list(range(5, 10))
+
+
+def test_a_second_ctrl_c_while_the_first_ends_a_generator_loses_no_position():
+    def numbers():
+        try:
+            yield from range(3)
+        finally:
+            if interrupts:
+                raise interrupts.pop()
+
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+    iterator = iter(ps.Dataset.from_generator(numbers).map(lambda x: interrupts and x == 1 and stop() or x))
+
+    def stop():
+        raise KeyboardInterrupt
+
+    assert next(iterator) == 0
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    interrupts.clear()
+    assert [int(x) for x in iterator] == [1, 2]
+
+
+def test_only_the_interrupted_thread_goes_on_after_ctrl_c():
+    interrupts = [KeyboardInterrupt()]
+
+    def call(x):
+        if x == 2 and interrupts:
+            raise interrupts.pop()
+        return x
+
+    iterator = iter(ps.Dataset.range(4).map(call))
+    given = []
+    with pytest.raises(KeyboardInterrupt):
+        read(iterator, given)
+    errors = []
+
+    def other():
+        try:
+            next(iterator)
+        except ps.ClosedError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert errors == ["this iterator was interrupted: only the thread in which that was can go on with it"]
+    read(iterator, given)
+    assert given == [0, 1, 2, 3]
+    iterator.close()
+    with pytest.raises(ps.ClosedError):
+        iterator.state_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [False, True], ids=["a handler takes the state", "Ctrl-C"])
+@pytest.mark.parametrize("name", ["map", "map of a generator", "batch of a generator", "interleave"])
+def test_signals_at_random_moments_find_the_state_exact(name, ends):
+    random = np.random.default_rng(5)
+    for _ in range(60):
+        dataset, given, taken = SIGNALLED[name](passed_on), [], []
+        iterator = iter(dataset)
+
+        def handler(*_, iterator=iterator, given=given, taken=taken):
+            taken.append((len(given), iterator.state_dict()))
+            if ends:
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, float(random.random()) * 0.002 + 1e-6)
+            read(iterator, given)
+            while not taken:
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        resumed = iter(dataset)
+        resumed.load_state_dict(taken[0][1])
+        assert [int(x) for x in resumed] == list(range(taken[0][0], 40))
+        read(iterator, given)
+        assert given == list(range(40))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import cached_property, partial
 from itertools import islice
 from operator import length_hint
-from threading import Lock
+from threading import Lock, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -123,8 +123,10 @@ class _Pass:
     def stop(self) -> None:
         """Let everything end that runs for this pass, without waiting for it."""
         forget(self)
-        self.cursor.close()
-        self.threads.stop()
+        try:
+            self.cursor.close()
+        finally:  # also if Ctrl-C comes while a generator is closed
+            self.threads.stop()
 
     def end(self) -> None:
         """Stop when the interpreter exits, before its threads are frozen in the middle of something."""
@@ -138,7 +140,8 @@ class DatasetIterator(Iterator[Element]):
     """The elements of one iteration of a dataset.
 
     The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in
-    `with`, or call `close`, to end it early; it also ends when it is no longer referenced.
+    `with`, or call `close`, to end it early; it also ends when it is no longer referenced. Ctrl-C ends what runs for
+    it, but not the position: `state_dict` still gives it, and `next` goes on from there, as from a state.
 
     Example:
         >>> import penstock as ps
@@ -157,11 +160,13 @@ class DatasetIterator(Iterator[Element]):
         self._element_spec = element_spec
         self._prepared = prepared
         self._turn = Turn()  # several threads may share an iterator: each element goes to one of them
-        self._free = self._turn.free
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds()]
         self._tells = True
+        # Where Ctrl-C has ended the pass, and in which thread: `next` goes on from there.
+        self._left_at: State = None
+        self._left_in = 0
         self._open(prepared.plan, {})
 
     @property
@@ -170,7 +175,7 @@ class DatasetIterator(Iterator[Element]):
 
         `Dataset.ignore_errors` and `Options(on_error="skip")` leave rows out. They are part of the state.
         """
-        return self._pass.skips.rows
+        return self._pass.skips.rows if self._left_at is None else errors_at(self._left_at)
 
     def explain(self) -> str:
         """The plan as text, with how many calls of each parallel `map` run in threads: now, and at most so far.
@@ -206,10 +211,17 @@ class DatasetIterator(Iterator[Element]):
         next(self._calls)
         self._pace = Pace()
         self._rows: Iterator[Element] = iter(())
+        # Elements that come one by one, and the next few of them.
+        self._elements: Iterator[Element] | None = None
         self._alone: Iterator[Element] = iter(())
         # The block whose rows are given, and how many of them were put into `_rows`.
         self._block: Block | None = None
         self._put = 0
+        # What tells the position while the next element is made, to a signal handler or after Ctrl-C: how many elements
+        # and failures there were before the pull that is under way, or a position before elements that come one by one.
+        self._given: int | None = None
+        self._base: State = None
+        self._pace_alone = Pace()
 
     def __iter__(self) -> "DatasetIterator[Element]":
         return self
@@ -219,13 +231,13 @@ class DatasetIterator(Iterator[Element]):
         # would cost more than all else here.
         for element in self._rows:
             return element
-        mine = True  # noted before it is so: Ctrl-C may come as soon as `pop` has returned
+        turn, mine = self._turn, False
         try:
             try:
                 try:
-                    self._free.pop()
-                except IndexError:
-                    mine = False
+                    del turn.free
+                    mine = True
+                except AttributeError:
                     mine = self._awaited_turn()
                 for element in self._alone:
                     return element
@@ -234,11 +246,15 @@ class DatasetIterator(Iterator[Element]):
                 raise ClosedError("this iterator was closed while an element was waited for") from None
             finally:
                 if mine:
-                    self._free.append(None)
-                    if self._turn.awaited:
-                        self._turn.wake()
+                    turn.free = None
+                    if turn.awaited:
+                        turn.wake()
         except KeyboardInterrupt:
+            self._left = True  # noted here, because Ctrl-C may come again
             self._leave()
+            raise
+        except BaseException:
+            self._base = None  # a failure has come since
             raise
 
     def _awaited_turn(self) -> bool:
@@ -259,40 +275,62 @@ class DatasetIterator(Iterator[Element]):
             return element
         if self._block is None or self._put == self._block.length:
             self._check_usable()
-            elements = self._pass.cursor.remaining_elements()
-            if elements is not None:
-                return self._next_alone(elements)
+            if self._elements is not None:
+                for element in self._more_alone(self._elements):
+                    return element
+            self._elements = self._pass.cursor.remaining_elements()
+            if self._elements is not None:
+                for element in self._more_alone(self._elements):
+                    return element
+                self._pass.skips.sum_up()
+                raise StopIteration
             block = self._pull()
             if block is None:
                 raise StopIteration
-            self._block = block
             if block.length == 1:
-                self._put = 1
-                only: Element = block.row(0)
-                return only
-        rows = self._next_rows(self._block)
+                return self._only_row(block)
+        else:
+            block = self._block
+        rows = self._next_rows(block)
         rest = iter(rows)
         next(rest)
-        self._rows = rest
+        self._rows, self._put = rest, self._put + len(rows)
         return rows[0]
 
     def _next_rows(self, block: Block) -> list[Element]:
         """The elements of the next rows of a block."""
-        start, self._put = self._put, min(self._put + _TOGETHER, len(block))
+        start = self._put
         try:
-            return list(block.slice(start, self._put).rows())
+            return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
         except failures():  # a class of the user's refuses one of them
+            pass
+        try:
+            return list(block.slice(start, start + 1).rows())
+        except failures():
             self._put = start + 1
-            return list(block.slice(start, self._put).rows())
+            raise
 
-    def _next_alone(self, elements: Iterator[Element]) -> Element:
-        """The next of elements that come one by one: none is read before the caller wants it."""
-        self._block, self._put = None, 0
-        self._alone = islice(elements, _ALONE)
-        for element in self._alone:
-            return element
-        self._pass.skips.sum_up()
-        raise StopIteration
+    def _only_row(self, block: Block) -> Element:
+        """The element of a block of one row."""
+        try:
+            only: Element = block.row(0)
+        except failures():
+            self._put = 1
+            raise
+        self._put = 1
+        return only
+
+    def _more_alone(self, elements: Iterator[Element]) -> Iterator[Element]:
+        """The next of elements that come one by one, after noting the position: none is read before it is wanted.
+
+        They are as many as take milliseconds: a state that is taken while one is made has those before made again.
+        """
+        self._base, self._block, self._put = self._pass.cursor.state(), None, 0
+        self._pace_alone.stop(0)
+        rows = self._pace_alone.start()
+        # Elements whose order does not come again cannot be passed over: the position before each is noted.
+        self._alone = islice(elements, min(rows, _ALONE) if self._plan.in_flight is None else 1)
+        return self._alone
 
     @property
     def _not_given(self) -> int:
@@ -300,28 +338,52 @@ class DatasetIterator(Iterator[Element]):
         return length_hint(self._rows) + (0 if self._block is None else len(self._block) - self._put)
 
     def _check_usable(self) -> None:
-        if not self._finalizer.alive:
-            raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
         if os.getpid() != self._process:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
+        if self._left:
+            self._leave()  # a second Ctrl-C may have ended that
+        if self._finalizer.alive:
+            return
+        if self._left_at is None:
+            raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
+        if self._left_in != get_ident():
+            raise ClosedError("this iterator was interrupted: only the thread in which that was can go on with it")
+        cursor_state, _ = taken_apart(self._left_at)
+        plan = self._prepared.plan_after(self._plan.in_flight)
+        self._go_on_from(self._left_at, plan, self._pass.run.live.replays(cursor_state))
 
     def _pull(self, most: int | None = None) -> Block | None:
+        """The next rows as a block, none of which counts as given yet."""
         self._rows, self._block, self._put = iter(()), None, 0
         if self._tells and self._pass.run.live:
             self._pass.run.live.consumed(self._pass.cursor.state())
+        self._given = self._pass.cursor.met
         try:
             allowed = self._pace.start()
             rows = allowed if most is None else min(allowed, most)
             block = self._called_apart(partial(self._pass.cursor.pull, 1, rows))
+            if block is None:
+                self._pass.skips.sum_up()
+            else:
+                self._pace.stop(block.nbytes)
         except KeyboardInterrupt:
+            self._left = True
             self._leave()
             raise
         except Closed:
             raise ClosedError("this iterator was closed while an element was waited for") from None
-        if block is None:
-            self._pass.skips.sum_up()
-        else:
-            self._pace.stop(block.nbytes)
+        except BaseException:
+            self._given = None
+            raise
+        self._block, self._given = block, None
+        return block
+
+    def _pull_given(self, most: int | None = None) -> Block | None:
+        """The next rows as a block, all of which are given by that."""
+        self._check_usable()
+        block = self._pull(most)
+        if block is not None:
+            self._put = block.length
         return block
 
     def _called_apart(self, call: Callable[[], Result]) -> Result:
@@ -365,33 +427,52 @@ class DatasetIterator(Iterator[Element]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the last element given, as data for JSON, with a version and what identifies the dataset.
 
+        It may be called in a signal handler, whatever that has interrupted, and after Ctrl-C.
+
         Raises:
             ClosedError: the iterator was closed.
         """
-        if not self._finalizer.alive:
+        if not self._finalizer.alive and self._left_at is None:
             raise ClosedError("this iterator was closed: take its state before")
         state = self._state_at(self._position_after())
         self._pass.run.live.claim()
         return state
 
     def _position_after(self) -> State:
-        mine = True  # as in `__next__`
+        turn, mine = self._turn, False
         try:
             try:
                 try:
-                    self._free.pop()
-                except IndexError:
-                    mine = False
+                    del turn.free
+                    mine = True
+                except AttributeError:
                     mine = self._awaited_turn()
+                if self._left:
+                    self._leave()
+                if self._left_at is not None:
+                    return self._left_at
+                if not mine:
+                    return self._position_within()
                 return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
             finally:
                 if mine:
-                    self._free.append(None)
-                    if self._turn.awaited:
-                        self._turn.wake()
+                    turn.free = None
+                    if turn.awaited:
+                        turn.wake()
         except KeyboardInterrupt:
-            self._turn.wake()
+            turn.wake()
             raise
+
+    def _position_within(self) -> State:
+        """The position while the next element is made: a signal handler asks for it, or Ctrl-C has come."""
+        cursor = self._pass.cursor
+        if self._given is not None:
+            state = cursor.state_before(cursor.met - self._given)
+        elif self._block is None and self._base is not None:
+            state = cursor.later(self._base, cursor.met - self._base[2])
+        else:
+            state = cursor.state_before(self._not_given)
+        return position_of(state, self._pass.skips.snapshot())
 
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
@@ -431,18 +512,29 @@ class DatasetIterator(Iterator[Element]):
             own.seed = seed
         self._drawn = drawn
         self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)
+        self._go_on_from(position_in(state), plan, live)
+
+    def _go_on_from(self, position: State, plan: Plan, live: dict[str, State]) -> None:
+        """Open a pass, and continue from a position; if that is interrupted or fails, `next` does so again."""
+        self._left_at, self._left_in = position, get_ident()
         self._open(plan, live)
+        cursor_state, skipped = taken_apart(position)
         try:
-            if "skipped" in state:
-                self._pass.skips.restore(state["skipped"])
-            self._called_apart(partial(self._pass.cursor.restore, state["position"]))
-        except (TypeError, ValueError, KeyError, IndexError) as error:
-            if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
+            if skipped is not None:
+                self._pass.skips.restore(skipped)
+            self._called_apart(partial(self._pass.cursor.restore, cursor_state))
+        except BaseException as error:
+            self._left = True
+            self._leave()
+            # Those that say what is wrong, or are a function's, are raised as they are.
+            damaged = isinstance(error, (TypeError, ValueError, KeyError, IndexError))
+            if not damaged or isinstance(error, PenstockError) or hasattr(error, "__notes__"):
                 raise
             raise StateMismatchError(
                 "the state is damaged, or was saved by an earlier penstock: its position does not fit the dataset, got "
-                f"{state['position']!r:.200}"
+                f"{cursor_state!r:.200}"
             ) from error
+        self._left_at = None
 
     def close(self) -> None:
         """End every thread that runs for this iterator, and wait for the calls that are running. May be called again.
@@ -452,17 +544,21 @@ class DatasetIterator(Iterator[Element]):
         self._end()
         if not self._left:
             self._pass.threads.join()
+        self._left_at = None
 
     def _leave(self) -> None:
-        """End as after Ctrl-C."""
-        self._left = True
+        """End the pass as after Ctrl-C, and note its position. May be called again, to finish what was interrupted."""
+        if self._finalizer.alive:
+            if self._left_at is None:
+                self._left_at, self._left_in = self._position_within(), get_ident()
+            end_at_exit(self._pass.threads, partial(Threads.join, timeout=_LEFT_SECONDS), last=True)
+            self._end()
         self._turn.wake()  # Ctrl-C may have come before those who wait were woken
-        end_at_exit(self._pass.threads, partial(Threads.join, timeout=_LEFT_SECONDS), last=True)
-        self._end()
 
     def _end(self) -> None:
-        not_given = self._not_given
-        self._rows, self._alone, self._block = iter(()), iter(()), None
+        not_given = self._not_given if self._given is None else self._pass.cursor.met - self._given
+        self._rows, self._alone, self._elements = iter(()), iter(()), None
+        self._block = self._given = None
         self._pass.skips.sum_up()
         if self._finalizer.alive:
             self._pass.cursor.give_back(not_given)
@@ -478,6 +574,7 @@ class DatasetIterator(Iterator[Element]):
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._left = True
             self._leave()
         self.close()
 
@@ -511,15 +608,13 @@ def _calls_apart() -> Generator[tuple[list[Any], list[BaseException]] | None, Ca
 
 def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:
     """The elements that an iterator has not given yet, block by block."""
-    iterator._check_usable()
-    while (block := iterator._pull()) is not None:
+    while (block := iterator._pull_given()) is not None:
         yield block
 
 
 def next_block(iterator: DatasetIterator[Any], most: int) -> Block | None:
     """The next elements of an iterator as a block, at most so many; None at the end."""
-    iterator._check_usable()
-    return iterator._pull(most)
+    return iterator._pull_given(most)
 
 
 class PositionedElements(Iterator[Element]):

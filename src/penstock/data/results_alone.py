@@ -103,14 +103,13 @@ class AloneResults:
                 yield element
                 given = False
                 row = value = element = None  # the function may use their memory again
-        except failures() as error:
-            if given:  # the consumer wants no more
+        except BaseException as error:
+            if given or not isinstance(error, failures()):  # `given`: the consumer wants no more
                 raise
+            stopped = no_result() if calling and isinstance(error, StopIteration) else None
+            if calling:
+                note(stopped or error, self._node, first + input.met - 1)
             cursor.met += 1
-            if not calling:
-                raise
-            stopped = no_result() if isinstance(error, StopIteration) else None
-            note(stopped or error, self._node, first + input.met - 1)
             if stopped is not None:
                 raise stopped from None
             raise
@@ -142,8 +141,8 @@ class AloneResults:
                         return
                     first_result(iter(()))  # the function has raised StopIteration
                 results = None  # its rows need not stay while others are read
-        except failures() as error:
-            if given:  # the consumer wants no more
+        except BaseException as error:
+            if given or not isinstance(error, failures()):  # `given`: the consumer wants no more
                 raise
             if rows.left:
                 note(error, self._node, rows.position)

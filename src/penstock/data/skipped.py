@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any, Protocol
 
 from penstock.errors import (
@@ -228,7 +228,7 @@ class SkipLog:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may ask for the state in the middle of any method
         self._count = 0
         self._rows: list[SkippedRow] = []
         self._passes = KnownPasses()

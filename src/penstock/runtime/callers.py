@@ -9,8 +9,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, Lock
+from itertools import count
+from queue import SimpleQueue
+from threading import Lock
 from typing import Any, TypeVar
 
 from penstock.runtime.channel import Closed
@@ -31,11 +34,16 @@ Result = TypeVar("Result")
 
 
 class Bell:
-    """Wakes the threads that wait for calls of one iteration when one of the calls has ended."""
+    """Wakes the threads that wait for calls of one iteration when one of the calls has ended.
+
+    Whoever waits does so at a `SimpleQueue` of its own. Ctrl-C that comes as a thread begins to wait at a `Condition`
+    can leave its lock released: a RuntimeError, of releasing it again, then takes the place of the KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
+        self._rings = count(1)
         self._rung = 0
-        self._changed = Condition()
+        self._waiting: deque[SimpleQueue[None]] = deque()
 
     @property
     def rung(self) -> int:
@@ -44,14 +52,18 @@ class Bell:
 
     def ring(self) -> None:
         """Wake all that wait."""
-        with self._changed:
-            self._rung += 1
-            self._changed.notify_all()
+        self._rung = next(self._rings)
+        while self._waiting:
+            with suppress(IndexError):  # another thread rings too
+                self._waiting.popleft().put(None)
 
     def wait(self, rung: int) -> None:
         """Wait until it has rung more often than `rung`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._rung != rung)
+        woken: SimpleQueue[None] = SimpleQueue()
+        while self._rung == rung:
+            self._waiting.append(woken)
+            if self._rung == rung:  # who rings from now on finds this thread waiting
+                woken.get()
 
 
 @dataclass

@@ -210,9 +210,9 @@ class ChooseStream(Stream):
 
     def state(self) -> State:
         # A restored stream meets those ends again at which something must still be counted.
-        for number in self._moved:
+        for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this
             self._states[number] = self._members[number].state()
-        self._moved.clear()
+            self._moved.discard(number)
         members, ended = list(self._states), list(self._ended)
         for number, before in self._before_end.items():
             members[number], ended[number] = before, False

@@ -294,10 +294,10 @@ class InterleaveStream(Stream):
         return _Slot(before, position, Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips)), alone)
 
     def state(self) -> State:
-        for number in self._moved:
+        for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this
             slot = self._slots[number]
             self._states[number] = None if slot is None else [slot.before, slot.position, slot.rows.state()]
-        self._moved.clear()
+            self._moved.discard(number)
         return [self._input.state(), list(self._states), self._current, self._left, self._input_ended]
 
     def restore(self, state: State) -> None:

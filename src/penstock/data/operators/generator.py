@@ -144,8 +144,8 @@ class GeneratorStream(RowsBeforeFailure):
                 given = True
                 yield element
                 given = False
-        except failures() as error:
-            if not given:  # otherwise the consumer wants no more
+        except BaseException as error:
+            if not given and isinstance(error, failures()):  # `given`: the consumer wants no more
                 self._note(error, self._taken)
                 self._taken += 1
                 cursor.met += 1

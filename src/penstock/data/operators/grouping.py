@@ -302,10 +302,11 @@ class GroupByWindowStream(Stream):
         """Forget the states that no collected row needs. Numbers increase within a group, and from group to group."""
         held = next(iter(self._groups.values())).numbers[0] if self._groups else self._taken
         first = held if self._window is None else min(held, self._window[1].numbers[0])
-        unneeded = 0
-        while unneeded + 1 < len(self._input_states) and self._input_states[unneeded + 1][0] <= first:
+        states, unneeded = self._input_states, 0
+        while unneeded + 1 < len(states) and states[unneeded + 1][0] <= first:
             unneeded += 1
-        del self._input_states[:unneeded]
+        if unneeded:
+            self._input_states = states[unneeded:]
 
     def state(self) -> State:
         if self._state is None:
@@ -319,9 +320,9 @@ class GroupByWindowStream(Stream):
             _, input_state = self._input_states[0]
         else:
             input_state = self._input.state_before(waiting)
-        for key in self._changed:
+        for key in list(self._changed):  # a signal handler may ask for the state too, in the middle of this
             self._in_state[key] = [key, self._groups[key].numbers.copy()]
-        self._changed.clear()
+            self._changed.discard(key)
         groups = list(self._in_state.values())
         window = None
         if self._window is not None and self._output is not None:

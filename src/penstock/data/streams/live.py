@@ -8,7 +8,7 @@ of the whole iteration.
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from threading import Lock
+from threading import RLock
 from zlib import crc32
 
 from penstock.data.streams.stream import State, Stream
@@ -74,7 +74,7 @@ class LiveStreams:
         self._reader = ""
         self._streams: dict[str, LiveStream] = {}
         self._named: set[str] = set()
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may ask for the state in the middle of any method
 
     def __bool__(self) -> bool:
         return bool(self._streams or self.restored)

@@ -87,6 +87,9 @@ class Cursor(Stream):
     Over a stream of the same rows as the cursor that it reads, the state is one of that cursor: so no state depends on
     whether such a stream is in between.
 
+    A signal handler may ask for the state in the middle of a pull, and Ctrl-C may end one there: the state is then that
+    before the pull. CPython runs handlers after calls, so what changes together is set without a call in between.
+
     Attributes:
         met: the number of rows and failures so far, less what was given back.
     """
@@ -96,6 +99,7 @@ class Cursor(Stream):
         self._before: State = None
         self._block: Block | None = None
         self._offset = 0
+        self._pulling = False
         self._withheld: BaseException | None = None
         self.met = 0
 
@@ -116,16 +120,20 @@ class Cursor(Stream):
         if block is None or start == block.length:
             block = self._block = None  # its memory can serve the next one
             self._before = self._stream.state()
+            self._pulling = True
             try:
                 block = self._stream.pull(need, allow)
             except failures():
                 self.met += 1
+                self._offset, self._pulling = 1, False  # a failure counts as a row, for `state_before`
                 raise
             if block is None:
+                self._pulling = False
                 return None
-            self._block, start = block, 0
-        stop = self._offset = min(start + allow, block.length)
+            start = 0
+        stop = min(start + allow, block.length)
         self.met += stop - start
+        self._block, self._offset, self._pulling = block, stop, False
         return block.slice(start, stop)
 
     def remaining_elements(self) -> Iterator[Any] | None:
@@ -170,32 +178,29 @@ class Cursor(Stream):
         return self.met - begun
 
     def state(self) -> State:
-        if self._withheld is not None:
-            return self._after(self._before, 0)
-        return self._after(self._before, self._offset) if self._left else self._after(self._stream.state(), 0)
+        if self._pulling or self._withheld is not None:
+            return self._after(self._before, 0, self.met)
+        if self._left:
+            return self._after(self._before, self._offset, self.met)
+        return self._after(self._stream.state(), 0, self.met)
 
-    def _after(self, before: State, rows: int) -> State:
-        """The state `rows` rows after one of the stream below."""
+    def _after(self, before: State, rows: int, met: int) -> State:
+        """The state `rows` rows after one of the stream below, when `met` rows and failures were met."""
         if self._stream.same_rows:
-            state, passed, met = before
-            return [state, passed + rows, met + rows]
+            state, passed, met_before = before
+            return [state, passed + rows, met_before + rows]
         moved = self._stream.advanced(before, rows)
-        return [before, rows, self.met] if moved is None else [moved, 0, self.met]
+        return [before, rows, met] if moved is None else [moved, 0, met]
 
     def later(self, state: State, rows: int) -> State:
-        """The state `rows` rows after one of this cursor's, in the block that `pull` gave then."""
+        """The state `rows` rows after one of this cursor's, if none failed in between."""
         before, passed, met = state
         moved = None if self._stream.same_rows else self._stream.advanced(before, passed + rows)
         return [before, passed + rows, met + rows] if moved is None else [moved, 0, met + rows]
 
     def state_before(self, rows: int) -> State:
-        """The state before the last `rows` rows of the block that `pull` gave last."""
-        if rows == 0:
-            return self.state()
-        Cursor.give_back(self, rows)
-        state = self.state()
-        Cursor.give_back(self, -rows)
-        return state
+        """The state before the last `rows` rows of the block that `pull` gave last, or before the failure it raised."""
+        return self._after(self._before, self._offset - rows, self.met - rows) if rows else self.state()
 
     def restore(self, state: State) -> None:
         position, rows, met = state

@@ -295,16 +295,12 @@ class DistributedIterator(Iterator[Any]):
             if self._ended:  # met by another thread
                 raise StopIteration from None
             raise ClosedError("this distributed iterator was closed while a step was waited for") from None
+        if isinstance(outcome, Step):
+            return self._given(outcome)
         if outcome.position is not None:
             self._position = outcome.position
         if self._handed_out is not None:
             self._handed_out.append(outcome)
-        if isinstance(outcome, Step):
-            if self._control is not None:
-                self._control.check_step(self._feed.topic, outcome.number)
-            if self._taken is not None:
-                self._taken += 1
-            return outcome.value
         if isinstance(outcome, StepFailure):
             self._end_together(outcome)
             try:
@@ -314,6 +310,18 @@ class DistributedIterator(Iterator[Any]):
         self._ended = True
         self._stop()
         raise StopIteration
+
+    def _given(self, step: Step) -> Any:
+        """The value of a step that is handed out now."""
+        if self._control is not None:
+            self._control.check_step(self._feed.topic, step.number)
+        if self._handed_out is not None:
+            self._handed_out.append(step)
+        # No call comes after this: a signal handler would count a step that the caller has not got yet.
+        self._position = step.position
+        if self._taken is not None:
+            self._taken += 1
+        return step.value
 
     def _begin_after_interrupt(self) -> None:
         """Make the steps anew that follow the last one handed out: one that was ready may be lost.

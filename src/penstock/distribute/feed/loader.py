@@ -178,7 +178,9 @@ class _Loop(Iterator[Any]):
     def __next__(self) -> Any:
         if self._steps._loop is not self._number:
             raise ClosedError("another loop over this loader has begun: it has the steps of this one")
-        return next(self._steps)
+        for step in self._steps:  # not by `next`: after a call a signal handler may run, and would count this step
+            return step
+        raise StopIteration
 
 
 def _digest(state: Any) -> str:
