@@ -283,3 +283,33 @@ def test_a_file_that_is_written_over_is_an_error_and_never_other_rows(tmp_path, 
     write(rows)
     with pytest.raises(ps.StorageError, match=r"a\.parquet' has changed since the dataset was made"):
         list(iterator)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_words_that_are_repeated_are_decoded_once_each(tmp_path, kind):
+    words = [f"word {number % 7}" for number in range(3000)]
+    pq.write_table(pa.table({"word": pa.array(words, kind)}), tmp_path / "words.parquet", row_group_size=1000)
+    batch = next(iter(ps.ParquetDataset(tmp_path / "words.parquet").batch(3000)))
+    assert batch["word"].tolist() == words
+    assert len(set(map(id, batch["word"]))) == 7
+
+
+def test_words_that_all_differ_are_read_as_they_are(tmp_path):
+    words = [f"word {number}" for number in range(3000)]
+    pq.write_table(pa.table({"word": words}), tmp_path / "words.parquet", row_group_size=1000)
+    assert next(iter(ps.ParquetDataset(tmp_path / "words.parquet").batch(3000)))["word"].tolist() == words
+
+
+def test_nulls_among_repeated_words_are_errors_filled_and_left_out(tmp_path):
+    words = ["a", "b", None] * 1000
+    file = tmp_path / "words.parquet"
+    pq.write_table(pa.table({"word": words}), file)
+    with pytest.raises(ps.StorageError, match=r"got 1000 of 3000 at \['word'\] \(string\)"):
+        next(iter(ps.ParquetDataset(file).batch(3000)))
+    masked = next(iter(ps.ParquetDataset(file, mask_nulls=["word"]).batch(3000)))
+    assert masked["word"].tolist() == ["a", "b", ""] * 1000
+    assert masked["word_is_valid"].tolist() == [True, True, False] * 1000
+    kept = next(iter(ps.ParquetDataset(file, filter=pc.field("word").is_valid()).batch(2000)))
+    assert kept["word"].tolist() == ["a", "b"] * 1000
+    as_bytes = next(iter(ps.ParquetDataset(file, types={"word": pa.binary()}, mask_nulls=["word"]).batch(3000)))
+    assert as_bytes["word"].tolist() == [b"a", b"b", b""] * 1000

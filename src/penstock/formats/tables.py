@@ -293,9 +293,10 @@ def _rows(array: pa.Array, where: _ColumnPath, within: bool) -> Any:
 
 def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:
     if array.null_count:
+        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
         raise InvalidArgumentError(
             f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
-            f"({array.type}): {_without_nulls(where)}"
+            f"({kind}): {_without_nulls(where)}"
         )
 
 

@@ -40,6 +40,8 @@ _TOGETHER_BYTES: Final = 1 << 23
 """Row groups are decoded together up to about this size, which is faster where they are small. Their memory is one: as
 long as one of them is kept, all are."""
 _OBJECT_BYTES: Final = 64
+_LEAST_BYTES: Final = 3
+"""Of a string that is written out; its length alone takes 4."""
 _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
 
@@ -204,7 +206,9 @@ class ParquetFiles(FileFormat):
         with self._lock:
             found = self._files.get(name)
             if found is None:
-                found = self._files[name] = _ParquetFile(name, self.columns, self.filter, list(self.types))
+                found = self._files[name] = _ParquetFile(
+                    name, self.columns, self.filter, list(self.types), self.mask_nulls
+                )
                 if len(self._files) > _OPEN_FILES:
                     self._files.popitem(last=False)[1].close()
             self._files.move_to_end(name)
@@ -220,7 +224,10 @@ class _ParquetFile:
         largest: the number of rows of the largest row group.
     """
 
-    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str]) -> None:
+    def __init__(
+        self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str], masks: list[str]
+    ) -> None:
+        changed = {*typed, *masks}
         self.name = name
         self.lock = threading.Lock()
         self._last = -1
@@ -231,6 +238,10 @@ class _ParquetFile:
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
+            if repeated := _repeated_strings(metadata, schema, changed):
+                self._parquet = pq.ParquetFile(
+                    self._source, metadata=metadata, read_dictionary=repeated, page_checksum_verification=True
+                )
         except StorageError:
             raise
         except (pa.ArrowException, OSError) as error:
@@ -371,6 +382,32 @@ def _rows_of(decoded: _Decoded | str, within: _Within) -> _Decoded | str:
         return decoded
     columns, structure = decoded
     return [column[within] for column in columns], structure
+
+
+def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, changed: set[str]) -> list[str]:
+    """The columns of few different strings, which are decoded once each instead of once a row.
+
+    Strings that are written out take 4 bytes each and their content. So a column that takes less is of numbers of
+    entries in a dictionary, and the dictionary is small.
+
+    Args:
+        metadata: of the file.
+        schema: of the file.
+        changed: the columns that are computed with before they become NumPy's.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    repeated = []
+    for place in range(metadata.num_columns):
+        name = metadata.schema.column(place).path
+        if name not in schema.names or name in changed or not _is_string(schema.field(name).type):
+            continue
+        if sum(group.column(place).total_uncompressed_size for group in groups) < _LEAST_BYTES * metadata.num_rows:
+            repeated.append(name)
+    return repeated
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _as_slice(numbers: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
