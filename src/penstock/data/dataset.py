@@ -1897,7 +1897,8 @@ def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
             kinds = own.shown(map(str, dtypes)), structure.shown(map(str, first))
             return ElementError(
                 f"from_list: element {number} is {kinds[0]}, where element 0 is {kinds[1]}: all elements need one "
-                "structure and one dtype for each leaf (object stands for strings, bytes and other Python objects)"
+                "structure and one dtype for each leaf (object stands for strings, bytes and other Python objects; an "
+                "empty list counts as float64: give numpy.zeros((0, 4), numpy.float32), say)"
             )
     return None
 
