@@ -1,5 +1,6 @@
 """`ps.jax.loader` in one process of four devices; `tests/multi_worker/test_meshes.py` has eight, and two processes."""
 
+import copy
 import re
 import threading
 from collections.abc import Callable
@@ -349,3 +350,17 @@ def test_elements_of_other_classes_are_refused(mesh: Mesh) -> None:
 
     with pytest.raises(ps.InvalidTypeError, match=r"register their class by jax\.tree_util\.register_dataclass"):
         ps.jax.loader(rows(8).map(Unknown).batch(4), mesh, {"first": P()})
+
+
+def test_states_of_workers_that_are_refused_could_not_be_closed(mesh: Mesh) -> None:
+    with ps.jax.loader(rows(12).batch(4), mesh, P("data")) as loader:
+        assert loader.cardinality() == 3
+        with pytest.raises(ps.StateMismatchError, match="of worker 0 of 2, which reads data of its own"):
+            loader.load_state_dict({"workers": [{"worker": [0, 2]}, {"worker": [1, 2]}]})
+        assert epoch(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_a_loader_is_not_copied(mesh: Mesh) -> None:
+    loader = ps.jax.loader(rows(12).batch(4), mesh, P("data"))
+    with loader, pytest.raises(ps.InvalidTypeError, match=r"send loader\.state_dict\(\)"):
+        copy.copy(loader)

@@ -440,6 +440,7 @@ class DistributedIterator(Iterator[Any]):
         self._source.close(self._position)
         assert isinstance(self._dataset._inputs, DividedInput)
         self._source = self._dataset._inputs.open_joined(states)
+        self._position = self._source.position()  # what `close` takes if a state is refused
         self._position = self._source.restore({"workers": states})
         self._begin()
         self._ended = False
