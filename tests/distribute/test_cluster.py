@@ -10,9 +10,10 @@ import pytest
 from ipv6 import needs_ipv6
 
 from penstock.distribute.cluster import kubernetes, tpu
-from penstock.distribute.cluster.description import Cluster, own_address
+from penstock.distribute.cluster.description import Cluster, _address_towards, own_address
 from penstock.distribute.cluster.finding import find_cluster, warn_of_others
 from penstock.distribute.cluster.slurm import first_host
+from penstock.distribute.jax.processes import meeting_of_processes
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 PENSTOCK = {
@@ -444,3 +445,12 @@ def test_tpu_hosts_may_have_addresses_of_ipv6() -> None:
     assert find_cluster(environment=ports) == Cluster("[fd00::1]:8482", 2, 0, "GKE TPU")
     slices = {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "[fd00::9]:8080"}
     assert find_cluster(environment=ports | slices) == Cluster("[fd00::9]:8482", 4, 2, "GKE TPU")
+
+
+def test_where_nothing_can_be_sent_no_address_of_this_machine_leads() -> None:
+    assert _address_towards("255.255.255.255") is None  # to all at once, which a socket must be allowed to
+
+
+def test_processes_meet_only_where_jax_connects_them() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^load needs jax\.distributed\.initialize\(\)"):
+        meeting_of_processes("load", 0, 2, 1.0)

@@ -229,3 +229,45 @@ def test_operators_of_datasets_are_pointed_to_where_they_belong() -> None:
         steps.map(abs)
     with pytest.raises(AttributeError, match="a distributed dataset has no mapp$"):
         steps.mapp(abs)
+
+
+def test_a_distributed_dataset_is_shown_with_its_dataset_and_workers() -> None:
+    assert repr(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(8).batch(4))) == (
+        "<penstock.DistributedDataset of <penstock.Dataset batch(batch_size=4), cardinality 2> for "
+        "StrategyWorkers(count=1, index=0, replicas=2)>"
+    )
+
+
+def test_batches_without_an_array_are_refused() -> None:
+    distributed = ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(4).map(lambda x: ()).batch(2))
+    with iter(distributed) as steps, pytest.raises(ps.ElementError, match=r"at least one array, got .* structure \(\)"):
+        next(steps)
+
+
+def test_a_function_that_ends_the_program_ends_it_where_the_step_is_taken() -> None:
+    def leave(x: int) -> None:
+        raise SystemExit("asked to")
+
+    dataset = ps.Dataset.range(4).map(leave).batch(2)
+    options = ps.InputOptions(per_replica_buffer_size=1)
+    steps = iter(ps.HostStrategy(2).distribute_dataset(dataset, options))
+    with steps, pytest.raises(SystemExit, match="asked to"):
+        next(steps)
+
+
+@pytest.mark.parametrize("kind", ["global batches", "own batches", "function", "function per replica"])
+def test_every_kind_of_input_says_what_it_reads(kind: str) -> None:
+    dataset = ps.Dataset.range(8).map(abs, num_parallel_calls=2).batch(4)
+    strategy = ps.HostStrategy(2, 2, 0)
+    if kind.startswith("function"):
+        mode = ps.InputReplicationMode.PER_REPLICA if kind.endswith("replica") else ps.InputReplicationMode.PER_WORKER
+        options = ps.InputOptions(replication_mode=mode)
+        distributed = strategy.distribute_datasets_from_function(lambda context: dataset, options)
+    else:
+        policy = ps.AutoShardPolicy.DATA if kind.startswith("global") else ps.AutoShardPolicy.OFF
+        distributed = strategy.distribute_dataset(dataset.with_options(ps.Options(auto_shard_policy=policy)))
+    with iter(distributed) as steps:
+        next(steps)
+        explained = steps.explain()
+    assert explained.count("range(start=0, stop=8, step=1)") == (2 if kind.endswith("replica") else 1)
+    assert explained.count("2 calls may run") == (2 if kind.endswith("replica") else 1)

@@ -438,3 +438,26 @@ def test_the_specification_of_own_data_is_not_that_of_all_data() -> None:
     distributed = ps.HostStrategy(1, 2).distribute_dataset(dataset, PAD)
     assert leaf_specs(distributed.element_spec, "pad")[0] == [ps.TensorSpec((None,), np.int64)]
     assert steps_of(distributed) == [([[0]], [[T]]), ([[0]], [[T]])]
+
+
+def test_how_many_steps_are_full_is_not_known_of_a_filter() -> None:
+    dataset = ps.Dataset.range(10).filter(lambda x: True).batch(4)
+    distributed = ps.HostStrategy(2).distribute_dataset(dataset, ps.InputOptions(partial_batch="drop"))
+    assert distributed.cardinality() == ps.UNKNOWN_CARDINALITY
+
+
+def test_steps_of_ones_own_batches_without_end_have_no_number() -> None:
+    dataset = ps.Dataset.range(8).batch(2).repeat().with_options(ps.Options(auto_shard_policy=ps.AutoShardPolicy.OFF))
+    distributed = ps.HostStrategy(1, 2).distribute_dataset(dataset)
+    assert distributed.cardinality() == ps.INFINITE_CARDINALITY
+
+
+def test_rows_that_are_arrays_are_filled_up_with_empty_ones() -> None:
+    dataset = ps.Dataset.range(3).map(lambda x: np.full(x + 1, x)).ragged_batch(2)
+    options = ps.InputOptions(partial_batch="pad")
+    steps = list(ps.HostStrategy(2).distribute_dataset(dataset, options))
+    assert [[[row.tolist() for row in rows] for rows in values.values] for values, _ in steps] == [
+        [[[0]], [[1, 1]]],
+        [[[2, 2, 2]], [[]]],
+    ]
+    assert [[rows.tolist() for rows in mask.values] for _, mask in steps] == [[[True], [True]], [[True], [False]]]

@@ -1,7 +1,10 @@
 """Lists, ordered dictionaries and other containers: the same on every strategy."""
 
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,12 +13,20 @@ import penstock as ps
 Pair = namedtuple("Pair", "a b")
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Point:
+    x: Any
+    y: Any
+
+
 @pytest.mark.parametrize(
     "value",
     [
         [1.0, 2.0],
         OrderedDict(b=1.0, a=2.0),
         Pair(1.0, 2.0),
+        Point(1.0, 2.0),
         (None, 1.0),
         {"b": 1.0, "a": [2.0, (3.0,)]},
         [],
@@ -62,3 +73,10 @@ def test_the_order_of_keys_does_not_matter(strategy_of) -> None:
         "a": [1, 1],
         "b": [2, 2],
     }
+
+
+def test_keys_of_several_kinds_keep_their_order() -> None:
+    strategy = ps.HostStrategy(2)  # JAX sorts the keys of a dictionary, and refuses those that have no order
+    result = strategy.run(lambda: {"b": 1.0, 1: 2.0})
+    assert list(result) == ["b", 1]
+    assert strategy.local_results(result) == ({"b": 1.0, 1: 2.0}, {"b": 1.0, 1: 2.0})

@@ -315,3 +315,24 @@ def test_a_thousand_steps_that_nobody_waits_for_do_not_wait_for_each_other_for_e
         weight = four.run(step, args=(weight, batch))
         total = four.reduce("mean", weight)
     assert float(total) == 1000 * 256 * 64
+
+
+class WithoutWeakReferences:
+    """Callable, as functions of compiled extensions are."""
+
+    __slots__ = ()
+
+    def __call__(self, x):
+        return x * 2
+
+
+def test_what_takes_no_weak_reference_is_run_too(strategy_of) -> None:
+    strategy, double = strategy_of(2), WithoutWeakReferences()
+    for value in (1.0, 3.0):
+        shares = ps.PerReplica([value, value + 1])
+        assert [float(part) for part in strategy.run(double, args=(shares,)).values] == [2 * value, 2 * value + 2]
+
+
+def test_replicas_of_a_call_without_data_have_rows(strategy_of) -> None:
+    result = strategy_of(2).run(lambda: ps.get_replica_context().has_rows)
+    assert [bool(part) for part in result.values] == [True, True]

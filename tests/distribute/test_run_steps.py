@@ -348,3 +348,13 @@ def test_rows_in_results_of_a_ragged_step_in_host_memory_are_not_lost(replicas: 
     (first, *_) = strategy.local_results(strategy.run_steps(lambda rows: rows, full, 5))
     assert first.dtype == int
     assert first.shape == (2, 4 // replicas)
+
+
+def test_a_failure_before_the_first_step_is_raised(strategy_of) -> None:
+    def fail(x):
+        raise ValueError("the first row")
+
+    strategy = strategy_of(2)
+    steps = strategy.distribute_dataset(ps.Dataset.range(8).map(fail).batch(4))
+    with iter(steps) as iterator, pytest.raises(ValueError, match="the first row"):
+        strategy.run_steps(sums, iterator, 2)

@@ -153,3 +153,8 @@ def test_a_value_per_replica_is_no_array_of_jax(strategy_of, doing: str, use: Ca
         (AttributeError, TypeError), match=rf"{doing} a PerReplica .* ps\.jax\.loader\(dataset, sharding\)"
     ):
         use(batch)
+
+
+def test_values_come_from_functions_alone() -> None:
+    with pytest.raises(ps.InvalidTypeError, match=r"takes a function of a ps\.ValueContext, got 3"):
+        ps.HostStrategy(2).distribute_values_from_function(3)

@@ -40,14 +40,6 @@ class Nest:
             return make(*children)
         return make(children)
 
-    def paths(self, prefix: str = "") -> list[str]:
-        """The name of each leaf: "[0]", "['image']", ".label"; "" where the value is a leaf itself."""
-        if self.kind is None:
-            return [prefix]
-        attribute = is_dataclass(self.kind)
-        steps = [f".{name}" if attribute else f"[{name!r}]" for name in self.names]
-        return [path for step, child in zip(steps, self.children, strict=True) for path in child.paths(prefix + step)]
-
     def __str__(self) -> str:
         if self.kind is None:
             return "*"
