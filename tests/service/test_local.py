@@ -95,6 +95,29 @@ def test_reading_after_the_service_has_ended_waited_for_it_for_minutes() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("child", ["list(dataset)", "ps.service.local(num_workers=1)"])
+def test_a_process_forked_from_one_that_uses_a_service_waited_for_ever(child: str) -> None:
+    script = f"""
+import os
+import penstock as ps
+with ps.service.local(num_workers=1) as service:
+    dataset = ps.Dataset.range(3).apply(ps.service.distribute("distributed_epoch", service.target))
+    assert len(list(dataset)) == 3
+    if os.fork() == 0:
+        try:
+            {child}
+        except ps.ServiceError as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.wait()
+    assert len(list(dataset)) == 3
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "this process was forked from one that has used the data service" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
 def test_a_service_that_is_forgotten_ends() -> None:
     before = children()
     service = ps.service.local(num_workers=1)

@@ -160,7 +160,7 @@ class TFRecordReader(RecordReader):
         found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
         found = (found >> _FIFTEEN | found << _SEVENTEEN) + _MASKS
         stored = np.frombuffer(data, np.uint8)[ends[:, None] + _FOOTER].view("<u4")[:, 0]
-        # Bytes are compared in a tenth of the time that NumPy needs to begin with a few records.
+        # Bytes are compared without what NumPy costs to begin, which is most of the time for a few records.
         right = len(records) if found.tobytes() == stored.tobytes() else int((found != stored).argmax())
         if right == 0:
             error = StorageError(f"{self._where()}: the checksum of its {len(records[0])} bytes of data is wrong")

@@ -22,6 +22,22 @@ HEADER: Final = "authorization"
 ALIVE: Final = "alive"
 """The action with an empty answer: it shows the token, and tests whether the server is alive."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_used_in: set[int] = set()
+"""The processes that have used Flight: this one, and those that it was forked from."""
+
+
+def _check_not_forked() -> None:
+    """Refuse to use gRPC in a process that was forked from one that has used it: calls there never end.
+
+    Raises:
+        ServiceError: this process is one.
+    """
+    _used_in.add(os.getpid())
+    if len(_used_in) > 1:
+        raise ServiceError(
+            "this process was forked from one that has used the data service, so it cannot use it. Start processes by "
+            'multiprocessing\'s "spawn" or "forkserver"'
+        )
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
@@ -48,6 +64,7 @@ class TokenCheckedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyar
     """
 
     def __init__(self, host: str, port: int, credentials: ServerCredentials) -> None:
+        _check_not_forked()
         host = host.strip("[]")
         if port:
             _try_to_listen(host, port)
@@ -89,10 +106,12 @@ class Line:
         client: the Flight client; each call needs `options`.
 
     Raises:
-        ServiceError: the token would go over the network in the clear, or to another user of this machine.
+        ServiceError: the token would go over the network in the clear, or to another user of this machine; or this
+            process was forked from one that has used Flight.
     """
 
     def __init__(self, address: str, credentials: ClientCredentials, *, tls: bool) -> None:
+        _check_not_forked()
         self._address, self._credentials, self._tls = address, credentials, tls
         authorization = credentials.authorization(address, tls=tls)
         if authorization and not tls:
@@ -109,6 +128,7 @@ class Line:
 
     def options(self, seconds: float | None = None) -> flight.FlightCallOptions:
         """The options of a call with this timeout."""
+        _check_not_forked()
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
 
     def show_token(self, size: int, seconds: float) -> None:
