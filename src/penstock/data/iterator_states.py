@@ -18,7 +18,9 @@ def position_of(cursor_state: State, skipped: Any) -> State:
 
 def taken_apart(position: State) -> tuple[State, Any]:
     """The state of the plan's cursor at a position, and what was left out before it."""
-    return (position["cursor"], position["skipped"]) if isinstance(position, dict) else (position, None)
+    # The cursor's own state is a list, unless it is damaged.
+    together = isinstance(position, dict) and position.keys() == {"cursor", "skipped"}
+    return (position["cursor"], position["skipped"]) if together else (position, None)
 
 
 def position_in(state: dict[str, Any]) -> State:
