@@ -351,6 +351,8 @@ def test_only_the_interrupted_thread_goes_on_after_ctrl_c():
         iterator.state_dict()
 
 
+# Python drops Ctrl-C where a callback of a weak reference runs, here one of a WeakKeyDictionary, and says so.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["a handler takes the state", "Ctrl-C"])
 @pytest.mark.parametrize("name", ["map", "map of a generator", "batch of a generator", "interleave"])
