@@ -95,6 +95,22 @@ def unknown_length(rows: int) -> ps.Dataset:
     return ps.Dataset.range(rows).filter(lambda row: True)
 
 
+def moved(value):
+    return lax.ppermute(value, "replica", [(0, 1), (1, 2), (2, 3), (3, 0)])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda rows: moved(rows.sum()), "nor collectives other than sums, means and extremes over all replicas"),
+        (lambda rows: (moved if len(rows) == 2 else total)(rows.sum()), r"got ppermute on replica 0 and all_reduce of"),
+    ],
+)
+def test_a_ragged_step_refuses_collectives_that_combine_not_all_replicas(four, function, message: str) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match=message):
+        four.run(function, args=(ps.PerReplica(SHARES),))
+
+
 @pytest.mark.parametrize("options", [{}, {"fetch_to_device": False}])
 @pytest.mark.parametrize("dataset", [ps.Dataset.range(15).batch(8), unknown_length(16).batch(8)])
 def test_a_loop_over_rows_that_meets_is_refused_in_the_first_step_where_a_ragged_one_may_come(
