@@ -113,3 +113,16 @@ def test_empty_rows_keep_the_dtype_of_the_others(tmp_path):
 
     layer = ps.transform.analyze(ps.Dataset.range(3).map(row), function, tmp_path).transform_features_layer()
     assert [found.tolist() for found in layer({"r": [[1], [], [0]]})["y"]] == [[1], [], [0]]
+
+
+def test_whole_numbers_of_a_request_were_refused_where_a_column_of_floats_is_filled(tmp_path):
+    """JSON writes 50.0 as 50. An array says of what kind its column is."""
+    rows = {"x": np.array([20.0, np.nan, 40.0])}
+    layer = analyzed(lambda c: {"y": ps.transform.fill_missing(c["x"], 0.5)}, tmp_path, rows).transform_features_layer()
+    for given, filled in (([50, None], [50, 0.5]), ([50, 51], [50, 51]), ([50.5, 2**60], [50.5, 2.0**60])):
+        found = layer({"x": given})["y"]
+        assert found.dtype == np.float64
+        assert found.tolist() == filled
+    for given in ([True, None], np.array([50, None], object)):
+        with pytest.raises(InvalidTypeError, match=r"'x': fill_missing cannot put 0.5 among"):
+            layer({"x": given})

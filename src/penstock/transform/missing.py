@@ -66,7 +66,11 @@ def fill_missing(column: Any, *, value: Any) -> Any:
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise _misfit(column.name, value, given.type) from error
     elif not isinstance(given, np.ndarray) or given.dtype.kind == "O":
-        given = _of_entries(column.name, [value if entry is None else entry for entry in given], value)
+        entries = [value if entry is None else entry for entry in given]
+        if isinstance(given, (list, tuple)) and isinstance(value, float):
+            # As requests in JSON have them, where 50 may stand for 50.0. Columns of a dataset are arrays.
+            entries = [float(entry) if type(entry) is int else entry for entry in entries]
+        given = _of_entries(column.name, entries, value)
     filled = to_column(column.name, given, column.shape)
     if is_text(filled) != isinstance(value, str):
         raise _misfit(column.name, value, "strings" if is_text(filled) else filled.dtype)
