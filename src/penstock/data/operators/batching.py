@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from penstock.data.block import Block, Column, Indices, column_of, is_ragged, ob
 from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
-from penstock.data.streams.stream import Cursor, OneInputStream
+from penstock.data.streams.stream import Cursor, OneInputStream, one_by_one
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -151,22 +151,7 @@ class BatchStream(OneInputStream):
         """Batches of rows that come as they are needed: a block would have one of them anyway."""
         if not self._node.input.paced or self._input.remaining_elements() is None:
             return None
-        return self._one_by_one(cursor)
-
-    def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
-        while True:
-            try:
-                block = self.pull(1, 1)
-            except failures():
-                cursor.met += 1
-                raise
-            if block is None:
-                return
-            cursor.met += 1
-            element = block.row(0)
-            block = None  # only the consumer keeps its memory
-            yield element
-            element = None
+        return one_by_one(cursor, partial(self.pull, 1, 1))
 
     def _pulled(self, need: int, allow: int, collected: int) -> Block | None:
         """The next rows of a batch of which `collected` are there. Where one fails, the whole batch is passed over."""

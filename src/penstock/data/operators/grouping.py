@@ -15,7 +15,7 @@ from penstock.data.functions.apply import call_rows, checked_rows, dataset_node,
 from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
-from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.data.streams.stream import Cursor, State, Stream, one_by_one
 from penstock.errors import ElementError
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
@@ -139,25 +139,17 @@ class GroupByWindowStream(Stream):
 
     def elements(self, cursor: Cursor) -> Iterator[Any] | None:
         """The elements of windows that give one each, such as a batch: each would be a block by itself."""
-        return self._one_by_one(cursor) if self._one_each and not self._run.live else None
+        return one_by_one(cursor, self._pull_alone) if self._one_each and not self._run.live else None
 
-    def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
-        while self._one_each and not self._run.live:
-            try:
-                block = self.pull(1, 2)
-            except failures():
-                cursor.met += 1
-                raise
-            if block is None:
-                return
-            if block.length > 1:
-                assert self._output is not None
-                self._output.give_back(block.length - 1)
-            cursor.met += 1
-            element = block.row(0)
-            block = None  # only the consumer keeps its memory
-            yield element
-            element = None
+    def _pull_alone(self) -> Block | None:
+        """A block whose first row is given alone; None where windows give several, or at the end."""
+        if not self._one_each or self._run.live:
+            return None
+        block = self.pull(1, 2)
+        if block is not None and block.length > 1:
+            assert self._output is not None
+            self._output.give_back(block.length - 1)
+        return block
 
     @property
     def _taken(self) -> int:

@@ -318,3 +318,20 @@ class OneInputStream(Stream):
 
     def close(self) -> None:
         self._input.close()
+
+
+def one_by_one(cursor: Cursor, pull: Callable[[], Block | None]) -> Iterator[Any]:
+    """The first row of each block that `pull` gives, until it gives none; rows and failures are counted in `cursor`."""
+    while True:
+        try:
+            block = pull()
+        except failures():
+            cursor.met += 1
+            raise
+        if block is None:
+            return
+        cursor.met += 1
+        element = block.row(0)
+        block = None  # only the consumer keeps its memory
+        yield element
+        element = None
