@@ -183,7 +183,7 @@ def open_plain(name: str) -> Any:
         OSError: it cannot be opened.
         ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
     """
-    return formats.remote.open_file(name) if has_protocol(name) else open(name, "rb", buffering=0)
+    return formats.remote.open_file(name) if has_protocol(name) else io.FileIO(name)
 
 
 class ByteReader:

@@ -23,8 +23,9 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
-_FIFTEEN, _SEVENTEEN, _MASKS = np.uint32(15), np.uint32(17), np.uint32(_MASK)
-_FOOTER = np.arange(-_CHECKSUM.size, 0)
+_MASKS = np.uint32(_MASK)
+# Times this, a 32-bit number comes out rotated right by 15 bits, in the upper half of 64 bits.
+_ROTATION = np.uint64(1 << 17 | 1 << 49)
 
 # After so many records of one length in turn, the next ones are taken to have it too.
 _ALIKE = 8
@@ -157,9 +158,10 @@ class TFRecordReader(RecordReader):
         last = ends.tolist()
         begins = [self._begin(first), *last[:-1]]
         records = [data[begin + header : end - footer] for begin, end in zip(begins, last, strict=True)]
-        found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
-        found = (found >> _FIFTEEN | found << _SEVENTEEN) + _MASKS
-        stored = np.frombuffer(data, np.uint8)[ends[:, None] + _FOOTER].view("<u4")[:, 0]
+        checksums = np.fromiter(map(google_crc32c.value, records), "<u8", len(records))
+        found = (checksums * _ROTATION).view("<u4")[1::2] + _MASKS
+        # The four bytes at every place in the data as a number, of which those at the ends are taken.
+        stored = np.ndarray(len(data) - footer + 1, "<u4", data, 0, (1,))[ends - footer]
         # Bytes are compared without what NumPy costs to begin, which is most of the time for a few records.
         right = len(records) if found.tobytes() == stored.tobytes() else int((found != stored).argmax())
         if right == 0:
