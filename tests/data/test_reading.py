@@ -71,6 +71,34 @@ def test_a_generator_is_not_run_ahead_of_the_demand(build, expected):
     assert found == expected
 
 
+class CountedReads:
+    """Pairs of numbers, by position, which note how many are read at a time."""
+
+    def __init__(self):
+        self.reads = []
+
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, position):
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions):
+        self.reads.append(len(positions))
+        return [np.array([2 * position, 2 * position + 1]) for position in positions]
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["equal", "unequal"])
+def test_unbatch_does_not_read_its_input_element_by_element(ragged):
+    source = CountedReads()
+    pairs = ps.Dataset.from_source(source).shuffle(seed=1)
+    cut = pairs.map(lambda pair: pair[: 1 + pair[0] % 4 // 2]) if ragged else pairs
+    expected = [int(number) for pair in cut for number in pair]
+    source.reads.clear()
+    assert list(map(int, cut.unbatch())) == expected
+    assert len(source.reads) < 1000
+
+
 def test_a_generator_is_run_ahead_as_far_as_prefetch_declares_and_no_further():
     arrived = threading.Semaphore(0)
     allowed = threading.Semaphore(0)

@@ -56,27 +56,41 @@ def _batch_of(row: LeafSpec, size: int | None) -> LeafSpec:
 
 
 class UnbatchStream(OneInputStream):
-    """Every element is taken apart as a whole; the cursor that reads this stream stops between rows."""
+    """Elements are taken apart as a whole; the cursor that reads this stream stops between rows."""
 
     def __init__(self, node: Node, input: Node, run: Run, epoch: int) -> None:
         self._node = node
         self._input = input.cursor(run, epoch)
+        # How many rows an element has is only known after it was read: about as many as the one before.
+        self._rows_each: int | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
-        while True:
-            # How many rows an element has is only known after it was read.
-            batches = self._input.pull(1, 1)
-            if batches is None:
-                return None
+        while (batches := self._next(allow)) is not None:
             columns = [self._taken_apart(column) for column in batches.columns]
             lengths = {len(column) for column in columns}
             if len(lengths) > 1:
                 raise ElementError(f"{self._node.where()}: the leaves of an element have {sorted(lengths)} rows")
             if lengths and 0 not in lengths:
-                return Block(tuple(columns), batches.structure, lengths.pop())
+                rows = lengths.pop()
+                self._rows_each = rows // len(batches)
+                return Block(tuple(columns), batches.structure, rows)
+        return None
+
+    def _next(self, allow: int) -> Block | None:
+        """The next batches; one alone where they differ, or cannot be taken apart."""
+        batches = self._input.pull(1, max(1, allow // self._rows_each) if self._rows_each else 1)
+        if batches is None or len(batches) == 1:
+            return batches
+        lengths = {column.shape[1:2] for column in batches.columns}
+        if len(lengths) == 1 and () not in lengths:
+            return batches
+        self._input.give_back(len(batches) - 1)
+        return batches.slice(0, 1)
 
     def _taken_apart(self, column: Column) -> Column:
-        """The rows of the one batch in this column."""
+        """The rows of the batches in this column: of all of them, or of one whose shape differs from others."""
+        if column.ndim > 1:
+            return column.reshape(column.shape[0] * column.shape[1], *column.shape[2:])
         batch = column[0]
         if not isinstance(batch, np.ndarray) or batch.ndim == 0:
             raise ElementError(f"{self._node.where()}: every leaf needs a leading axis to take apart, got a scalar")
