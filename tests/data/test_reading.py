@@ -88,6 +88,23 @@ class CountedReads:
         return [np.array([2 * position, 2 * position + 1]) for position in positions]
 
 
+@pytest.mark.parametrize(
+    "taken_apart",
+    [
+        lambda d: d.flat_map(ps.Dataset.from_tensor_slices),
+        lambda d: d.interleave(ps.Dataset.from_tensor_slices, cycle_length=1),
+        lambda d: d.interleave(ps.Dataset.from_tensor_slices, cycle_length=1, num_parallel_calls=1),
+    ],
+)
+def test_elements_that_become_datasets_are_not_read_one_by_one(taken_apart):
+    source = CountedReads()
+    pairs = ps.Dataset.from_source(source).shuffle(seed=1)
+    expected = [int(number) for pair in pairs for number in pair]
+    source.reads.clear()
+    assert list(map(int, taken_apart(pairs))) == expected
+    assert len(source.reads) < 1000
+
+
 @pytest.mark.parametrize("ragged", [False, True], ids=["equal", "unequal"])
 def test_unbatch_does_not_read_its_input_element_by_element(ragged):
     source = CountedReads()

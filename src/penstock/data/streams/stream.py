@@ -108,7 +108,8 @@ class Cursor(Stream):
         return (self._stream,)
 
     @property
-    def _left(self) -> int:
+    def ready(self) -> int:
+        """How many rows were read and not handed out."""
         return 0 if self._block is None else self._block.length - self._offset
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -138,7 +139,7 @@ class Cursor(Stream):
 
     def remaining_elements(self) -> Iterator[Any] | None:
         """As `elements` of the stream below; None also where rows of a block are left."""
-        if self._left or self._withheld is not None:
+        if self.ready or self._withheld is not None:
             return None
         self._block = None  # its memory can serve what follows
         return self._stream.elements(self)
@@ -168,7 +169,7 @@ class Cursor(Stream):
     def skip(self, rows: int) -> int:
         """Pass over up to `rows` rows, reading them if need be; gives how many there were."""
         begun = self.met
-        ready = min(rows, self._left)
+        ready = min(rows, self.ready)
         self._offset += ready
         self.met += ready
         if ready < rows:
@@ -180,7 +181,7 @@ class Cursor(Stream):
     def state(self) -> State:
         if self._pulling or self._withheld is not None:
             return self._after(self._before, 0, self.met)
-        if self._left:
+        if self.ready:
             return self._after(self._before, self._offset, self.met)
         return self._after(self._stream.state(), 0, self.met)
 
@@ -223,8 +224,8 @@ class Cursor(Stream):
                 return
 
     def close(self) -> None:
-        if self._left:
-            self._stream.unread(self._left)
+        if self.ready:
+            self._stream.unread(self.ready)
         self._stream.close()
 
 
