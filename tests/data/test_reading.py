@@ -89,20 +89,65 @@ class CountedReads:
 
 
 @pytest.mark.parametrize(
-    "taken_apart",
+    "build",
     [
         lambda d: d.flat_map(ps.Dataset.from_tensor_slices),
         lambda d: d.interleave(ps.Dataset.from_tensor_slices, cycle_length=1),
         lambda d: d.interleave(ps.Dataset.from_tensor_slices, cycle_length=1, num_parallel_calls=1),
+        lambda d: d.filter(lambda pair: True).unbatch(),
+        lambda d: d.batch(2).rebatch([1, 3]).unbatch().unbatch(),
+        lambda d: d.prefetch(4).unbatch(),
+        lambda d: d.batch(2).prefetch(2).unbatch().unbatch(),
+        lambda d: d.window(2).flat_map(lambda window: window.batch(2)).unbatch().unbatch(),
     ],
 )
-def test_elements_that_become_datasets_are_not_read_one_by_one(taken_apart):
+def test_rows_that_are_asked_for_one_by_one_are_read_together(build):
     source = CountedReads()
     pairs = ps.Dataset.from_source(source).shuffle(seed=1)
     expected = [int(number) for pair in pairs for number in pair]
     source.reads.clear()
-    assert list(map(int, taken_apart(pairs))) == expected
+    assert list(map(int, build(pairs))) == expected
     assert len(source.reads) < 1000
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_a_mixture_of_streams_does_not_read_them_row_by_row(sample):
+    source = CountedReads()
+    members = [ps.Dataset.from_source(source).shuffle(seed=seed).filter(lambda pair: True) for seed in (1, 2)]
+    choice = ps.Dataset.random(seed=3).map(lambda number: np.int64(number % 2))
+    mixed = (
+        ps.Dataset.sample_from_datasets(members, seed=3)
+        if sample
+        else ps.Dataset.choose_from_datasets(members, choice, stop_on_empty_dataset=False)
+    )
+    source.reads.clear()
+    assert sorted(int(pair[0]) for pair in mixed) == sorted(2 * list(range(0, 20_000, 2)))
+    assert len(source.reads) < 2000
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda d: d.filter(lambda pair: pair[0] == 9_000).map(lambda pair: pair[0]), [9_000]),
+        (lambda d: d.map(lambda pair: np.int64(0)).unique(), [0]),
+        (lambda d: d.map(lambda pair: pair[:1][pair[:1] == 9_000]).unbatch(), [9_000]),
+        (
+            lambda d: d.rejection_resample(lambda pair: np.int64(pair[0] != 9_000), [1.0, 0.0], [0.5, 0.5], seed=1).map(
+                lambda number, pair: pair[0]
+            ),
+            [9_000],
+        ),
+    ],
+    ids=["filter", "unique", "unbatch", "rejection_resample"],
+)
+def test_where_hardly_any_element_is_kept_the_others_are_read_together(build, expected):
+    source = CountedReads()
+    chosen = build(ps.Dataset.from_source(source))
+    source.reads.clear()
+    iterator = iter(chosen)
+    assert [int(next(iterator))] == expected
+    assert list(iterator) == []
+    assert len(source.reads) < 300
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["equal", "unequal"])

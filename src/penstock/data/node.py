@@ -350,6 +350,11 @@ class Node(ABC):
         return self.own_pace or any(node.paced for node in self.inputs)
 
     @property
+    def shows_reading(self) -> bool:
+        """Whether it can be seen how far this node is read: at its source, or by what it leaves out."""
+        return self.paced or any(node.leaves_out_failures for node in self.walk())
+
+    @property
     def fails(self) -> bool:
         """Whether it can fail by itself at an element: it calls a function, or reads what may be damaged."""
         return True
@@ -625,6 +630,11 @@ class SameElements(OneInput):
     @property
     def indexable(self) -> bool:
         return self.input.indexable
+
+    @property
+    def shows_reading(self) -> bool:
+        """Whether it can be seen how far this node is read: at its source, or by what it leaves out."""
+        return self.paced or any(node.leaves_out_failures for node in self.walk())
 
     @property
     def fails(self) -> bool:

@@ -102,7 +102,7 @@ class ChooseStream(Stream):
     def __init__(self, node: Choose, run: Run, epoch: int) -> None:
         self._node = node
         self._run = run
-        self._ahead = all(member.indexable for member in node.inputs)
+        self._ahead = not any(member.shows_reading for member in node.inputs)
         self._members: list[Cursor] = []
         self._skips: list[SkipsAhead] = []
         self._left_out: list[list[Noticed]] = [[] for _ in node.members]
@@ -116,14 +116,16 @@ class ChooseStream(Stream):
         self._choice = node.choice.cursor(run, epoch)
         self._ended = [False] * len(self._members)
         self._stopped = False
+        # So many draws are served together at most: members whose blocks are short serve only the first of many.
+        self._most = _ENDLESS
         # The states of the members as they were asked for last, and the members that have moved on since.
         self._states: list[State] = [None] * len(self._members)
         self._moved = set(range(len(self._members)))
 
     def pull(self, need: int, allow: int) -> Block | None:
         while not self._stopped and not all(self._ended):
-            # Elements of streams are not asked for before they are surely wanted.
-            wanted = allow if self._ahead else need
+            # Where it shows how far members are read, elements are not asked for before they are surely wanted.
+            wanted = min(allow, self._most) if self._ahead else need
             drawn = self._choice.pull(wanted, wanted)
             if drawn is None:
                 break
@@ -146,7 +148,7 @@ class ChooseStream(Stream):
             if self._ended[number]:
                 block = before = None
             else:
-                # What is read by index leaves nothing out.
+                # What does not show how far it is read leaves nothing out.
                 before = self._members[number].state() if where[0] > 0 and not self._ahead else None
                 try:
                     block = self._members[number].pull(1, len(where))
@@ -172,6 +174,7 @@ class ChooseStream(Stream):
                 usable = min(usable, int(where[0]))
         self._count_left_out(numbers, pulled)
         self._choice.give_back(len(numbers) - usable)
+        self._most = max(1, 2 * usable)
         self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
         return self._merged(pulled, drawn, usable)
 

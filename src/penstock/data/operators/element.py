@@ -36,6 +36,7 @@ from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures, threads_of
 from penstock.structure import Structure
 
@@ -352,8 +353,9 @@ class FilterStream(FunctionStream):
         self._node = node
 
     def _make(self, need: int, allow: int) -> Block | None:
+        pace = Pace(allow)  # more at a time while all are rejected
         while self._failure is None:
-            block = self._input.pull(need, allow)
+            block = self._input.pull(need, pace.start())
             if block is None:
                 return None
             kept = self._decide(block)
@@ -361,6 +363,7 @@ class FilterStream(FunctionStream):
                 return block
             if len(kept):
                 return block.take(kept)
+            pace.stop(block.nbytes)
         return None
 
     def _decide(self, block: Block) -> Any:

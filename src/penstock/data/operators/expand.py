@@ -114,7 +114,7 @@ class InterleaveStream(Stream):
         self._run = run
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
-        self._input_alone = _shows_reading(node.input)
+        self._input_alone = node.input.shows_reading
         # Only of what is read by index the state is known between rows that are read together.
         self._pace = Pace() if node.input.indexable and not self._input_alone else None
         self._first = run.first(node.input)
@@ -300,7 +300,7 @@ class InterleaveStream(Stream):
     def _open(self, element: Block, before: State, position: int) -> _Slot:
         node = self._run.prepare(self._node.dataset_of_element(element, position))
         run = self._run.inner(self._node, node, self._epoch, position)
-        alone = _shows_reading(node)
+        alone = node.shows_reading
         self._alone += alone
         if not self._node.num_parallel_calls:
             return _Slot(before, position, node.cursor(run, self._epoch), alone)
@@ -336,8 +336,3 @@ class InterleaveStream(Stream):
             if slot is not None:
                 slot.rows.close()
         self._input.close()
-
-
-def _shows_reading(node: Node) -> bool:
-    """Whether it can be seen how far a node is read: at its source, or by what it leaves out."""
-    return node.paced or any(below.leaves_out_failures for below in node.walk())

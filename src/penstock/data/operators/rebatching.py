@@ -10,6 +10,7 @@ from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
+from penstock.runtime.pacing import Pace
 from penstock.spec import LeafSpec, batched, ragged_rows, row_of
 from penstock.structure import flatten, map_structure
 
@@ -65,7 +66,8 @@ class UnbatchStream(OneInputStream):
         self._rows_each: int | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
-        while (batches := self._next(allow)) is not None:
+        pace = Pace(allow)  # more at a time while all are empty
+        while (batches := self._next(pace.start())) is not None:
             columns = [self._taken_apart(column) for column in batches.columns]
             lengths = {len(column) for column in columns}
             if len(lengths) > 1:
@@ -74,6 +76,8 @@ class UnbatchStream(OneInputStream):
                 rows = lengths.pop()
                 self._rows_each = rows // len(batches)
                 return Block(tuple(columns), batches.structure, rows)
+            self._rows_each = self._rows_each or 1
+            pace.stop(batches.nbytes)
         return None
 
     def _next(self, allow: int) -> Block | None:

@@ -14,6 +14,7 @@ from penstock.data.streams.stream import State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
@@ -61,8 +62,9 @@ class RejectionResampleStream(FunctionStream):
         self._counts = np.zeros(len(self._target), dtype=np.int64)
 
     def _make(self, need: int, allow: int) -> Block | None:
+        pace = Pace(allow)  # more at a time while all are rejected
         while self._failure is None:
-            block = self._input.pull(need, allow)
+            block = self._input.pull(need, pace.start())
             if block is None:
                 return None
             classes, kept = self._decide(block)
@@ -71,6 +73,7 @@ class RejectionResampleStream(FunctionStream):
                 taken = block.take(rows)
                 numbers = np.array(classes, dtype=np.int64)[rows]
                 return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
+            pace.stop(block.nbytes)
         return None
 
     def _decide(self, block: Block) -> tuple[list[int], list[int]]:

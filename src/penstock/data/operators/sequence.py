@@ -18,6 +18,7 @@ from penstock.data.node_class import node_class
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
 from penstock.structure import flatten, map_structure
@@ -236,13 +237,13 @@ class UniqueStream(OneInputStream):
         self._seen: set[Any] = set()
 
     def pull(self, need: int, allow: int) -> Block | None:
-        while True:
-            block = self._input.pull(need, allow)
-            if block is None:
-                return None
+        pace = Pace(allow)  # more at a time while all have come before
+        while (block := self._input.pull(need, pace.start())) is not None:
             fresh = self._fresh(block)
             if fresh:
                 return block.take(np.array(fresh, dtype=np.int64))
+            pace.stop(block.nbytes)
+        return None
 
     def _fresh(self, block: Block) -> list[int]:
         seen, fresh = self._seen, []
