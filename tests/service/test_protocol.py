@@ -18,6 +18,7 @@ DIGESTS = {
     5: "1514d1cce4a97085",
     6: "7adbd1417ccd5915",
     7: "7adbd1417ccd5915",  # summaries of full-pass analysis are arrays of bytes
+    8: "7adbd1417ccd5915",  # a request that must be the only one of its kind may be answered by a pause
 }
 """What the messages of each protocol are, by its number."""
 

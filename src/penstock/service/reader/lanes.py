@@ -188,6 +188,8 @@ class Lanes:
             answers = checked(self._workers.fetch(worker, request), request, options.kind, length)
             for number, answer in enumerate(answers):
                 task.wrong_answers = 0
+                if alone and isinstance(answer, Pause):
+                    self._workers.occupied(worker)
                 if not self._accept_piece(task, answer, request, first=number == 0):
                     break
         except LostDataWorkerError as error:
@@ -196,7 +198,7 @@ class Lanes:
             if self._workers.none_reachable():
                 self._session.report_soon()
         finally:
-            self._workers.release(worker)
+            self._workers.release(worker, alone=alone)
 
     def _worker_lost(
         self, task: FetchTask, worker: WorkerInfo, request: Fetch, error: LostDataWorkerError, asked: float

@@ -22,6 +22,8 @@ _RESTS = 4
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may kill its worker waits for a worker that does nothing else."""
+_OCCUPIED_SECONDS = 0.2
+"""How long such a span is not requested from a worker that makes one of another reader."""
 
 _SHOWN = 4
 """How many workers one line of the log names."""
@@ -64,6 +66,7 @@ class WorkerPool:
         self._chosen: dict[int, float] = {}  # when each was chosen last, as a sequence number
         self._choices = 0
         self._alone: set[int] = set()
+        self._occupied: dict[int, float] = {}  # until when each is not asked for what may end it
         self._suspects: dict[int, _Loss] = {}
         self._unusable: set[int] = set()  # among the workers tried most recently
         self._closed = False
@@ -83,6 +86,7 @@ class WorkerPool:
             left = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
             self._suspects = {number: loss for number, loss in self._suspects.items() if number in usable}
             self._unusable &= usable.keys()
+            self._occupied = {number: until for number, until in self._occupied.items() if number in usable}
             self._chosen = {number: turn for number, turn in self._chosen.items() if number in usable}
             self._changed.notify_all()
         for line in left:
@@ -106,10 +110,10 @@ class WorkerPool:
         with self._changed:
             while not stopped() and not self._closed:
                 wanted = self._workers.get(preferred)  # looking at all of many workers takes time
-                if wanted is not None and preferred not in self._suspects and preferred not in self._alone:
+                if wanted is not None and preferred not in self._suspects and self._takes(preferred, alone):
                     self._count_as_busy(preferred, alone)
                     return wanted
-                well = [worker for worker in self._reachable() if worker.worker_id not in self._alone]
+                well = [worker for worker in self._reachable() if self._takes(worker.worker_id, alone)]
                 if well := self._quickly_noticed(well) or well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
@@ -122,6 +126,10 @@ class WorkerPool:
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
+
+    def _takes(self, number: int, alone: bool) -> bool:
+        """Whether a worker may be asked beside what it was asked for that may end it."""
+        return number not in self._alone and not (alone and self._occupied.get(number, 0.0) > time.monotonic())
 
     def _turn(self, worker: WorkerInfo) -> float:
         """The key of a worker's turn, the smallest first; workers that were never asked come first, in random order.
@@ -162,13 +170,23 @@ class WorkerPool:
         self._choices += 1
         self._chosen[number] = self._choices
 
-    def release(self, worker: WorkerInfo) -> None:
-        """End what a worker was chosen for."""
+    def occupied(self, worker: WorkerInfo) -> None:
+        """Note that a worker makes an element of another reader that may well end it."""
+        with self._changed:
+            self._occupied[worker.worker_id] = time.monotonic() + _OCCUPIED_SECONDS
+
+    def release(self, worker: WorkerInfo, *, alone: bool = False) -> None:
+        """End what a worker was chosen for.
+
+        Args:
+            alone: as it was chosen.
+        """
         with self._changed:
             self._busy[worker.worker_id] -= 1
             if not self._busy[worker.worker_id]:
                 del self._busy[worker.worker_id]
-            self._alone.discard(worker.worker_id)
+            if alone:
+                self._alone.discard(worker.worker_id)
             self._changed.notify_all()
 
     def fetch(self, worker: WorkerInfo, request: Fetch) -> Answers:
@@ -266,6 +284,13 @@ class WorkerPool:
             return (
                 f"no data worker can be reached at the address it advertises: {_first_names(unreachable)}; give "
                 "`penstock worker --worker-address` an address that this machine can reach"
+            )
+        now = time.monotonic()
+        occupied = [self._workers[number].endpoint.address for number, until in self._occupied.items() if until > now]
+        if occupied:
+            return (
+                "the next element may be one that ends its data worker, and waits for such an element of another "
+                f"reader ({_first_names(occupied)})"
             )
         addresses = _first_names([worker.endpoint.address for worker in self._workers.values()])
         return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"

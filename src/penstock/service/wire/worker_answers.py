@@ -57,6 +57,7 @@ class _Asked:
         self._came = False
         self._wait_seconds = request.wait_seconds
         self._looks_in = request.looks_in
+        self._alone = request.alone
         self._begun = time.monotonic()
 
     def check_block(self, chunk: Chunk, block: Block) -> None:
@@ -121,6 +122,8 @@ class _Asked:
 
     def check_pause(self) -> None:
         """Check a pause: without this, a worker that never waits would be asked in a busy loop."""
+        if self._alone and not self._came:  # the reader waits before it asks again
+            return
         waited = time.monotonic() - self._begun
         if self._wait_seconds == 0:
             raise WrongAnswerError("a pause came where the whole answer was asked for")

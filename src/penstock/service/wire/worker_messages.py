@@ -27,8 +27,8 @@ class Fetch(Message, frozen=True, tag="fetch"):
         trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
             begins if that is later. "" for others.
         consumer: the reader's own name: those of one trainer share what it gets.
-        alone: the request may kill the worker's process. It is refused while another such request is under way, so that
-            a reader that loses the worker can blame its own element.
+        alone: the request may kill the worker's process. While another such request is under way it is answered by a
+            `Pause`, so that a reader that loses the worker can blame its own element.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
         wait_seconds: return one piece if it is ready within this time, then a `Pause`, and continue to make the rest. 0
@@ -158,7 +158,7 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Pause(Message, frozen=True, tag="pause"):
-    """The end of one turn: the reader asks again for what is missing."""
+    """The end of one turn, or the answer to a request that must wait for another one: the reader asks again later."""
 
 
 FromWorker = Chunk | End | Failed | Pause | Refused

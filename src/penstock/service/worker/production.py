@@ -7,6 +7,7 @@ that may be dropped at any time.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -16,9 +17,9 @@ from penstock.errors import LostDataWorkerError, PenstockError
 from penstock.options import Options
 from penstock.service.wire.definitions import from_bytes
 from penstock.service.wire.failures import failed_of
-from penstock.service.wire.interfaces import Answers, UnreachedDataWorkerError
+from penstock.service.wire.interfaces import Answer, Answers
 from penstock.service.wire.subjects import Span
-from penstock.service.wire.worker_messages import Chunk, End, Fetch, check_fetch
+from penstock.service.wire.worker_messages import Chunk, End, Fetch, Pause, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
 from penstock.service.worker.paused_answers import PausedAnswers
 from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
@@ -114,20 +115,24 @@ class Production:
         Raises:
             ServiceError: the dataset's definition cannot be loaded here.
             LostDataWorkerError: the production was closed.
-            UnreachedDataWorkerError: the request must run alone, and another such request is under way.
             InvalidArgumentError: the request is invalid.
         """
         check_fetch(request)
         answer = self._paused.turn if request.wait_seconds else self._answer
-        if not request.alone:
-            yield from answer(request)
-            return
-        if not self._dangerous.acquire(blocking=False):
-            raise UnreachedDataWorkerError("it makes an element of another reader that may well end it")
-        try:
-            yield from answer(request)
-        finally:
-            self._dangerous.release()
+        yield from self._alone(answer(request)) if request.alone else answer(request)
+
+    def _alone(self, answers: Answers) -> Answers:
+        """An answer that may end this process; a pause in its place while another such answer is under way."""
+        last: Answer = Pause()
+        if self._dangerous.acquire(blocking=False):
+            try:
+                with closing(answers):
+                    for last in answers:
+                        if isinstance(last, tuple):
+                            yield last
+            finally:
+                self._dangerous.release()
+        yield last  # only now: when the reader has it, it may send its next such request
 
     def _answer(self, request: Fetch) -> Answers:
         """All of it."""
