@@ -1,6 +1,7 @@
 """What a reader has got, delivered and may lose, how much it asks for at a time, and what a state of that says."""
 
 from itertools import pairwise
+from threading import RLock
 
 import pytest
 from hypothesis import given
@@ -134,10 +135,10 @@ def test_in_order_only_the_first_part_is_deliveries_from() -> None:
     first, second = progress.begin(5), progress.begin(5)
     delivery, passes = InOrder(), {0: progress}
     second.arrive(arrived(5, 5), "rows", 1)
-    assert delivery.next_task(passes) is None
-    assert delivery.awaited(passes) == [first]
+    assert delivery.next_task(passes, 0) is None
+    assert delivery.awaited(passes, 0) == [first]
     first.arrive(arrived(0, 1), "rows", 1)
-    assert delivery.next_task(passes) is first
+    assert delivery.next_task(passes, 0) is first
 
 
 def test_as_it_comes_blocks_are_deliveries_in_the_order_of_their_arrival() -> None:
@@ -146,7 +147,7 @@ def test_as_it_comes_blocks_are_deliveries_in_the_order_of_their_arrival() -> No
     delivery = AsArrived()
     for task in (second, first, second):
         delivery.arrived(task)
-    assert [delivery.next_task({0: progress}) for _ in range(4)] == [second, first, second, None]
+    assert [delivery.next_task({0: progress}, 0) for _ in range(4)] == [second, first, second, None]
 
 
 def test_in_order_no_pass_is_kept_waiting_by_another() -> None:
@@ -154,15 +155,17 @@ def test_in_order_no_pass_is_kept_waiting_by_another() -> None:
     (first, second), other = [passes[0].begin(5) for _ in range(2)], passes[1].begin(5)
     delivery, given_out = InOrder(), []
     second.arrive(arrived(5, 5), "rows", 1)
-    assert delivery.next_task(passes) is None
-    assert delivery.awaited(passes) == [first, other]
+    assert delivery.next_task(passes, 0) is None
+    assert delivery.awaited(passes, 0) == [first, other]
     for task, rows in ((first, (0, 1)), (first, (1, 4)), (other, (0, 5))):
         task.arrive(arrived(*rows), "rows", 1)
-    assert not delivery.awaited(passes)  # something else can be delivered
-    while (task := delivery.next_task(passes)) is not None:
-        item = delivery.take(task)
+    assert not delivery.awaited(passes, 0)  # something else can be delivered
+    turn = 0
+    while (task := delivery.next_task(passes, turn)) is not None:
+        item, turn = delivery.item_of(task), task.pass_number + 1
         assert isinstance(item, Arrived)
         given_out.append((task.pass_number, item.chunk.position))
+        task.items.popleft()
         if not task.items:
             passes[task.pass_number].open.remove(task)
     assert given_out == [(0, 0), (1, 0), (0, 1), (0, 5)]
@@ -177,17 +180,19 @@ def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
         task.arrive(Arrived(chunk, block_of(range(10 * number, 10 * number + rows))), "sequence", 2)
         task.complete = True
         passes[number].end_at(2 * rows)
-    while (task := delivery.next_task(passes)) is not None:
-        item = delivery.take(task)
+    turn = 0
+    while (task := delivery.next_task(passes, turn)) is not None:
+        item, turn = delivery.item_of(task), task.pass_number + 1
         assert isinstance(item, Arrived)
         given_out.append((item.chunk.position, *map(int, item.block.rows())))
+        task.items.popleft()
         if task.done:
             passes[task.pass_number].open.remove(task)
     assert given_out == [(1, 0), (1, 10), (3, 1), (5, 2)]
 
 
 def leased(*spans: Span) -> Leases:
-    leases = Leases(0, DispatcherClient("localhost:1"), lambda: (0, False, False))
+    leases = Leases(0, DispatcherClient("localhost:1"), RLock(), lambda: (0, False, False))
     leases.granted(Leased(spans=list(spans)))
     return leases
 
@@ -207,7 +212,7 @@ def test_as_much_is_leased_at_a_time_as_lasts_for_a_while() -> None:
     now = 0.0
     pace, leases = (
         SpanPace(None),
-        Leases(0, DispatcherClient("localhost:1"), lambda: (0, False, False), clock=lambda: now),
+        Leases(0, DispatcherClient("localhost:1"), RLock(), lambda: (0, False, False), clock=lambda: now),
     )
     wanted = []
     for lasts in (0.01, 0.01, 0.1, 0.3, 0.3, 0.3):
@@ -221,7 +226,7 @@ def test_as_much_is_leased_at_a_time_as_lasts_for_a_while() -> None:
 
 
 def test_what_was_granted_only_in_part_does_not_let_more_be_leased_at_a_time() -> None:
-    leases = Leases(0, DispatcherClient("localhost:1"), lambda: (0, False, False))
+    leases = Leases(0, DispatcherClient("localhost:1"), RLock(), lambda: (0, False, False))
     for _ in range(3):
         assert leases.begin(SpanPace(None), 1, 0)
         leases.granted(Leased())

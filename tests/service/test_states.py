@@ -177,7 +177,7 @@ def test_a_state_taken_while_the_reader_came_to_its_end_met_a_closed_line(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ps.service.distribute("distributed_epoch", address, job_name="ending")
-    claim, acknowledge = Reader.claim, Leases.acknowledge
+    claim, send_claim = Reader.claim, Leases.claim
 
     def claim_slowly(reader: Reader) -> None:
         def read_to_the_end_first(leases: Leases, begun: list[Span]) -> None:
@@ -186,9 +186,9 @@ def test_a_state_taken_while_the_reader_came_to_its_end_met_a_closed_line(
                 while reader.next() is not None:
                     pass
                 assert leases._dispatcher._closed.wait(60)
-            acknowledge(leases, begun)
+            send_claim(leases, begun)
 
-        patched.setattr(Leases, "acknowledge", read_to_the_end_first)
+        patched.setattr(Leases, "claim", read_to_the_end_first)
         claim(reader)
 
     with iter(made("rows").apply(job)) as steps:

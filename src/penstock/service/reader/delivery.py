@@ -1,7 +1,10 @@
-"""The order in which a reader delivers what has arrived: by position, as it arrives, or one pass after the other."""
+"""The order in which a reader delivers what has arrived: by position, as it arrives, or one pass after the other.
+
+Where several passes take turns, `turn` is the pass after the one that delivered last.
+"""
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,15 +18,12 @@ Passes = Mapping[int, PassProgress]
 class DeliveryOrder(ABC):
     """Chooses the task whose oldest item is delivered next."""
 
-    turn = 0
-    """The pass that is next, where that matters; part of a reader's state."""
-
     @abstractmethod
-    def next_task(self, passes: Passes) -> FetchTask | None:
+    def next_task(self, passes: Passes, turn: int) -> FetchTask | None:
         """The task to deliver from next; None if its next item has not arrived."""
 
     @abstractmethod
-    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
+    def awaited(self, passes: Passes, turn: int) -> Sequence[FetchTask]:
         """The tasks that hold up delivery: something must arrive for one of them."""
 
     def arrived(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
@@ -35,32 +35,26 @@ class DeliveryOrder(ABC):
     def put_back(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
         """Have `next_task` return the task again that it has just returned."""
 
-    def take(self, task: FetchTask) -> Arrival:
-        """Remove and return the item to deliver."""
-        return task.items.popleft()
+    def item_of(self, task: FetchTask) -> Arrival:
+        """The item to deliver: the oldest one of the task, of which the rest was put behind it if it is too long."""
+        return task.items[0]
 
 
 class InOrder(DeliveryOrder):
     """The elements of each pass in the order of their positions; several passes are interleaved."""
 
-    def __init__(self) -> None:
-        self._last = -1
+    def next_task(self, passes: Passes, turn: int) -> FetchTask | None:
+        return next((task for task in self._heads(passes, turn) if task.items), None)
 
-    def next_task(self, passes: Passes) -> FetchTask | None:
-        return next((task for task in self._heads(passes) if task.items), None)
-
-    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
-        heads = list(self._heads(passes))
+    def awaited(self, passes: Passes, turn: int) -> Sequence[FetchTask]:
+        heads = list(self._heads(passes, turn))
         return [] if any(head.items for head in heads) else heads
 
-    def take(self, task: FetchTask) -> Arrival:
-        self._last = task.pass_number
-        return task.items.popleft()
-
-    def _heads(self, passes: Passes) -> Iterator[FetchTask]:
-        """The first task of each pass, beginning with the pass after the one that delivered last."""
+    @staticmethod
+    def _heads(passes: Passes, turn: int) -> Iterator[FetchTask]:
+        """The first task of each pass, beginning with the pass that is next."""
         numbers = sorted(passes)
-        start = bisect_right(numbers, self._last)
+        start = bisect_left(numbers, turn)
         return (passes[number].open[0] for number in (*numbers[start:], *numbers[:start]) if passes[number].open)
 
 
@@ -70,10 +64,10 @@ class AsArrived(DeliveryOrder):
     def __init__(self) -> None:
         self._ready: deque[FetchTask] = deque()  # each task as often as it has items
 
-    def next_task(self, passes: Passes) -> FetchTask | None:
+    def next_task(self, passes: Passes, turn: int) -> FetchTask | None:
         return self._ready.popleft() if self._ready else None
 
-    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
+    def awaited(self, passes: Passes, turn: int) -> Sequence[FetchTask]:
         return [] if self._ready else [task for progress in passes.values() for task in progress.open]
 
     def arrived(self, task: FetchTask) -> None:
@@ -92,30 +86,31 @@ class RoundRobin(DeliveryOrder):
     def __init__(self, stride: int) -> None:
         self._stride = stride
 
-    def next_task(self, passes: Passes) -> FetchTask | None:
-        progress = self._in_turn(passes)
+    def next_task(self, passes: Passes, turn: int) -> FetchTask | None:
+        progress = self._in_turn(passes, turn)
         if progress is None or not progress.open or not progress.open[0].items:
             return None
         return progress.open[0]
 
-    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
-        progress = self._in_turn(passes)
+    def awaited(self, passes: Passes, turn: int) -> Sequence[FetchTask]:
+        progress = self._in_turn(passes, turn)
         return [] if progress is None else progress.open[:1]
 
-    def take(self, task: FetchTask) -> Arrival:
-        self.turn = task.pass_number + 1
-        item = task.items.popleft()
+    def item_of(self, task: FetchTask) -> Arrival:
+        item = task.items[0]
         if not isinstance(item, Arrived) or item.chunk.rows == 1:
             return item
         chunk, rest = item.chunk, item.chunk.rows - 1
         left = Chunk(position=chunk.position + self._stride, skip=0, rows=rest)
-        task.items.appendleft(Arrived(left, item.block.slice(1, rest + 1)))
         first = Chunk(position=chunk.position, skip=0, rows=1, left_out=chunk.left_out)
-        return Arrived(first, item.block.slice(0, 1))
+        task.items.insert(1, Arrived(left, item.block.slice(1, rest + 1)))
+        task.items[0] = Arrived(first, item.block.slice(0, 1))
+        return task.items[0]
 
-    def _in_turn(self, passes: Passes) -> PassProgress | None:
+    @staticmethod
+    def _in_turn(passes: Passes, turn: int) -> PassProgress | None:
         numbers = sorted(passes)
-        start = bisect_left(numbers, self.turn)
+        start = bisect_left(numbers, turn)
         return next(
             (passes[number] for number in (*numbers[start:], *numbers[:start]) if not passes[number].ended), None
         )
@@ -131,17 +126,16 @@ class RedeliveryFirst(DeliveryOrder):
     def __init__(self, tasks: deque[FetchTask], later: DeliveryOrder) -> None:
         self._tasks = tasks
         self._later = later
-        self.turn = later.turn
 
-    def next_task(self, passes: Passes) -> FetchTask | None:
+    def next_task(self, passes: Passes, turn: int) -> FetchTask | None:
         while self._tasks and self._tasks[0].done:
             self._tasks.popleft()
         if self._tasks:
             return self._tasks[0] if self._tasks[0].items else None
-        return self._later.next_task(passes)
+        return self._later.next_task(passes, turn)
 
-    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
-        return [self._tasks[0]] if self._tasks else self._later.awaited(passes)
+    def awaited(self, passes: Passes, turn: int) -> Sequence[FetchTask]:
+        return [self._tasks[0]] if self._tasks else self._later.awaited(passes, turn)
 
     def arrived(self, task: FetchTask) -> None:
         if not task.again:
@@ -154,9 +148,5 @@ class RedeliveryFirst(DeliveryOrder):
     def gave_up(self, task: FetchTask) -> None:
         self._later.gave_up(task)
 
-    def take(self, task: FetchTask) -> Arrival:
-        if task.again:
-            return task.items.popleft()
-        item = self._later.take(task)
-        self.turn = self._later.turn
-        return item
+    def item_of(self, task: FetchTask) -> Arrival:
+        return task.items[0] if task.again else self._later.item_of(task)

@@ -46,11 +46,13 @@ class DeliveryLog:
 
     Attributes:
         number: of what is delivered next.
+        turn: the pass after the one that delivered last; the one that is next, where passes take turns.
         claimed_until: the restored state lists all elements before this number.
     """
 
     def __init__(self, kind: PassKind, stride: int) -> None:
         self.number = 0
+        self.turn = 0
         self.claimed_until = 0
         self.used_until = 0
         self._kind = kind
@@ -87,26 +89,36 @@ class DeliveryLog:
     def _beyond(self, offset: PassOffset, rows: int) -> PassOffset:
         return beyond(offset, rows, self._kind, self._stride)
 
-    def add(self, task: FetchTask, item: Arrival) -> None:
-        """Note that an item of a task is being delivered; the task's position is still that of the item."""
+    def add(self, task: FetchTask, item: Arrival, following: PassOffset) -> None:
+        """Note that an item of a task is being delivered, and move the task on to what follows it.
+
+        A signal handler may ask for the state after any call, so nothing is called between the changes.
+        """
         rows, offset = 1, (task.position, task.skip)
         if isinstance(item, Arrived):
             rows, offset = item.chunk.rows, (item.chunk.position, item.chunk.skip)
-        number, self.number = self.number, self.number + rows
         if task.again:
+            self.number += rows
+            task.position, task.skip = following
             return
         used = isinstance(item, FetchedBehind)
-        task.unused += 0 if used else rows
         last = self._pieces[-1] if self._pieces else None
         follows = not self._interrupted and last is not None and last.task is task
         if follows and last is not None and self._kind != "groups":
             follows = self._beyond(last.offset, last.rows) == offset
         self._interrupted = False
-        self._pieces.append(_Piece(task, number, rows, offset, follows, used=used))
+        piece = _Piece(task, self.number, rows, offset, follows, used=used)
+        append, turn, unused = self._pieces.append, task.pass_number + 1, 0 if used else rows
+        self.number += rows
+        self.turn = turn
+        task.unused += unused
+        task.position, task.skip = following
+        append(piece)
 
-    def passed_over(self) -> None:
-        """Note that something was left out, so that the next item does not directly follow the last one."""
+    def pass_over(self, task: FetchTask, following: PassOffset) -> None:
+        """Move a task on over an item that is left out, so that the next one does not directly follow the last."""
         self._interrupted = True
+        task.position, task.skip = following
 
     def use(self, number: int) -> list[FetchTask]:
         """Note that all elements before this number were consumed; returns the tasks that are now complete."""
@@ -134,9 +146,9 @@ class DeliveryLog:
                 offsets[piece.task] = self._beyond(piece.offset, max(0, number - piece.number))
         return offsets
 
-    def turn(self, number: int, now: int) -> int:
-        """The pass that was next before this element was delivered; `now` is the one that is next now."""
-        return next((piece.task.pass_number for piece in self._from(number) if not piece.claimed), now)
+    def turn_at(self, number: int) -> int:
+        """The pass that was next before this element was delivered."""
+        return next((piece.task.pass_number for piece in self._from(number) if not piece.claimed), self.turn)
 
     def _from(self, number: int) -> Iterator[_Piece]:
         return (piece for piece in self._pieces if number < piece.number + piece.rows)

@@ -57,7 +57,7 @@ class EpochProgress:
         self._again: deque[FetchTask] = deque()
         self.order = options.delivery_order()
         if replay is not None:
-            self.order.turn = int(replay["turn"])
+            self.delivered.turn = int(replay["turn"])
             self._restored = {int(number): state for number, state in replay["passes"].items()}
             self._again.extend(self.delivered.restore(int(replay["first"]), entries_of(replay), number))
         self._waiting = deque(self._again)
@@ -150,11 +150,11 @@ class EpochProgress:
 
     def next_task(self) -> FetchTask | None:
         """The task to deliver from, or None while what is next has not arrived."""
-        return self.order.next_task(self.passes)
+        return self.order.next_task(self.passes, self.delivered.turn)
 
     def awaited(self) -> Sequence[FetchTask]:
         """The tasks of one of which something must arrive before anything can be delivered."""
-        return self.order.awaited(self.passes)
+        return self.order.awaited(self.passes, self.delivered.turn)
 
     def begin_all(self) -> Iterator[FetchTask]:
         """The tasks that wait, then one task for the rest of each pass."""
@@ -180,15 +180,17 @@ class EpochProgress:
 
     def deliver(self, task: FetchTask) -> Arrival:
         """Remove the next item of a task, and log its delivery."""
-        item = self.order.take(task)
+        item = self.order.item_of(task)
+        following = (
+            after(item.chunk, item.chunk.rows, self._options.kind, self._options.stride)
+            if isinstance(item, Arrived)
+            else item.next
+        )
         if self._options.leaves_out(item):
-            self.delivered.passed_over()
+            self.delivered.pass_over(task, following)
         else:
-            self.delivered.add(task, item)
-        if isinstance(item, Arrived):
-            task.position, task.skip = after(item.chunk, item.chunk.rows, self._options.kind, self._options.stride)
-        else:
-            task.position, task.skip = item.next
+            self.delivered.add(task, item, following)
+        task.items.popleft()
         return item
 
     def finish(self, task: FetchTask) -> bool:
@@ -216,7 +218,7 @@ class EpochProgress:
         undone = self.delivered.undone(number)
         for pass_number, progress in self.passes.items():
             passes[str(pass_number)] = progress.state(undone)
-        return {"passes": passes, "turn": self.delivered.turn(number, self.order.turn)}
+        return {"passes": passes, "turn": self.delivered.turn_at(number)}
 
     def rounds(self) -> tuple[list[int], int]:
         """For coordinated reads: how many rounds of each pass the caller has completed, and which pass is next."""

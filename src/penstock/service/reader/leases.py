@@ -3,7 +3,9 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from threading import Lock
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,10 +29,11 @@ _SHORT_SECONDS, _LONG_SECONDS = 0.05, 0.2
 class Leases:
     """Requests spans, acknowledges consumed ones, and gives back those that other readers need sooner.
 
-    Call its methods under the reader's lock, except `ask`, `acknowledge`, `report` and `give_back`, which must be
-    called without it: they talk to the dispatcher one at a time, and call `holding`.
+    Call its methods under the reader's lock, except those that talk to the dispatcher: `ask`, `acknowledge`, `report`
+    and `give_back` must be called without it, because they wait for each other, and call `holding`; `claim` may be.
 
     Args:
+        lock: the reader's.
         holding: what the reader has.
 
     Attributes:
@@ -47,6 +50,7 @@ class Leases:
         self,
         consumer_id: int,
         dispatcher: DispatcherClient,
+        lock: AbstractContextManager[Any],
         holding: Callable[[], Holding],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,7 +58,7 @@ class Leases:
         self._dispatcher = dispatcher
         self._holding = holding
         self._clock = clock
-        self._lock = Lock()
+        self._lock = lock
         # Messages must not overtake each other: positions that are given back may be granted again.
         self._talking = Lock()
         self._granted: deque[Span] = deque()  # and not begun
@@ -123,6 +127,17 @@ class Leases:
         if self._consumed or begun != self._begun or self._holding()[0] != self.known:
             self.report(begun)
 
+    def claim(self, begun: list[Span]) -> None:
+        """Report what was consumed, and `begun`, if any of it is new; returns when the dispatcher knows it.
+
+        It waits for no other message: a signal handler calls this, perhaps under the reader's lock, and the thread that
+        sends the other message may wait for that. So it does not say how much could be given back: by the time that it
+        arrives, more may have been granted.
+        """
+        if self._consumed or begun != self._begun:
+            self._send(begun)
+            self._begun, self.known = begun, -1
+
     def report(self, begun: list[Span]) -> None:
         """Report what was consumed, and `begun`, and how much could be given back."""
         self._exchange(0, 0, begun)
@@ -139,26 +154,40 @@ class Leases:
             unread, waiting, requesting = self._holding()
             if requesting and not number:  # another thread may have been granted positions that are not counted yet
                 unread = -1
-            with self._lock:
-                consumed = list(self._consumed)
-                ended = list(self._ended.values())
-            message = Lease(
-                consumer_id=self._consumer_id,
-                positions=positions,
-                number=number,
-                consumed=[*consumed, *begun],
-                returned=list(returned),
-                ended=ended,
-                unread=unread,
-                waiting=waiting,
-            )
-            reply = self._dispatcher.ask(message)
-            assert isinstance(reply, Leased)
-            with self._lock:
-                known = set(consumed)
-                self._consumed = [span for span in self._consumed if span not in known]
+            reply = self._send(begun, positions, number, returned, unread, waiting=waiting)
             self.known = -1 if unread < 0 else unread + count(reply.spans)
             self.wanted, self.near_end = reply.wanted, reply.near_end
+        return reply
+
+    def _send(
+        self,
+        begun: Sequence[Span],
+        positions: int = 0,
+        number: int = 0,
+        returned: Sequence[Span] = (),
+        unread: int = -1,
+        *,
+        waiting: bool = False,
+    ) -> Leased:
+        """Send a message with what was consumed, and count that as acknowledged when the answer is there."""
+        with self._lock:
+            consumed = list(self._consumed)
+            ended = list(self._ended.values())
+        message = Lease(
+            consumer_id=self._consumer_id,
+            positions=positions,
+            number=number,
+            consumed=[*consumed, *begun],
+            returned=list(returned),
+            ended=ended,
+            unread=unread,
+            waiting=waiting,
+        )
+        reply = self._dispatcher.ask(message)
+        assert isinstance(reply, Leased)
+        with self._lock:
+            known = set(consumed)
+            self._consumed = [span for span in self._consumed if span not in known]
         return reply
 
     @property
@@ -181,15 +210,12 @@ class Leases:
 
     def used(self, tasks: Iterable[FetchTask]) -> None:
         """Note that the caller has consumed these tasks completely."""
-        with self._lock:
-            self._consumed += [task.span for task in tasks if task.span.first < task.span.end]
+        self._consumed += [task.span for task in tasks if task.span.first < task.span.end]
 
     def ended(self, pass_number: int, length: int) -> None:
         """Note that a pass of unknown length has ended."""
-        with self._lock:
-            self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
+        self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
 
     def left(self, begun: list[Span]) -> list[Span]:
         """What was consumed and not acknowledged, and `begun`."""
-        with self._lock:
-            return [*self._consumed, *begun]
+        return [*self._consumed, *begun]

@@ -191,7 +191,8 @@ class DistributeStream(LiveStream):
     def pull(self, need: int, allow: int) -> Block | None:
         if self._reader is None:
             self._reader = self._start()
-        self._before = self.number
+        number = self.number
+        self._before = self._first = number  # no block has come since: a signal handler may ask for the state
         block = self._reader.next()
         self._first = self.number - (0 if block is None else len(block))
         if block is None and not self._began and self._replay is None:

@@ -113,9 +113,9 @@ class SharedProgress(PassProgress):
         """Of a state: where spans end of which it has some elements, by where their rest begins."""
 
     def finish(self, task: FetchTask) -> None:
-        super().finish(task)
         if task.span.first < task.span.end:
             insert(self._finished, task.span)
+        super().finish(task)  # last: for a state that a signal handler takes in between, the task is open
 
     def state(self, undone: Mapping[FetchTask, PassOffset] = NOTHING_UNDONE) -> State:
         offsets = {task: (task.position, task.skip) for task in self.open} | dict(self._own(undone))

@@ -99,7 +99,7 @@ class DispatcherSession:
             begun = shared.progress.begun(shared.progress.claimed)
         try:
             if not shared.stopping:
-                shared.leases.acknowledge(begun)
+                shared.leases.claim(begun)
         except (LostLeaseError, ClosedError):
             # A thread that reads ahead may reach the end meanwhile: the reader is then released, and its connection
             # closed.

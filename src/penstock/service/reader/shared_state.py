@@ -74,7 +74,7 @@ class SharedState:
         self.changed, self.arrived = BoundedCondition(lock), BoundedCondition(lock)
         self.heartbeat_due, self.turn_free = BoundedCondition(lock), BoundedCondition(lock)
         self.progress = progress
-        self.leases = Leases(opened.consumer_id, dispatcher, self._holding) if opened.leased else None
+        self.leases = Leases(opened.consumer_id, dispatcher, lock, self._holding) if opened.leased else None
         self.schedule = PassSchedule(options.holds_back) if options.endless and not opened.leased else None
         self.usage = Usage()
         self.pace = SpanPace(options.limit, self.usage if opened.leased or options.trainer else None)

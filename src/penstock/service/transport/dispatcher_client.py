@@ -94,7 +94,7 @@ class DispatcherClient:
         self._given = credentials
         self._found = None if is_resolved(self._service) else place_of(self._service, credentials)
         self._patience = patience_seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may take a state, and so ask, in the middle of `ask`
         self._open: tuple[Place, Line] | None = None
         self._known = NO_ENTRY  # of the dispatcher's journal
         self._reached_before = False

@@ -63,13 +63,14 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 def insert(spans: list[Span], span: Span) -> None:
     """Insert a span into sorted ones that do not overlap it; adjacent spans are joined."""
-    index = bisect_left(spans, _start(span), key=_start)
-    if index < len(spans) and joins(span, spans[index]):
-        span = Span.between(span.pass_number, span.first, spans.pop(index).end)
-    if index and joins(spans[index - 1], span):
-        spans[index - 1] = Span.between(span.pass_number, spans[index - 1].first, span.end)
-    else:
-        spans.insert(index, span)
+    start = stop = bisect_left(spans, _start(span), key=_start)
+    if stop < len(spans) and joins(span, spans[stop]):
+        span = Span.between(span.pass_number, span.first, spans[stop].end)
+        stop += 1
+    if start and joins(spans[start - 1], span):
+        start -= 1
+        span = Span.between(span.pass_number, spans[start].first, span.end)
+    spans[start:stop] = [span]  # at once: a signal handler may need them after any call
 
 
 def _start(span: Span) -> tuple[int, PassOffset]:
