@@ -1,5 +1,6 @@
 """The coordinator's promises, with servers and workers that really run, and are really killed."""
 
+import gc
 import os
 import re
 import signal
@@ -229,6 +230,61 @@ def test_workers_close_the_iterators_that_the_program_forgets(coordinator, tmp_p
     del kept
     assert open_on_both(coordinator, tmp_path / "none") == [[], []]
     assert coordinator._dispatch.iterators == coordinator._dispatch.positions == {}
+
+
+class Captured:
+    """What a function of one step captures, which is sent with it."""
+
+    def __init__(self, step: int, size: int) -> None:
+        self.step = step
+        self.content = np.full(size, step % 251, np.uint8)
+
+
+def schedule_functions(coordinator: ps.ClusterCoordinator, steps: int, size: int) -> None:
+    """Schedule a new function in each step."""
+
+    def one(captured):
+        return coordinator.schedule(lambda: captured.step)
+
+    assert coordinator.fetch([one(Captured(step, size)) for step in range(steps)]) == list(range(steps))
+
+
+def held_functions() -> int:
+    gc.collect()
+    return sum(type(found) is Captured for found in gc.get_objects())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "most"), [(1, 256), (1 << 22, 15)], ids=["small", "64 MiB"])
+def test_functions_that_a_program_makes_for_each_step_are_released(size, most) -> None:
+    with ps.ParameterServerStrategy(num_workers=1) as strategy:
+        coordinator = ps.ClusterCoordinator(strategy)
+        calls = []
+
+        def counts():
+            calls.append(len(calls))
+            return len(calls)
+
+        assert coordinator.schedule(counts).fetch() == 1
+        schedule_functions(coordinator, 2 * most, size)
+        assert coordinator.schedule(held_functions).fetch() <= most
+        assert len(coordinator._functions._by_content) <= most + 2
+        assert coordinator.schedule(counts).fetch() == 2, "the program still has this function"
+
+        os.kill(coordinator.worker_processes[0], signal.SIGKILL)
+        assert coordinator.schedule(counts).fetch() == 1
+        schedule_functions(coordinator, 2 * most, size)
+        assert coordinator.schedule(held_functions).fetch() <= most
+
+
+def test_a_lambda_in_a_loop_is_one_function_of_the_workers(coordinator) -> None:
+    variables = coordinator.strategy.create_variables(np.zeros((), np.float32), optax.sgd(-1.0))
+    before = next(coordinator._functions._numbers)
+    for _ in range(20):
+        coordinator.schedule(lambda: variables.push(1.0))
+    coordinator.join()
+    assert next(coordinator._functions._numbers) == before + 2
+    assert variables.read() == 20
 
 
 def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> None:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow  # Keras in four processes
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
+WEIGHTS = np.full((3, 1), 2.0, np.float32)
 TRAINED: list[keras.Model] = []
 
 
@@ -79,6 +80,27 @@ def test_optimizer_weights_and_metrics_of_a_function_are_those_of_an_undisturbed
 
     assert strategy.coordinator.schedule(weight).fetch() == (2.0, 0.0)
     assert np.asarray(optimizer.variables[2].value).tolist() == [[3.0] * 4] * 3
+
+
+def test_workers_release_the_variables_of_models_that_the_program_has_forgotten(strategy) -> None:
+    def held():
+        gc.collect()
+        return sum(type(found).__name__ == "ServedVariable" for found in gc.get_objects())
+
+    def schedule_use_of(model):
+        assert strategy.coordinator.schedule(lambda: float(model.weights[0].value[0, 0])).fetch() == 2.0
+
+    before = strategy.coordinator.schedule(held).fetch()
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(1, kernel_initializer=lambda *_, **__: WEIGHTS)]
+        )
+    schedule_use_of(model)
+    assert strategy.coordinator.schedule(held).fetch() == before + 2
+    del model
+    for step in range(300):  # more functions than are kept for their own sake
+        strategy.coordinator.schedule(lambda step=step: step)
+    assert strategy.coordinator.schedule(held).fetch() == 0
 
 
 def test_fit_evaluates_here_and_counts_every_row_once(strategy) -> None:

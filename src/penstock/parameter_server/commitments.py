@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import UnavailableError, WorkerError
 from penstock.parameter_server.engine import Process
+from penstock.parameter_server.functions import PickledFunction
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import Commit, Committed, Finished, Message, Settle, Snapshot, SnapshotTaken
 from penstock.parameter_server.variables import lost
@@ -16,15 +17,10 @@ from penstock.parameter_server.variables import lost
 
 @dataclass(eq=False)
 class Closure:
-    """A scheduled call.
-
-    Attributes:
-        content: the pickled function, which workers know by its number after its first call.
-    """
+    """A scheduled call."""
 
     number: int
-    function: int
-    content: bytes
+    function: PickledFunction
     arguments: bytes
     value: "Future[bytes]" = field(default_factory=Future)
     runs: int = 0
@@ -39,6 +35,7 @@ class StartedWorker:
         line: None until it can be reached.
         status: how it has ended, once it is lost.
         closure: the one that it runs; or that it has finished, until the servers have heard that it counts.
+        functions: the numbers of those that it knows.
     """
 
     index: int

@@ -1,7 +1,5 @@
 """`ClusterCoordinator`: schedules functions, and waits for what they give."""
 
-import types
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -16,6 +14,7 @@ from penstock.parameter_server.commitments import Closure
 from penstock.parameter_server.datasets import PerWorkerDataset, check_dataset
 from penstock.parameter_server.dispatch import MOST_QUEUED, Dispatch
 from penstock.parameter_server.frameworks import place_all
+from penstock.parameter_server.functions import ScheduledFunctions
 from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import LoadVariables, Message
 from penstock.parameter_server.strategy import ParameterServerStrategy
@@ -88,8 +87,7 @@ class ClusterCoordinator:
         strategy.take_coordinator(self)
         self.strategy = strategy
         self._dispatch = Dispatch(strategy, watchdog_seconds)
-        self._functions: dict[bytes, int] = {}
-        self._known: weakref.WeakKeyDictionary[types.FunctionType, bytes] = weakref.WeakKeyDictionary()
+        self._functions = ScheduledFunctions(strategy.pickled, self._dispatch.forget_function)
         self._closures = 0
         self._no_arguments = dumps("no arguments", ((), {}))
 
@@ -109,7 +107,7 @@ class ClusterCoordinator:
             raise InvalidTypeError(f"schedule: expected a function, got {type(fn).__name__}")
         if not isinstance(args, (tuple, list)):
             raise InvalidTypeError(f"schedule: args is a tuple, got {type(args).__name__}")
-        content = self._content_of(fn)
+        function = self._functions.get(fn)
         empty = not args and not kwargs
         arguments = self._no_arguments
         if not empty:
@@ -120,20 +118,13 @@ class ClusterCoordinator:
             while len(dispatch.queue) >= MOST_QUEUED:
                 dispatch.changed.wait()
                 self._raise_error()
-            number = self._functions.setdefault(content, len(self._functions))
+            self._functions.note_use(function)
             self._closures += 1
-            closure = Closure(self._closures, number, content, arguments)
+            closure = Closure(self._closures, function, arguments)
             dispatch.queue.append(closure)
             if dispatch.running < self.strategy.num_workers:
                 dispatch.wake()
         return RemoteValue(closure.value)
-
-    def _content_of(self, fn: Callable[..., Any]) -> bytes:
-        if not isinstance(fn, types.FunctionType):
-            return self.strategy.pickled("the function", fn)
-        if fn not in self._known:
-            self._known[fn] = self.strategy.pickled(f"the function {fn.__qualname__}", fn)
-        return self._known[fn]
 
     def join(self) -> None:
         """Wait until everything that was scheduled has run, and its pushes are applied.

@@ -29,6 +29,7 @@ from penstock.parameter_server.messages import (
     Define,
     Discard,
     Finished,
+    ForgetFunction,
     ForgetIterator,
     Message,
     Opened,
@@ -75,6 +76,7 @@ class Dispatch:
         self.opened = 0
         self._unannounced: list[int] = []
         self._forgotten: deque[int] = deque()
+        self._forgotten_functions: deque[int] = deque()
         self._unneeded: deque[tuple[int, int]] = deque()
         # Workers take turns, so that a program that schedules one function at a time reads all of their datasets.
         self._idle: deque[StartedWorker] = deque()
@@ -121,6 +123,14 @@ class Dispatch:
         It may be called inside of any other method, where garbage is collected: it takes no lock.
         """
         self._forgotten.append(number)
+        self._wake_without_lock()
+
+    def forget_function(self, number: int) -> None:
+        """Have the workers forget a function, which will not be scheduled any more. It takes no lock, as above."""
+        self._forgotten_functions.append(number)
+        self._wake_without_lock()
+
+    def _wake_without_lock(self) -> None:
         with suppress(OSError):  # it was stopped, or has enough to wake up for
             self._wake_writer.send(b"\0", socket.MSG_DONTWAIT)
 
@@ -165,6 +175,7 @@ class Dispatch:
             self._take_snapshots()
             self._give_out()
             self._close_forgotten()
+            self._release_functions()
             self._asleep = True
         found = self._selector.select(self._watchdog_seconds)
         for key, events in found:
@@ -235,6 +246,14 @@ class Dispatch:
             if worker.ready and not worker.lost:
                 self._tell(worker, ForgetIterator(number))
 
+    def _release_functions(self) -> None:
+        while self._forgotten_functions:
+            number = self._forgotten_functions.popleft()
+            for worker in self._workers:
+                if number in worker.functions and not worker.lost:
+                    worker.functions.remove(number)
+                    self._tell(worker, ForgetFunction(number))
+
     def _give_out(self) -> None:
         while self.queue and self._idle:
             worker = self._idle.popleft()
@@ -244,10 +263,11 @@ class Dispatch:
             closure.runs += 1
             self.running += 1
             worker.since = time.monotonic()
-            if closure.function not in worker.functions:
-                worker.functions.add(closure.function)
-                self._tell(worker, Define(closure.function, closure.content))
-            self._tell(worker, RunClosure(closure.number, closure.function, closure.arguments))
+            function = closure.function
+            if function.number not in worker.functions:
+                worker.functions.add(function.number)
+                self._tell(worker, Define(function.number, function.content))
+            self._tell(worker, RunClosure(closure.number, function.number, closure.arguments))
             if len(self.queue) == MOST_QUEUED - 1:
                 self.changed.notify_all()
 

@@ -141,6 +141,12 @@ class Define(msgspec.Struct, frozen=True, tag="define"):
     content: bytes
 
 
+class ForgetFunction(msgspec.Struct, frozen=True, tag="forget function"):
+    """To a worker: forget a function, which no closure will name any more."""
+
+    function: int
+
+
 class OpenIterator(msgspec.Struct, frozen=True, tag="open"):
     """To a worker: open an iterator over its dataset, at a position if there is one."""
 
@@ -206,6 +212,7 @@ Message = (
     | Committed
     | SnapshotTaken
     | Define
+    | ForgetFunction
     | OpenIterator
     | ForgetIterator
     | RunClosure

@@ -57,7 +57,7 @@ class ServerLines:
         push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
         closures: how many closures this worker has begun.
         broken: whether a line has ended, or another machine cannot be reached; it does not come back.
-        before_end: called when a function has returned; what they push is the function's too.
+        before_end: called when the function that runs has returned; what they push is the function's too.
     """
 
     def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None) -> None:

@@ -4,7 +4,6 @@ import faulthandler
 import signal
 import traceback
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 
@@ -12,10 +11,12 @@ from penstock.distribute.contexts import InputContext
 from penstock.errors import PenstockError
 from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
 from penstock.parameter_server.datasets import close_iterator, enter_pipeline, open_iterator, positions
+from penstock.parameter_server.functions import FunctionsOfWorker
 from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import (
     Define,
     Finished,
+    ForgetFunction,
     ForgetIterator,
     Opened,
     OpenIterator,
@@ -39,7 +40,7 @@ class WorkerProgram:
         self._coordinator = coordinator
         self._servers = servers
         self._arena = arena
-        self._functions: dict[int, Any] = {}
+        self._functions = FunctionsOfWorker()
         self._unopened: PenstockError | Exception | None = None
         self._pushed: dict[int, list[tuple[int, list[Array]]]] = defaultdict(list)
         self._lines = ServerLines(servers, self._push)
@@ -67,7 +68,7 @@ class WorkerProgram:
                     return
                 self._coordinator.send(finished)
             elif isinstance(message, Define):
-                self._functions[message.function] = message.content
+                self._functions.define(message.function, message.content)
             elif isinstance(message, OpenIterator):
                 try:
                     self._open_iterator(message)
@@ -75,6 +76,8 @@ class WorkerProgram:
                     self._unopened = error
             elif isinstance(message, ForgetIterator):
                 close_iterator(message.iterator)
+            elif isinstance(message, ForgetFunction):
+                self._functions.forget(message.function)
 
     def _open_iterator(self, message: OpenIterator) -> None:
         """Open an iterator, and let the coordinator know where it begins.
@@ -88,13 +91,12 @@ class WorkerProgram:
 
     def _finished(self, run: RunClosure) -> Finished:
         self._pushed.clear()
+        self._lines.before_end.clear()
         self._lines.closures += 1
         try:
             if self._unopened is not None:
                 raise self._unopened
-            function = self._functions[run.function]
-            if isinstance(function, bytes):
-                function = self._functions[run.function] = loads(function)
+            function = self._functions.get(run.function)
             args, kwargs = loads(run.arguments)
             result = result_bytes(function(*args, **kwargs))
             for call in self._lines.before_end:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import jax.numpy as jnp
 import keras
@@ -114,7 +115,6 @@ class WorkerValues:
         self._closure = -1
         self._read: list[Any] = []
         self._own: dict[int, Any] = {}
-        lines.before_end.append(self._push)
 
     def value(self, place: int) -> Any:
         """The array of the version that this function reads, or what it has assigned."""
@@ -128,6 +128,8 @@ class WorkerValues:
                 "a function on a worker assigned to weights, which only their optimizer changes: optimizer.apply(...)"
             )
         self._enter()
+        if not self._own:
+            self._lines.before_end.append(self._push)
         self._own[place] = value
 
     def _enter(self) -> None:
@@ -137,31 +139,30 @@ class WorkerValues:
             self._own = {}
 
     def _push(self) -> None:
-        if self._closure == self._lines.closures and self._own:
-            added = [
-                np.asarray(self._own[place]) - np.asarray(read)
-                if place in self._own
-                else np.zeros(read.shape, read.dtype)
-                for place, read in enumerate(self._read)
-            ]
-            self.variables.push(added)
+        added = [
+            np.asarray(self._own[place]) - np.asarray(read) if place in self._own else np.zeros(read.shape, read.dtype)
+            for place, read in enumerate(self._read)
+        ]
+        self.variables.push(added)
 
 
-_holders: dict[int, WorkerValues] = {}
-_made: dict[tuple[int, int], ServedVariable] = {}
-"""Of a worker: what functions share that use the same variables."""
+_holders: WeakValueDictionary[int, WorkerValues] = WeakValueDictionary()
+_made: WeakValueDictionary[tuple[int, int], ServedVariable] = WeakValueDictionary()
+"""Of a worker: what functions share that use the same variables. It ends with the last of these functions."""
 
 
 def _on_worker(variables: ServerVariables, weights: bool, attributes: dict[str, Any]) -> ServedVariable:
     number = variables.layout.number
-    if number not in _holders:
-        _holders[number] = WorkerValues(variables, weights)
     key = (number, attributes["place"])
-    if key not in _made:
+    made = _made.get(key)
+    if made is None:
         made = _made[key] = object.__new__(ServedVariable)
         made.__dict__.update(attributes)
-        made.holder = _holders[number]
-    return _made[key]
+        holder = _holders.get(number)
+        if holder is None:
+            holder = _holders[number] = WorkerValues(variables, weights)
+        made.holder = holder
+    return made
 
 
 class _OneMoment:
