@@ -22,7 +22,7 @@ class UnchangedFile:
             self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
-        self.close = weakref.finalize(self, os.close, self._file)
+        weakref.finalize(self, os.close, self._file)
         self._written = self._now()
 
     def check(self) -> None:

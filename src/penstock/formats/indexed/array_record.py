@@ -11,7 +11,7 @@ from penstock.errors import StorageError
 from penstock.extras import load
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.open_files import OpenFiles
+from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
 from penstock.formats.unchanged import UnchangedFile
 from penstock.spec import TensorSpec
 
@@ -39,7 +39,7 @@ class ArrayRecordFiles(FileFormat):
 
     def __init__(self) -> None:
         self._reader = _library.ArrayRecordReader  # or the error that says what to install
-        self._files = OpenFiles[_Records]()
+        self._files = OpenFiles[_Records](lambda records: 2 * DESCRIPTOR if records.copy is None else LARGE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}

@@ -12,7 +12,7 @@ from penstock.errors import StorageError
 from penstock.formats import npy
 from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.open_files import OpenFiles
+from penstock.formats.indexed.open_files import OpenFiles, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.spec import TensorSpec
 
@@ -37,14 +37,14 @@ class FixedFiles(FileFormat):
 
     def __init__(self, records: FixedRecords) -> None:
         self.records = records
-        self._files = OpenFiles[_FixedRows](_is_small)
+        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"records": self.records}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.records = state["records"]
-        self._files = OpenFiles[_FixedRows](_is_small)
+        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
 
     def count(self, name: str) -> int:
         return self._files.get(name, self._opened).count
@@ -71,21 +71,17 @@ class FixedFiles(FileFormat):
         return _FixedRows(file, count, self.records.header_bytes, np.dtype(np.uint8), (size,))
 
 
-def _is_small(rows: _FixedRows) -> bool:
-    return rows.file.is_held
-
-
 class NpyFiles(FileFormat):
     """The rows of arrays that `numpy.save` has written, one array in each file. Fields become a dictionary."""
 
     def __init__(self) -> None:
-        self._files = OpenFiles[_FixedRows](_is_small)
+        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._files = OpenFiles[_FixedRows](_is_small)
+        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
 
     def count(self, name: str) -> int:
         return self._files.get(name, _npy).count

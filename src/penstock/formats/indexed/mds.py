@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.files import compression_of, has_protocol, open_plain
 from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.open_files import OpenFiles
+from penstock.formats.indexed.open_files import OpenFiles, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.spec import TensorSpec
 
@@ -61,14 +61,14 @@ class MdsFiles(FileFormat):
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else list(columns)
-        self._files = OpenFiles[_Shard]()
+        self._files = OpenFiles[_Shard](lambda shard: size_of(shard.file, shard.edges.nbytes))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"columns": self.columns}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.columns = state["columns"]
-        self._files = OpenFiles[_Shard]()
+        self._files = OpenFiles[_Shard](lambda shard: size_of(shard.file, shard.edges.nbytes))
 
     def count(self, name: str) -> int:
         return len(self._files.get(name, self._opened).edges) - 1

@@ -1,57 +1,79 @@
-"""Files that are kept open: those that were used last."""
+"""Files that the datasets of a process keep open: those that were used last."""
 
+import resource
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-_ROOM: Final = 1024
-_LARGE: Final = 16
-"""What is kept open takes at most so much room: 1 for a file that is small and in memory, else this."""
+from penstock.formats.files import has_protocol
+from penstock.formats.indexed.dataset_cache import DatasetCache, ProcessBound
+from penstock.formats.ranges import RangedFile
+
+DESCRIPTOR: Final = 4
+"""What an open file counts for with each descriptor that it has, of `_MOST`."""
+LARGE: Final = 16
+"""What it counts for if it may have much in memory, or a copy on disk."""
+_SMALL: Final = 1
+"""What it counts for if it is small and in memory, so that many can be kept: opening it is a request."""
+_MOST: Final = 1024
+_PART: Final = 4
+"""Of the descriptors that a process may have, such a part is taken at most."""
+_INDEX_BYTES: Final = 1 << 16
 
 Opened = TypeVar("Opened")
+
+
+def _most() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit * DESCRIPTOR // _PART)
+
+
+_of_process: Final = ProcessBound(_most, 0)
+
+
+def size_of(file: RangedFile, index_bytes: int = 0) -> int:
+    """What an open file counts for, with what is known of it in memory."""
+    if index_bytes > _INDEX_BYTES:
+        return LARGE
+    if file.is_held:
+        return _SMALL
+    return LARGE if has_protocol(file.name) else DESCRIPTOR
 
 
 class OpenFiles(Generic[Opened]):
     """What was made of files when they were opened. One is closed when it is left out and no thread reads it.
 
     Args:
-        is_small: whether something holds a small file in memory, so that many can be kept; opening it is a request.
+        size_of: what an open file counts for.
     """
 
-    def __init__(self, is_small: Callable[[Opened], bool] = lambda opened: False) -> None:
-        self._is_small = is_small
+    def __init__(self, size_of: Callable[[Opened], int]) -> None:
+        self._size_of = size_of
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, Opened] = OrderedDict()
-        self._taken = 0
+        self._opening: dict[str, threading.Lock] = {}
+        self._kept: DatasetCache[str, Opened] = DatasetCache(_of_process)
 
     def get(self, name: str, open_file: Callable[[str], Opened]) -> Opened:
-        """An open file, which `open_file` opens if it is not; several threads may open several at a time."""
-        with self._lock:
-            found = self._files.get(name)
-            if found is not None:
-                self._files.move_to_end(name)
-                return found
-        opened = open_file(name)
-        with self._lock:
-            found = self._files.setdefault(name, opened)
-            if found is opened:
-                self._taken += self._room_for(opened)
-            while self._taken > _ROOM:
-                self._taken -= self._room_for(self._files.popitem(last=False)[1])
+        """An open file, which `open_file` opens if it is not: once, where several threads ask for it."""
+        found = self._kept.get(name)
+        if found is not None:
             return found
+        with self._lock:
+            opening = self._opening.setdefault(name, threading.Lock())
+        try:
+            with opening:
+                found = self._kept.get(name)
+                if found is None:
+                    found = open_file(name)
+                    self._kept.put({name: found}, self._size_of(found))
+                return found
+        finally:
+            self._opening.pop(name, None)
 
     def drop(self, name: str) -> None:
         """Open a file anew when it is asked for again."""
-        with self._lock:
-            dropped = self._files.pop(name, None)
-            if dropped is not None:
-                self._taken -= self._room_for(dropped)
+        self._kept.discard(name)
 
     def all(self) -> list[Opened]:
         """Those that are open."""
-        with self._lock:
-            return list(self._files.values())
-
-    def _room_for(self, opened: Opened) -> int:
-        return 1 if self._is_small(opened) else _LARGE
+        return self._kept.values()

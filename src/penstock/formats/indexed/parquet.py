@@ -5,7 +5,6 @@ the columns of the filter once.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -21,6 +20,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
+from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
 from penstock.formats.table_records import arrow_types
 from penstock.formats.tables import as_columns, masked, values_of, varies_in_shape
 from penstock.formats.unchanged import UnchangedFile
@@ -35,7 +35,6 @@ _Within = slice | npt.NDArray[np.int64]
 _DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
 
 _CALL: Final = "ParquetDataset"
-_OPEN_FILES: Final = 64
 _TOGETHER_BYTES: Final = 1 << 23
 """Row groups are decoded together up to about this size, which is faster where they are small. Their memory is one: as
 long as one of them is kept, all are."""
@@ -73,8 +72,7 @@ class ParquetFiles(FileFormat):
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, _ParquetFile] = OrderedDict()
+        self._files = OpenFiles[_ParquetFile](lambda file: file.open_size)
         self._kept: KeptRows[_Decoded | str] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -87,8 +85,7 @@ class ParquetFiles(FileFormat):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        with self._lock:
-            largest = max((file.largest for file in self._files.values()), default=0)
+        largest = max((file.largest for file in self._files.all()), default=0)
         held = f"shares {in_bytes(CACHE_BYTES)} for decoded row groups with the other datasets of its process"
         if largest <= _MANY_ROWS:
             return held
@@ -203,25 +200,20 @@ class ParquetFiles(FileFormat):
             return message
 
     def _file(self, name: str) -> "_ParquetFile":
-        with self._lock:
-            found = self._files.get(name)
-            if found is None:
-                found = self._files[name] = _ParquetFile(
-                    name, self.columns, self.filter, list(self.types), self.mask_nulls
-                )
-                if len(self._files) > _OPEN_FILES:
-                    self._files.popitem(last=False)[1].close()
-            self._files.move_to_end(name)
-            return found
+        return self._files.get(name, self._opened)
+
+    def _opened(self, name: str) -> "_ParquetFile":
+        return _ParquetFile(name, self.columns, self.filter, list(self.types), self.mask_nulls)
 
 
 class _ParquetFile:
-    """An open file.
+    """An open file, which is closed when it is dropped.
 
     Attributes:
         schema: of the columns that are read.
         ends: how many of the rows that are kept stand in each row group and those before it.
         largest: the number of rows of the largest row group.
+        open_size: what the open file counts for.
     """
 
     def __init__(
@@ -236,6 +228,7 @@ class _ParquetFile:
             # Requests of remote files find out by themselves whether they have changed.
             self._local = UnchangedFile(name) if self._remote is None else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
+            self.open_size = LARGE if self._remote is not None else 2 * DESCRIPTOR
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
             if repeated := _repeated_strings(metadata, schema, changed):
@@ -249,7 +242,6 @@ class _ParquetFile:
         for argument, given in (("columns", columns or ()), ("types", typed)):
             missing = [column for column in given if column not in schema.names]
             if missing:
-                self.close()
                 raise InvalidArgumentError(
                     f"{_CALL}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
                 )
@@ -325,11 +317,6 @@ class _ParquetFile:
             return table
         starts = np.cumsum([0, *(self._rows_read[group] for group in groups)])
         return table.take(np.concatenate([self._kept[group] + start for group, start in zip(groups, starts)]))
-
-    def close(self) -> None:
-        self._source.close()
-        if self._local is not None:
-            self._local.close()
 
     def _next_groups(self, groups: list[int]) -> range:
         """The row groups behind some that are read in advance."""

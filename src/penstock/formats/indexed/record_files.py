@@ -10,7 +10,7 @@ from penstock.formats.files import compression_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
 from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
-from penstock.formats.indexed.open_files import OpenFiles
+from penstock.formats.indexed.open_files import OpenFiles, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records import Decoded, RecordFormat, RecordReader, SomeRecords
 from penstock.printing import in_bytes
@@ -18,7 +18,6 @@ from penstock.structure import LEAF, flatten
 
 _GROUP_BYTES: Final = 1 << 20
 """How much of a file is decoded together, where that costs hardly more than one record."""
-_INDEX_BYTES: Final = 1 << 16
 _DAMAGED: Final[Decoded] = ([], LEAF)
 
 
@@ -37,7 +36,7 @@ class RecordFiles(FileFormat):
         self._begin()
 
     def _begin(self) -> None:
-        self._files = OpenFiles[tuple[RangedFile, Edges]](_is_small)
+        self._files = OpenFiles[tuple[RangedFile, Edges]](lambda opened: size_of(opened[0], opened[1].nbytes))
         self._kept: KeptRows[Decoded] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,12 +154,6 @@ class RecordFiles(FileFormat):
         if edges is None:
             edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
         return file, edges
-
-
-def _is_small(opened: tuple[RangedFile, Edges]) -> bool:
-    """Whether a file is in memory as a whole, and its index is small too."""
-    file, edges = opened
-    return file.is_held and edges.nbytes <= _INDEX_BYTES
 
 
 def _all(reader: RecordReader, count: int) -> Decoded | None:
