@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 from typing import Final, TypeVar
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
+from penstock.other_names import Names, NotHere, OtherNames
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ _TENSORFLOW: Names = {
 }
 
 
-@TensorFlowNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
+@OtherNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Settings for a whole dataset; None means not set.

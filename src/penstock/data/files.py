@@ -24,9 +24,9 @@ from penstock.formats.indexed.registry import format_of
 from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
+from penstock.other_names import other_keywords
 from penstock.paths import local_path
 from penstock.structure import LEAF, flatten
-from penstock.tensorflow_names import tensorflow_keywords
 
 _COUNTING_THREADS: Final = 32
 """Some wait for a disk or a server while others count."""
@@ -34,7 +34,7 @@ _COUNTING_THREADS: Final = 32
 Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
 
-@tensorflow_keywords(FILES)
+@other_keywords(FILES)
 def TextLineDataset(files: Files, compression_type: str | None = None) -> Dataset[str]:  # noqa: N802  # as TensorFlow has it
     r"""The lines of text files as strings, one file after the other.
 
@@ -64,7 +64,7 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
     return records_of("TextLineDataset", files, TextLines(), compression_type)
 
 
-@tensorflow_keywords(FILES)
+@other_keywords(FILES)
 def TFRecordDataset(files: Files, compression_type: str | None = None) -> Dataset[bytes]:  # noqa: N802  # as TensorFlow has it
     r"""The records of TFRecord files as bytes, one file after the other. Both checksums of every record are verified.
 
@@ -93,7 +93,7 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     return records_of("TFRecordDataset", files, TFRecords(), compression_type)
 
 
-@tensorflow_keywords(FILES)
+@other_keywords(FILES)
 def FixedLengthRecordDataset(  # noqa: N802  # as TensorFlow has it
     files: Files,
     record_bytes: int,

@@ -11,10 +11,10 @@ from penstock.formats import indexed
 from penstock.formats.files import check_compression
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.table_records import TableRecords, arrow_types
-from penstock.tensorflow_names import tensorflow_keywords
+from penstock.other_names import other_keywords
 
 
-@tensorflow_keywords(CSV)
+@other_keywords(CSV)
 def CsvDataset(  # noqa: N802  # as TensorFlow has it
     files: Files,
     columns: Sequence[str] | None = None,

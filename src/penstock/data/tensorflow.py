@@ -1,6 +1,7 @@
-"""What TensorFlow calls the arguments and methods of a dataset, where it is something else."""
+"""What TensorFlow calls the arguments and methods of a dataset, where it is something else; with those of others."""
 
-from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
+from penstock.data.other_libraries import DATASETS, ITERATORS, KEYWORDS
+from penstock.other_names import Names, NotHere, OtherNames
 
 _IN_ORDER = NotHere("the order is always kept, and threads change the speed alone")
 _PER_FORMAT = NotHere("format=... decides: parquet is compressed, penstock's own is read by memory map")
@@ -8,7 +9,7 @@ _BY_SHARDS = NotHere("say shards=... or rows_per_shard=...: elements are written
 _RESUMED = NotHere("the same call goes on where it was killed")
 _ANY_ROW = NotHere("any row can be read: shuffle or map the dataset")
 
-DATASET = TensorFlowNames(
+DATASET = OtherNames(
     keywords={
         "apply": {"transformation_func": "transformation"},
         "batch": {"deterministic": _IN_ORDER},
@@ -41,9 +42,11 @@ DATASET = TensorFlowNames(
         "zip": {"datasets": NotHere("give them without a keyword: zip(first, second)")},
     },
     of_all_methods={
+        **KEYWORDS,
         "name": NotHere("steps have no names; errors and explain() name the line of your program that added one"),
     },
     attributes={
+        **DATASETS,
         "make_one_shot_iterator": NotHere("use iter(dataset)"),
         "make_initializable_iterator": NotHere("use iter(dataset)"),
         "sparse_batch": NotHere("there are no sparse tensors; padded_batch and ragged_batch take unequal rows"),
@@ -52,8 +55,9 @@ DATASET = TensorFlowNames(
 )
 """Of `ps.Dataset` and all its methods."""
 
-ITERATOR = TensorFlowNames(
+ITERATOR = OtherNames(
     attributes={
+        **ITERATORS,
         "initializer": NotHere("an iterator begins when it is made, by iter(dataset)"),
         "next": NotHere("use next(iterator)"),
         "restore": "load_state_dict",

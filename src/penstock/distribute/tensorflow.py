@@ -1,6 +1,6 @@
 """What TensorFlow calls the arguments and methods of strategies and replicas, where it is something else."""
 
-from penstock.tensorflow_names import NotHere, TensorFlowNames
+from penstock.other_names import NotHere, OtherNames
 
 _COMPILED = NotHere("run compiles the function for the shapes that it is given, once for each")
 _BY_XLA = NotHere("XLA chooses how the devices exchange values")
@@ -10,7 +10,7 @@ _FOUND = NotHere(
 _BY_HAND = NotHere("shard over a mesh of jax.sharding; a replica is one device here")
 _NEXT = NotHere("use iter(strategy.distribute_dataset(dataset))")
 
-STRATEGY = TensorFlowNames(
+STRATEGY = OtherNames(
     keywords={
         "__init__": {
             "cluster_resolver": _FOUND,
@@ -49,7 +49,7 @@ STRATEGY = TensorFlowNames(
 )
 """Of every strategy."""
 
-REPLICA = TensorFlowNames(
+REPLICA = OtherNames(
     keywords={"all_gather": {"options": _BY_XLA}, "all_reduce": {"reduce_op": "op", "options": _BY_XLA}},
     attributes={
         "devices": NotHere("strategy.run places what a replica is given"),

@@ -7,11 +7,11 @@ from typing import Any
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import WINDOW_BITS, check_compression, has_protocol
 from penstock.formats.tfrecord import frame
+from penstock.other_names import OtherNames
 from penstock.paths import local_path
-from penstock.tensorflow_names import TensorFlowNames
 
 
-@TensorFlowNames(keywords={"__init__": {"filename": "path"}})
+@OtherNames(keywords={"__init__": {"filename": "path"}})
 class TFRecordWriter:
     """Writes one TFRecord file, which appears under its name when it is complete.
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer, check_number, check_seconds
+from penstock.other_names import NotHere, OtherNames
 from penstock.service.security.credentials import (
     ClientCredentials,
     Pem,
@@ -19,14 +20,13 @@ from penstock.service.security.credentials import (
 )
 from penstock.service.security.resolving import Service, checked_service
 from penstock.service.wire.address import is_address, is_host
-from penstock.tensorflow_names import NotHere, TensorFlowNames
 
 PORT_WILDCARD: Final = "%port%"
 LOCAL_ADDRESS: Final = f"localhost:{PORT_WILDCARD}"
 """For readers on the worker's own machine."""
 _FLIGHT = NotHere("it is always gRPC, by TLS with tls_cert and tls_key")
 _NO_SNAPSHOTS = NotHere("a data worker writes as many shards at a time as it makes spans")
-_DISPATCHER = TensorFlowNames(
+_DISPATCHER = OtherNames(
     keywords={
         "__init__": {
             "fault_tolerant_mode": NotHere("work_dir alone asks for it"),
@@ -39,7 +39,7 @@ _DISPATCHER = TensorFlowNames(
         }
     }
 )
-_WORKER = TensorFlowNames(
+_WORKER = OtherNames(
     keywords={
         "__init__": {
             "data_transfer_address": NotHere("worker_address is where consumers reach it"),

@@ -26,7 +26,9 @@ from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
+from penstock.other_names import other_keywords
 from penstock.rng import draw_seed
+from penstock.torch.data_loader import DATA_LOADER
 from penstock.torch.meeting import connected, meeting_of
 from penstock.torch.placing import Placing
 from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised, launched
@@ -37,6 +39,7 @@ _ENDED = "epoch_ended"
 _WORKERS = "workers"
 
 
+@other_keywords(DATA_LOADER)
 def loader(
     dataset: Dataset[Any],
     mesh: Any = None,

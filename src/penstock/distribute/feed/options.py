@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.options import as_member, check_flag, check_integer
-from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
+from penstock.other_names import Names, NotHere, OtherNames
 
 
 class InputReplicationMode(StrEnum):
@@ -57,7 +57,7 @@ _TENSORFLOW: Names = {
 }
 
 
-@TensorFlowNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
+@OtherNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """How `distribute_dataset` and `distribute_datasets_from_function` feed the replicas.

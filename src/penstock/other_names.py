@@ -1,6 +1,7 @@
-"""TensorFlow's names where penstock has others: using one raises an error with the name here, or why there is none.
+"""Names of other libraries where penstock has others: using one raises an error that says what to use instead.
 
-The tables stand beside what they are about; `tests/test_tensorflow_names.py` holds them against TensorFlow's own lists.
+The tables are beside what they are about: TensorFlow's in files `tensorflow.py`, which `tests/test_tensorflow_names.py`
+compares with TensorFlow's own lists; those of other libraries in files `other_libraries.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,19 +21,25 @@ class NotHere:
     """Why there is no such thing, and what to do instead."""
 
     why: str
+    of: str = "TensorFlow"
 
 
 Names = Mapping[str, str | NotHere]
-"""By TensorFlow's name: the name here, or why there is none."""
+"""By the other library's name: the name here, which TensorFlow calls so, or why there is none."""
+
+
+def names_of(library: str, advice: Mapping[str, str]) -> dict[str, NotHere]:
+    """What to do instead, by each name of a library."""
+    return {name: NotHere(why, library) for name, why in advice.items()}
 
 
 @dataclass(frozen=True)
-class TensorFlowNames:
-    """What TensorFlow calls the parts of a class.
+class OtherNames:
+    """What other libraries call the parts of a class.
 
     Attributes:
         keywords: of each method, those arguments that are called otherwise; `__init__` for the class itself.
-        of_all_methods: arguments that many of TensorFlow's methods have, and none here.
+        of_all_methods: arguments that many methods have elsewhere, and none here.
         attributes: methods and attributes that are called otherwise.
         quick: whether attributes of instances are looked up for every element. A `__getattr__` would make each look-up
             cost several times as much, so the class gets descriptors, which `dir` shows.
@@ -44,7 +51,7 @@ class TensorFlowNames:
     quick: bool = False
 
     def __call__(self, kind: Class) -> Class:
-        """The class, with errors that answer to TensorFlow's names. Signatures and documentation stay what they are."""
+        """The class, with errors that answer to these names. Signatures and documentation stay what they are."""
         for name, member in list(vars(kind).items()):
             names = {**self.of_all_methods, **self.keywords.get(name, {})}
             function = member.__func__ if isinstance(member, staticmethod) else member
@@ -62,8 +69,8 @@ class TensorFlowNames:
         return kind
 
 
-def tensorflow_keywords(names: Names) -> Callable[[Function], Function]:
-    """A function whose errors answer to these keyword names of TensorFlow's."""
+def other_keywords(names: Names) -> Callable[[Function], Function]:
+    """A function whose errors answer to these names of keywords."""
     return lambda function: _answering(function, function.__name__, names)
 
 
@@ -89,7 +96,7 @@ def _explained(call: str, names: Names, keywords: Mapping[str, Any]) -> Iterator
     for theirs in keywords:
         ours = names.get(theirs)
         if isinstance(ours, NotHere):
-            yield f"{call}({theirs}=...) is TensorFlow's and not taken here: {ours.why}"
+            yield f"{call}({theirs}=...) is {ours.of}'s and not taken here: {ours.why}"
         elif ours is not None:
             yield f"{call}({theirs}=...) is TensorFlow's name: here it is {call}({ours}=...)"
 
@@ -114,8 +121,8 @@ def _attribute_error(names: Names, by_keyword: bool) -> Callable[[Any, str], Any
             return object.__getattribute__(self, name)
         kind, ours = type(self).__name__, names[name]
         here = f"say ps.{kind}({ours}=...)" if by_keyword else f"here it is {kind}.{ours}"
-        advice = ours.why if isinstance(ours, NotHere) else here
-        message = f"{kind!r} object has no attribute {name!r}, which is TensorFlow's name: {advice}"
+        advice, library = (ours.why, ours.of) if isinstance(ours, NotHere) else (here, "TensorFlow")
+        message = f"{kind!r} object has no attribute {name!r}, which is {library}'s name: {advice}"
         raise AttributeError(message, name=name, obj=self)
 
     return __getattr__
@@ -126,7 +133,7 @@ def _assignment_error(names: Names) -> Callable[[Any, str, Any], None]:
         kind = type(self).__name__
         ours = names.get(name, name)
         if isinstance(ours, NotHere):
-            raise FrozenInstanceError(f"{kind}.{name} is TensorFlow's and not here: {ours.why}")
+            raise FrozenInstanceError(f"{kind}.{name} is {ours.of}'s and not here: {ours.why}")
         raise FrozenInstanceError(f"ps.{kind} is not changed after it was made: say ps.{kind}({ours}=...)")
 
     return __setattr__
