@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -227,3 +229,18 @@ def test_the_features_of_examples_are_shown_as_a_program_has_them(tmp_path, caps
         "s": ps.TensorSpec((), object),
         "x": ps.TensorSpec((2,), np.float32),
     }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_output_to_a_full_disk_is_said_without_a_traceback(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "inspect", tmp_path / "a.csv"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "penstock: the output cannot be written: [Errno 28] No space left on device\n"

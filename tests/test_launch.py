@@ -117,13 +117,16 @@ def test_a_module_is_started_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("program.py",), "the following arguments are required: -n/--workers"),
+        (("program.py",), "the following arguments are required: -n/--workers\n"),
+        ((), "the following arguments are required: -n/--workers, PROGRAM\n"),
+        (("-n", "two", "program.py"), "argument -n/--workers: must be a whole number, got 'two'"),
         (("-n", "0", "program.py"), "argument -n/--workers: must be at least 1, got 0"),
         (
             ("-n", "1", "--grace", "-1", "program.py"),
             "argument --grace: must be a number of seconds, at least 0, got -1",
         ),
-        (("-n", "1"), "the following arguments are required: PROGRAM"),
+        (("-n", "1", "--grace", "x", "program.py"), "must be a number of seconds, at least 0, got x"),
+        (("-n", "1"), "the following arguments are required: PROGRAM\n"),
         (("-n", "1", "nowhere.py"), "penstock: there is no nowhere.py: give the path of a Python script, or -m and a"),
     ],
 )

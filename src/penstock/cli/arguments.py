@@ -1,8 +1,11 @@
 """What the commands share: arguments that are numbers, and messages to the user."""
 
 import argparse
+import math
 import sys
 from typing import Final
+
+from penstock.errors import StorageError
 
 INTERRUPTED: Final = 130
 """What shells expect of a command that Ctrl-C ended: 128 + SIGINT."""
@@ -10,7 +13,7 @@ INTERRUPTED: Final = 130
 
 def positive(text: str) -> int:
     """A whole number, at least 1."""
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
@@ -18,23 +21,42 @@ def positive(text: str) -> int:
 
 def count(text: str) -> int:
     """A whole number, at least 0."""
-    number = int(text)
+    number = _whole(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
     return number
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+
+
 def seconds(text: str) -> float:
     """A number of seconds."""
-    number = float(text)
-    if not 0 <= number < float("inf"):
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, got {text}")
     return number
 
 
 def say(line: str) -> None:
-    """A line for the user, at once also where the output is a file."""
-    print(line, flush=True)
+    """A line for the user, at once also where the output is a file.
+
+    Raises:
+        StorageError: the disk that the output is written to is full, or fails.
+    """
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"the output cannot be written: {error}") from error
 
 
 def failed(message: str, status: int = 1) -> int:

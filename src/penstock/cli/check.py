@@ -2,9 +2,11 @@
 
 import argparse
 import importlib
+import inspect
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,18 @@ def _dataset(place: str) -> Dataset:
         raise InvalidArgumentError(f"{source} has no {name!r}")
     found = names[name]
     if callable(found) and not isinstance(found, Dataset):
-        found = found()
+        found = _returned_by(found, place)
     if not isinstance(found, Dataset):
         raise InvalidArgumentError(f"{place} must be a ps.Dataset or a function that returns one, got {found!r:.200}")
     return found
+
+
+def _returned_by(function: Callable[[], Any], place: str) -> Any:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise InvalidArgumentError(f"{place} must be a function that needs no arguments: {error}") from None
+    return function()
 
 
 def _names_of(source: str) -> dict[str, Any]:

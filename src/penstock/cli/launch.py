@@ -58,7 +58,10 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as for python -m")
     parser.add_argument("program", metavar="PROGRAM", help="the Python script, or with -m the module")
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of the program")
+    rest = parser.add_argument(
+        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of the program"
+    )
+    rest.required = False  # argparse would name it beside PROGRAM when that is missing
     parser.set_defaults(command=_launch)
 
 
