@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,6 +135,18 @@ def test_wrong_arguments_are_explained(arguments: tuple[str, ...], message: str)
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_a_program_in_a_directory_that_may_not_be_read_is_named_without_a_traceback(tmp_path: Path) -> None:
+    without_rights = ["--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("root may read everything, unless setpriv takes that away")
+    (tmp_path / "closed").mkdir(mode=0)
+    command = [sys.executable, "-m", "penstock", "launch", "-n", "1", "closed/program.py"]
+    as_others = ["setpriv", *without_rights] if os.geteuid() == 0 else []
+    done = subprocess.run([*as_others, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "penstock: closed/program.py: Permission denied\n")
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return failed(str(error), WRONG_USAGE)
     except PenstockError as error:
         return failed(str(error))
+    except PermissionError as error:  # of a file that the user named, or of one below it
+        return failed(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         return failed("interrupted", INTERRUPTED)
     except BrokenPipeError:  # who read the output has seen enough, as `head`

@@ -351,6 +351,14 @@ class Dataset(Generic[Element]):
     def random(seed: int | None = None, *, rerandomize_each_iteration: bool = True) -> "Dataset[np.int64]":
         """Random int64 numbers in [0, 2**32) without end.
 
+        Args:
+            seed: from which the numbers follow; None draws one.
+            rerandomize_each_iteration: give other numbers in each epoch.
+
+        Raises:
+            InvalidTypeError: an argument of the wrong type.
+            InvalidArgumentError: a negative seed.
+
         Example:
             >>> first, second = Dataset.random(seed=1), Dataset.random(seed=1)
             >>> [int(x) for x in first.take(3)] == [int(x) for x in second.take(3)]
@@ -1254,6 +1262,10 @@ class Dataset(Generic[Element]):
     def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> "Dataset[Any]":
         """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.
 
+        Args:
+            batch_size: rows of a batch.
+            drop_remainder: leave a shorter last batch out.
+
         Raises:
             InvalidArgumentError: `batch_size` below 1.
 
@@ -1284,6 +1296,10 @@ class Dataset(Generic[Element]):
         """The rows of batches, in batches of another size; several sizes are used in turn.
 
         New batches may span the borders of the old ones.
+
+        Args:
+            batch_size: rows of a new batch, or a list of such numbers.
+            drop_remainder: leave out a last batch that is shorter than its size.
 
         Raises:
             InvalidArgumentError: no size, or one below 1.
@@ -1672,6 +1688,10 @@ class Dataset(Generic[Element]):
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """The last state of `reduce_func(state, element)`, carried from element to element.
+
+        Args:
+            initial_state: the first state, and the result of an empty dataset.
+            reduce_func: gives the next state.
 
         Raises:
             InvalidTypeError: not a function.

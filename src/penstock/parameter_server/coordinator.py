@@ -99,6 +99,14 @@ class ClusterCoordinator:
         Functions of the main program travel as code, with the values of its variables that they use, as these are when
         the function is scheduled first. An iterator over a per-worker dataset is its worker's own there.
 
+        Args:
+            fn: is called as `fn(*args, **kwargs)` in the worker's process.
+            args: arrays, numbers and other values that can be sent; of a `RemoteValue` only what it fetched.
+            kwargs: likewise.
+
+        Returns:
+            A `RemoteValue`, whose `fetch()` waits for the result.
+
         Raises:
             InvalidTypeError: no function, or something in it or its arguments cannot be sent to another process.
             Exception: as `join`.

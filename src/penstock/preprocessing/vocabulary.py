@@ -221,7 +221,7 @@ class VocabularyLayer(LearningLayer):
         return self._keys
 
     def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[Any]:
-        """The tokens in the order of their indices; first the mask and the token for unknown ones."""
+        """The tokens in the order of their indices; first the special ones, if asked for: mask and unknown tokens."""
         specials = [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
         tokens = [] if self._keys is None else self._plain(self._keys.take(np.arange(len(self._keys)))).tolist()
         return specials + tokens if include_special_tokens else tokens
