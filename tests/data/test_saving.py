@@ -418,7 +418,7 @@ def test_a_save_that_fails_keeps_its_complete_shards_and_says_so(tmp_path, caplo
     dataset = ps.Dataset.from_source(Source()).filter(lambda x: True)
     with pytest.raises(OSError, match="the network is away"):
         dataset.save(tmp_path / "saved", rows_per_shard=10)
-    assert "30 rows stay in" in caplog.text and "the same call goes on" in caplog.text
+    assert "30 rows stay in" in caplog.text and "the same call continues after them" in caplog.text
     (tmp_path / "broken").unlink()
     calls.clear()
     dataset.save(tmp_path / "saved", rows_per_shard=10)

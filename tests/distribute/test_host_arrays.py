@@ -65,7 +65,7 @@ def test_what_is_no_plain_data_is_refused_on_every_worker(array: Any, reason: st
         said = errors(controls, lambda control: from_all_workers(control, "strategy.gather", [own[control.worker]]))
         assert said[0] == said[1]
         assert said[0].startswith(f"InvalidTypeError: strategy.gather got {reason.strip('.')}")
-        assert "on worker 1: between workers go numbers, strings" in said[0]
+        assert "on worker 1: workers can send each other numbers, strings" in said[0]
         # The workers are still in step.
         assert results(controls, lambda control: len(from_all_workers(control, "x", [own[0]]))) == [2, 2]
 

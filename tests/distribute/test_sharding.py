@@ -389,7 +389,7 @@ def test_a_hint_works_under_hint_only(policy) -> None:
 
 def test_a_hint_above_another_is_refused() -> None:
     dataset = ps.Dataset.range(12).shard(ps.SHARD_HINT, ps.SHARD_HINT).map(lambda x: x)
-    with pytest.raises(ps.InvalidArgumentError, match=r"stands above another shard\(SHARD_HINT, SHARD_HINT\)"):
+    with pytest.raises(ps.InvalidArgumentError, match=r"comes after another shard\(SHARD_HINT, SHARD_HINT\)"):
         on(0).distribute_dataset(under(Policy.HINT, dataset.shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(4)))
 
 

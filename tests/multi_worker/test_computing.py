@@ -132,7 +132,7 @@ def test_strings_are_gathered_from_all_workers(seen) -> None:
     assert first["ragged"] == [list(range(row)) for row in range(5)]
     assert first["of each"] == ["x"] * 4
     assert first["refused"][0] == "InvalidTypeError"
-    assert "got objects of type dict on worker 0: between workers go numbers, strings" in first["refused"][1]
+    assert "got objects of type dict on worker 0: workers can send each other numbers, strings" in first["refused"][1]
 
 
 def test_predictions_find_their_rows(seen) -> None:

@@ -31,7 +31,7 @@ class SaveProgress:
         self._shown = False
         self._lock = Lock()
         if done:
-            _logger.info("%s: goes on behind %s rows that an earlier call has written", what, f"{done:,}")
+            _logger.info("%s: continues after %s rows that an earlier call has written", what, f"{done:,}")
 
     def add(self, rows: int) -> None:
         """So many more rows were written."""

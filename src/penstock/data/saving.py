@@ -163,7 +163,7 @@ class Save:
             work.discard()
             return
         rows = sum(shard["rows"] for shard in done.values())
-        _logger.warning("%s rows stay in %s: the same call goes on behind them", f"{rows:,}", work.path)
+        _logger.warning("%s rows stay in %s: the same call continues after them", f"{rows:,}", work.path)
         work.leave()
 
     def _write(

@@ -62,8 +62,8 @@ def divided_at_hints(node: Node, one: EveryNth, policy: str) -> Node:
     for hint in hints:
         if hints_of(hint.input):
             raise InvalidArgumentError(
-                f"{hint.where()} stands above another shard(SHARD_HINT, SHARD_HINT), which would leave out all but "
-                "a part of each worker's part: keep one of them"
+                f"{hint.where()} comes after another shard(SHARD_HINT, SHARD_HINT), so each worker would get only a "
+                "part of its part: keep one of them"
             )
     return rewritten(node, lambda hint: one.of(hint.input) if isinstance(hint, ShardHint) else None)
 

@@ -6,7 +6,7 @@ from penstock.other_names import Names, NotHere, OtherNames
 _IN_ORDER = NotHere("the order is always kept, and threads change the speed alone")
 _PER_FORMAT = NotHere("format=... decides: parquet is compressed, penstock's own is read by memory map")
 _BY_SHARDS = NotHere("say shards=... or rows_per_shard=...: elements are written in their order, each once")
-_RESUMED = NotHere("the same call goes on where it was killed")
+_RESUMED = NotHere("the same call continues where it was killed")
 _ANY_ROW = NotHere("any row can be read: shuffle or map the dataset")
 
 DATASET = OtherNames(

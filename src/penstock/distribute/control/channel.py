@@ -207,7 +207,7 @@ class Control:
             self.acknowledge_failure()
             raise WorkerError(
                 self._failure
-                or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: "
+                or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} continues: "
                 f"every {self.member} must take the same steps"
             )
 

@@ -82,8 +82,8 @@ def from_all_workers(control: Control, call: str, values: Sequence[Array]) -> li
     for worker, one in enumerate(answers):
         if one.refused is not None:
             raise InvalidTypeError(
-                f"{call} got {one.refused} on worker {worker}: between workers go numbers, strings, bytes, None and "
-                "arrays of these; gather what stands for the others, or use strategy.local_results"
+                f"{call} got {one.refused} on worker {worker}: workers can send each other numbers, strings, bytes, "
+                "None and arrays of these; convert other values to these, or use strategy.local_results"
             )
     received = [bytearray() for _ in answers]
     for start in range(0, max(one.length for one in answers), _PIECE_BYTES):

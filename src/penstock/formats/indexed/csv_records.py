@@ -54,7 +54,7 @@ class CsvRecords(TableRecords):
 
     def check_last(self, record: bytes) -> None:
         if _QUOTE in record and _is_open(record, self.delimiter.encode()):
-            raise ElementError("a value in quotes is not closed, so that it goes on to the end of the file")
+            raise ElementError("a value in quotes is not closed, so that it continues to the end of the file")
 
     def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
         return _ends(data, whole, self.delimiter.encode())

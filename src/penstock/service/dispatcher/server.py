@@ -114,7 +114,7 @@ class _RunningDispatcher(TokenCheckedServer):
         self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
         state = _first_state() if self._journal is None else self._journal.state
         if self._journal is not None and self._journal.found:
-            _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _summary_of(state))
+            _logger.info("the dispatcher resumes from %s: %s", self._journal.path, _summary_of(state))
         self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
             super().__init__(config.host, config.port, config.credentials())

@@ -83,7 +83,9 @@ class DeliveryLog:
             end += rows
         self.claimed_until = end
         if not first <= number <= end:
-            raise StateMismatchError(f"the state tells of elements {first} to {end}, and goes on with element {number}")
+            raise StateMismatchError(
+                f"the state describes elements {first} to {end}, and continues with element {number}"
+            )
         return tasks
 
     def _beyond(self, offset: PassOffset, rows: int) -> PassOffset:

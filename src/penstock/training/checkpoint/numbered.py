@@ -180,8 +180,8 @@ class Numbered:
             raise StorageError(f"{self.folder.path_of(name)} is there already, and is no checkpoint: delete it before")
         if number < highest:
             _logger.warning(
-                "%s is saved, and there is one with a higher number, %d, which ps.latest_checkpoint still gives: "
-                "delete those with higher numbers if the training goes on from an earlier one",
+                "%s is saved, and there is one with a higher number, %d, which ps.latest_checkpoint still returns: "
+                "delete those with higher numbers if the training has resumed from an earlier one",
                 self.folder.path_of(name),
                 highest,
             )
