@@ -67,8 +67,11 @@ class FlightServer(TokenCheckedServer):
     ) -> None:
         super().__init__(host, port, credentials or server_credentials("FlightServer", host=host))
         self._produce = produce
-        self._stopped = False
+        self._stopped = threading.Event()
         self._automatic = lru_cache(maxsize=256)(lambda _host, _dataset_id: AutomaticCodec())
+        # Started now: while the interpreter ends, some versions of Python start no thread.
+        self._stopping = threading.Thread(target=self._stop_when_told, name="penstock-flight-stop", daemon=True)
+        self._stopping.start()
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Flight's call for a stream."""
@@ -99,7 +102,7 @@ class FlightServer(TokenCheckedServer):
         try:
             with closing(self._produce(request)) as answers:
                 for answer in answers:
-                    if self._stopped:
+                    if self._stopped.is_set():
                         return
                     if not isinstance(answer, tuple):
                         yield _last(answer, names)
@@ -126,10 +129,12 @@ class FlightServer(TokenCheckedServer):
 
     def stop(self) -> None:
         """End all streams; wait a limited time for calls that are in a user's function."""
-        self._stopped = True
-        thread = threading.Thread(target=self.shutdown, name="penstock-flight-stop", daemon=True)
-        thread.start()
-        thread.join(_STOP_SECONDS)
+        self._stopped.set()
+        self._stopping.join(_STOP_SECONDS)
+
+    def _stop_when_told(self) -> None:
+        self._stopped.wait()
+        self.shutdown()
 
 
 def _prepend(first: Any, rest: _Stream) -> _Stream:
