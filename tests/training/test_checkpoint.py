@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,7 @@ def test_an_asynchronous_save_holds_the_values_of_its_call(tmp_path: Path) -> No
     assert path == ps.latest_checkpoint(tmp_path)
 
 
+@pytest.mark.skipif((3, 12, 0) <= sys.version_info[:3] < (3, 12, 3), reason="writes nothing in the background")
 def test_an_error_in_the_background_comes_with_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise ps.StorageError("the disk is full")

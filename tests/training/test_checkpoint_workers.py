@@ -106,8 +106,8 @@ with strategy.scope():
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     if worker == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limit[1]))
-    too_large.save(directory + "/large", large=large)
     try:
+        too_large.save(directory + "/large", large=large)
         too_large.wait()
     except ps.PenstockError as error:
         unwritten = f"{type(error).__name__}: {error}"

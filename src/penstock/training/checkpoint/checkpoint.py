@@ -24,7 +24,7 @@ from penstock.training.checkpoint.keep import Keep
 from penstock.training.checkpoint.keras import SaveableKeras
 from penstock.training.checkpoint.numbered import Numbered, is_replaced, version_at
 from penstock.training.checkpoint.objects import NamedObject, index_of, load_states, states_of
-from penstock.training.checkpoint.options import check_asynchronous, check_no_options, metric_of, step_of
+from penstock.training.checkpoint.options import check_no_options, metric_of, step_of, writes_in_background
 from penstock.training.checkpoint.store import read_arrays, write
 from penstock.training.checkpoint.workers import checkpoint_workers
 
@@ -53,14 +53,14 @@ class Checkpoint:
         best: "max" or "min": keep the `max_to_keep` checkpoints with the largest or smallest `metric`, and the newest
             one.
         asynchronous: let `save` return when the values are copied, and write them in the background. If writing fails,
-            the next call raises the error. The program does not end before everything is written.
+            the next call raises the error. The program does not end before everything is written. On Python 3.12.0 to
+            3.12.2, which could not ensure that, `save` waits.
         objects: what to save, by name.
 
     Raises:
         InvalidTypeError: an object that is none of these.
         InvalidArgumentError: no objects; a number or a string whose name looks like an option's; options that cannot
-            work; several workers outside of a scope; `asynchronous` on Python 3.12.0 to 3.12.2, which cannot write what
-            is under way when the program ends.
+            work; several workers outside of a scope.
 
     Example:
         >>> import tempfile
@@ -89,11 +89,10 @@ class Checkpoint:
         **objects: Any,
     ) -> None:
         self._keep = Keep(max_to_keep, keep_every_n, best)
-        check_asynchronous(asynchronous)
+        self._asynchronous = writes_in_background(asynchronous)
         if not objects:
             raise InvalidArgumentError("ps.Checkpoint takes what to save by name, as in ps.Checkpoint(model=model)")
         check_no_options(objects)
-        self._asynchronous = asynchronous
         keras: list[SaveableKeras] = []
         self._objects = {name: NamedObject(name, value, keras) for name, value in objects.items()}
         self._workers = checkpoint_workers([control for one in self._objects.values() for control in one.controls()])

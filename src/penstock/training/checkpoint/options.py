@@ -1,6 +1,7 @@
 """Arguments of `Checkpoint` and of its `save`, checked."""
 
 import difflib
+import logging
 import operator
 import sys
 from typing import Any
@@ -8,23 +9,29 @@ from typing import Any
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_flag
 
+_logger = logging.getLogger(__name__)
+
 _OPTIONS = ("max_to_keep", "keep_every_n", "best", "asynchronous")
 
 
-def check_asynchronous(asynchronous: bool) -> None:
-    """Refuse writing in the background where the end of the program would lose it.
+def writes_in_background(asynchronous: bool) -> bool:
+    """Whether to write in the background: as asked for, except where the end of the program would lose a checkpoint.
+
+    Python 3.12.0 to 3.12.2 cannot start threads after the main program has ended, which Orbax needs to finish writing.
 
     Raises:
         InvalidTypeError: no flag.
-        InvalidArgumentError: a Python version that cannot start threads after the main program has ended, which Orbax
-            needs to finish writing.
     """
-    if check_flag("Checkpoint", "asynchronous", asynchronous) and (3, 12, 0) <= sys.version_info[:3] < (3, 12, 3):
-        version = ".".join(map(str, sys.version_info[:3]))
-        raise InvalidArgumentError(
-            f"ps.Checkpoint(asynchronous=True) needs Python 3.12.3 or newer, or 3.11; this is {version}, which would "
-            "lose a checkpoint that is being written when the program ends: leave asynchronous out"
-        )
+    if not check_flag("Checkpoint", "asynchronous", asynchronous):
+        return False
+    if not (3, 12, 0) <= sys.version_info[:3] < (3, 12, 3):
+        return True
+    _logger.info(
+        "ps.Checkpoint(asynchronous=True): save waits until all is written, because Python %s would lose a checkpoint "
+        "that is being written when the program ends; Python 3.12.3 or newer, and 3.11, write in the background",
+        ".".join(map(str, sys.version_info[:3])),
+    )
+    return False
 
 
 def check_no_options(objects: dict[str, Any]) -> None:
