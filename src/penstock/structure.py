@@ -2,7 +2,8 @@
 
 `flatten` takes a value apart into its leaves and a `Structure`; `Structure.unflatten` puts it together again.
 Dictionary keys are visited in sorted order, as JAX does, so two dictionaries with the same keys have the same
-structure. None is a structure without leaves. A list is a leaf: it stands for an array.
+structure. None is a structure without leaves. A list is a leaf: it stands for an array. Instances of classes are taken
+apart and put together by their fields; no constructor is called.
 """
 
 import dataclasses
@@ -77,7 +78,7 @@ class Structure:
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
         assert self.python_class is not None
-        return self.python_class(**dict(zip(self.names, values, strict=True)))
+        return _instance(self.python_class, self.names, values)
 
     def flatten_like(self, value: Any) -> list[Any]:
         """The leaves of a value that must have this very structure.
@@ -194,6 +195,19 @@ def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any
     leaves, structure = flatten(first)
     rest = [structure.flatten_like(other) for other in others]
     return structure.unflatten([function(*group) for group in zip(leaves, *rest, strict=True)])
+
+
+def _instance(python_class: type, names: Sequence[str], values: Sequence[Any]) -> Any:
+    """An instance with these fields, made as pickle makes it: by no call of the class.
+
+    A constructor that converts or computes has done so already, and need not take columns or specifications.
+    """
+    if issubclass(python_class, tuple):
+        return tuple.__new__(python_class, values)
+    made = python_class.__new__(python_class)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)  # also of a frozen class
+    return made
 
 
 def _is_container(value: Any) -> bool:
