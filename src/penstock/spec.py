@@ -14,6 +14,7 @@ from penstock.structure import flatten, map_structure
 
 Array = npt.NDArray[Any]
 _PYTHON_NUMBERS: Final = (int, float, bool, list)
+_INTEGERS: Final = {int, bool}
 
 _FLOAT32: Final = np.dtype(np.float32)
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -264,14 +265,17 @@ def as_leaf(value: Any) -> Any:
     strings and bytes stay objects, because NumPy's fixed-width strings drop trailing zero bytes.
 
     Raises:
-        ElementError: a list of unequal rows, a Python float that float32 would make infinite, a table, or a column
-            with nulls.
+        ElementError: a list of unequal rows, a Python number that int64 or float32 cannot hold, a table, a column with
+            nulls, or a masked array that masks something.
     """
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value
     kind = type(value)
+    if kind is np.ndarray or isinstance(value, np.generic):
+        return value
     if kind is int:
-        return np.int64(value)
+        try:
+            return np.int64(value)
+        except OverflowError:
+            raise _too_large(value) from None
     if kind is float:
         return np.float32(value) if abs(value) <= _LARGEST else _as_float32(value)[()]
     if kind is bool:
@@ -280,6 +284,8 @@ def as_leaf(value: Any) -> Any:
         return value
     if isinstance(value, list):
         return _array_of_list(value)
+    if isinstance(value, np.ndarray):
+        return _without_its_class(value)
     if hasattr(value, "__array__"):
         _check_array(value)
         return np.asarray(value)
@@ -302,9 +308,19 @@ def _check_array(value: Any) -> None:
         )
 
 
+def _without_its_class(array: Array) -> Array:
+    """An array of a class derived from NumPy's, such as a matrix, as one of NumPy's own that shares its memory."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.flatten_mask(np.ma.getmaskarray(array)).any():
+        raise ElementError(
+            "arrays have no masks, got a masked array that masks some values: fill them (array.filled(0)), and give "
+            "the mask next to it where it matters"
+        )
+    return array.view(np.ndarray)
+
+
 def _array_of_list(value: list[Any]) -> Array:
     sample: Any = value
-    while isinstance(sample, list) and sample:
+    while isinstance(sample, (list, tuple)) and sample:
         sample = sample[0]
     if isinstance(sample, (str, bytes)):
         return np.array(value, dtype=object)
@@ -314,7 +330,34 @@ def _array_of_list(value: list[Any]) -> Array:
         raise ElementError(
             f"a list stands for an array, and must hold rows of equal shape, got {value!r:.200}"
         ) from error
-    return _as_float32(array) if type(sample) is float and array.dtype == np.float64 else array
+    kind = array.dtype.kind
+    if kind == "f" and type(sample) in (int, float, bool) and array.dtype == np.float64:
+        return _array_of_floats(value, sample, array)
+    if kind in "US" and not isinstance(sample, np.ndarray):
+        return np.array(value, dtype=object)  # NumPy would turn numbers into strings
+    return array
+
+
+def _array_of_floats(value: list[Any], sample: Any, array: Array) -> Array:
+    """A list as an array, where NumPy has made one of float64 and the first entry is a Python number."""
+    if type(sample) is float:
+        return _as_float32(array)
+    kinds = _types_within(value)
+    if kinds <= _INTEGERS:  # too large for int64: NumPy has rounded them
+        raise _too_large(value)
+    return _as_float32(array) if kinds <= _INTEGERS | {float} else array
+
+
+def _types_within(value: Any) -> set[type]:
+    """The types of the entries of nested lists and tuples."""
+    return set().union(*map(_types_within, value)) if isinstance(value, (list, tuple)) else {type(value)}
+
+
+def _too_large(value: Any) -> ElementError:
+    return ElementError(
+        f"Python integers become int64, which cannot hold {value!r:.200}: use numpy.uint64 up to 2**64 - 1, floats, or "
+        "strings"
+    )
 
 
 def _as_float32(values: Any) -> Array:
@@ -412,6 +455,8 @@ def _number_fitted(dtype: np.dtype[Any], value: Any) -> Any:
     if exact.dtype.kind not in "biufc":
         return as_leaf(value)
     try:
+        if dtype.kind in "iu" and exact.dtype.kind == "f" and _types_within(value) <= _INTEGERS:
+            return np.asarray(value, dtype)  # integers that NumPy has rounded, since int64 does not hold all of them
         number = cast(exact, dtype)
     except OverflowError as error:
         raise ElementError(f"output_signature cannot hold what the function gave: {error}") from error

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -17,6 +18,36 @@ WAYS: Ways = {
     "parallel map": lambda rows: ps.Dataset.range(len(rows)).map(lambda n: rows[n], num_parallel_calls=2),
 }
 in_every_way = pytest.mark.parametrize("made", WAYS.values(), ids=WAYS)
+
+
+@in_every_way
+def test_masked_values_do_not_come_back_as_numbers(made: Callable[[list[Any]], ps.Dataset]) -> None:
+    rows = [np.ma.array([1, 2], mask=[False, False]), np.ma.array([3, 4], mask=[False, True])]
+    assert list(map(np.ndarray.tolist, made(rows[:1]))) == [[1, 2]]
+    assert [type(row) for row in made(rows[:1])] == [np.ndarray]
+    with pytest.raises(ps.ElementError, match=r"arrays have no masks.*array\.filled\(0\)"):
+        list(made(rows))
+
+
+def test_nulls_in_columns_of_masked_arrays_do_not_come_back_as_numbers() -> None:
+    column = np.ma.array([1, 2, 3], mask=[False, True, False])  # as fetchnumpy() of DuckDB gives them
+    with pytest.raises(ps.ElementError, match="arrays have no masks"):
+        ps.Dataset.from_tensor_slices({"x": column})
+    with pytest.raises(ps.ElementError, match="arrays have no masks"):
+        list(ps.Dataset.from_source(column))
+    named = np.ma.array([(1, 2)], dtype=[("a", "i4"), ("b", "i4")], mask=[(True, False)])
+    with pytest.raises(ps.ElementError, match="arrays have no masks"):
+        ps.Dataset.from_tensors(named)
+    assert [row.tolist() for row in ps.Dataset.from_tensor_slices(column.filled(0)).batch(3)] == [[1, 0, 3]]
+
+
+@in_every_way
+def test_matrices_are_batched_as_arrays(made: Callable[[list[Any]], ps.Dataset]) -> None:
+    with pytest.warns(PendingDeprecationWarning):
+        rows = [np.matrix([[1, 2], [3, 4]]), np.matrix([[5, 6], [7, 8]])]
+    (batch,) = made(rows).batch(2)
+    assert type(batch) is np.ndarray
+    assert batch.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
 
 
 @dataclasses.dataclass
@@ -63,3 +94,50 @@ def test_what_the_constructor_of_a_class_did_to_an_element_is_done_once(
     diagonals = made([Diagonal(1), Diagonal(2)])
     assert list(diagonals) == [(1, 1), (2, 2)]
     assert {type(element) for element in diagonals} == {Diagonal}
+
+
+@in_every_way
+def test_integers_that_int64_cannot_hold_are_an_error_that_names_them(made: Callable[[list[Any]], ps.Dataset]) -> None:
+    with pytest.raises(ps.ElementError, match=r"int64, which cannot hold 9223372036854775808: use numpy\.uint64"):
+        list(made([1, 2**63]))
+    with pytest.raises(ps.ElementError, match=r"int64, which cannot hold \[-1, 9223372036854775809\]"):
+        list(made([[-1, 2**63 + 1]]))
+    assert [row.tolist() for row in made([[2**63 + 1, 2**63]])] == [[2**63 + 1, 2**63]]  # uint64, as NumPy has it
+
+
+def test_large_integers_take_the_dtype_of_the_signature_without_being_rounded() -> None:
+    signature = ps.TensorSpec((2,), np.uint64)
+    rows = ps.Dataset.from_generator(lambda: iter([[1, 2**63 + 1]]), signature)
+    assert [row.tolist() for row in rows] == [[1, 2**63 + 1]]
+    with pytest.raises(ps.ElementError, match="output_signature cannot hold what the function gave"):
+        list(ps.Dataset.from_generator(lambda: iter([[-1, 2**63 + 1]]), signature))
+
+
+@in_every_way
+@pytest.mark.parametrize("row", [[1, "a"], [True, b"a\0"], [("a\0", 1), ("b", 2)], [(1.5, "a")]], ids=repr)
+def test_numbers_beside_strings_in_a_list_stay_numbers(made: Callable[[list[Any]], ps.Dataset], row: Any) -> None:
+    (found,) = made([row])
+    assert found.dtype == object
+    assert found.tolist() == [list(entry) if isinstance(entry, tuple) else entry for entry in row]
+
+
+@in_every_way
+def test_lists_of_integers_and_floats_are_float32_whichever_comes_first(
+    made: Callable[[list[Any]], ps.Dataset],
+) -> None:
+    rows = [[1, 2.5], [2.5, 1], [True, 0.5]]
+    assert [(row.dtype, row.tolist()) for row in made(rows)] == [(np.float32, row) for row in rows]
+    (exact,) = made([[1, np.float64(0.1)]])
+    assert exact.tolist() == [1, 0.1]
+
+
+@in_every_way
+def test_an_array_of_an_object_without_axes_is_the_object(made: Callable[[list[Any]], ps.Dataset]) -> None:
+    rows = [np.array(b"a", object), np.array(b"b", object)]  # as string tensors of TensorFlow become
+    assert list(map(repr, made(rows))) == ["b'a'", "b'b'"]
+    assert [batch.tolist() for batch in made(rows).batch(2)] == [[b"a", b"b"]]
+
+
+@in_every_way
+def test_an_empty_list_counts_as_float64(made: Callable[[list[Any]], ps.Dataset]) -> None:
+    assert [(row.dtype, row.shape) for row in made([[], []])] == [(np.float64, (0,))] * 2

@@ -130,7 +130,7 @@ class OutputBlock:
                 self._refuse(number, leaf)
             column[row] = leaf
         elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
-            column[row] = leaf
+            column[row, ...] = leaf  # of an array of objects without axes, the object
         elif alike(leaf.dtype, column.dtype):
             self.entries(number)[row] = own(leaf)
         else:

@@ -24,7 +24,7 @@ from penstock.data.node_class import node_class
 from penstock.data.one_kind import check_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.threads import failures
-from penstock.spec import TensorSpec
+from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, flatten
 
 _PIECE_BYTES: Final = 1 << 20
@@ -93,7 +93,7 @@ class ArrayRows(CollectionRows):
         return Block((column,), LEAF, len(indices))
 
     def _between(self, start: int, stop: int) -> Column:
-        return np.asarray(self._source[start:stop])
+        return np.asarray(as_leaf(self._source[start:stop]))
 
     def _picked(self, indices: Column) -> Column:
         wanted, inverse = np.unique(indices, return_inverse=True)
