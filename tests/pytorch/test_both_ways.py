@@ -1,5 +1,6 @@
 """Datasets inside PyTorch's DataLoader, and PyTorch's data sets as sources."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch_ranks import on_ranks
 
@@ -67,7 +69,32 @@ def test_a_loader_is_no_data_set_of_a_data_loader() -> None:
         next(iter(DataLoader(loader)))
 
 
+def test_a_stateful_data_loader_resumes_a_later_epoch_where_it_was() -> None:
+    """Without a state it went on with the first epoch's order, so that some rows came twice and others never."""
+
+    def elements() -> Any:
+        return ps.torch.as_iterable_dataset(ps.Dataset.range(10).shuffle(seed=3).batch(2))
+
+    shuffled = elements()
+    first = [batch.tolist() for batch in shuffled]
+    second = iter(shuffled)
+    given = [next(second).tolist() for _ in range(2)]
+    state = second.state_dict()
+    assert isinstance(second, Stateful)
+    rest = [batch.tolist() for batch in second]
+    assert first != given + rest
+    resumed = elements()
+    epoch = iter(resumed)
+    epoch.load_state_dict(pickle.loads(pickle.dumps(state)))
+    assert [batch.tolist() for batch in epoch] == rest
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in shuffled]
+    assert list(map(torch.Tensor.tolist, second)) == []
+    second.load_state_dict(state)
+    assert [batch.tolist() for batch in second] == rest
+
+
 SPAWNING = """
+import numpy as np
 import penstock as ps
 from torch.utils.data import DataLoader
 
@@ -76,6 +103,8 @@ def doubled(x):
 
 if __name__ == "__main__":
     rows = ps.Dataset.range(6).map(doubled, num_parallel_calls=2, processes=True)
+    zeros = ps.Dataset.from_tensor_slices(np.zeros((6, 40_000)))
+    rows = ps.Dataset.zip(rows, zeros).map(lambda x, zero: x + int(zero.sum()))
     elements = ps.torch.as_iterable_dataset(rows)
     for start in ("fork", "spawn"):
         loader = DataLoader(elements, batch_size=None, num_workers=2, multiprocessing_context=start)
@@ -84,7 +113,7 @@ if __name__ == "__main__":
 
 
 def test_workers_of_a_data_loader_have_processes_for_functions_of_the_main_program(tmp_path: Path) -> None:
-    """Spawned workers said that no module is named '__mp_main__'."""
+    """Spawned workers said that no module is named '__mp_main__', and were not made where a function has no name."""
     (tmp_path / "program.py").write_text(SPAWNING)
     ran = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120)
     assert ran.stdout.splitlines() == [str([0, 2, 4, 6, 8, 10])] * 2, ran.stderr

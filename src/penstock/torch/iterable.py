@@ -1,18 +1,23 @@
 """`ps.torch.as_iterable_dataset`: a dataset inside PyTorch's own DataLoader, each element once."""
 
+import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.data.dataset import Dataset, iterations_of
-from penstock.data.iterator import Iterations
+from penstock.data.functions.in_processes import from_message, to_message
+from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.runtime.main_program import send_main_by_value
 from penstock.structure import flatten
 from penstock.torch.ranks import group_is_initialised
 from penstock.torch.tensors import check_dtypes, tensor_of
+
+_KEY: Final = "position"
 
 
 def as_iterable_dataset(dataset: Dataset[Any]) -> "IterableElements":
@@ -28,7 +33,8 @@ def as_iterable_dataset(dataset: Dataset[Any]) -> "IterableElements":
     Returns:
         An `IterableDataset` of tensors in the dataset's structure; strings stay strings. Where the dataset has no seed,
         its workers agree on one. Shuffles differ from epoch to epoch: with worker processes by the seed that
-        DataLoader draws for each, which follows from `torch.manual_seed`.
+        DataLoader draws for each, which follows from `torch.manual_seed`. Its iterators have the state that
+        `StatefulDataLoader` of torchdata asks for.
 
     Raises:
         InvalidTypeError: not a dataset.
@@ -62,7 +68,7 @@ class IterableElements(IterableDataset[Any]):  # type: ignore[misc]  # torch is 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> "TensorIterator":
         _check_alone()
         info = get_worker_info()
         dataset = self._dataset
@@ -73,10 +79,36 @@ class IterableElements(IterableDataset[Any]):  # type: ignore[misc]  # torch is 
             iterations.resume(epoch - 1, self._seed, seeded=self._seeded)
             dataset = Dataset(dataset.shard(info.num_workers, info.id).node, dataset.options(), iterations)
         self._begun += 1
-        with iter(dataset) as elements:
-            for element in elements:
-                leaves, structure = flatten(element)
-                yield structure.unflatten([_tensor(leaf) for leaf in leaves])
+        return TensorIterator(iter(dataset))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """In spawned workers; DataLoader's pickle would refuse functions without a name, such as a lambda."""
+        send_main_by_value()
+        pickled, *arrays = to_message(self._dataset)
+        parts = [pickled, *(np.frombuffer(array, np.uint8) for array in arrays)]
+        return {**self.__dict__, "_dataset": parts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_dataset": from_message(state["_dataset"])}
+
+
+class TensorIterator(Iterator[Any]):
+    """The elements of one epoch as tensors. Its state is that of the dataset's iterator, as text."""
+
+    def __init__(self, elements: DatasetIterator[Any]) -> None:
+        self._elements = elements
+
+    def __next__(self) -> Any:
+        leaves, structure = flatten(next(self._elements))
+        return structure.unflatten([_tensor(leaf) for leaf in leaves])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last element."""
+        return {_KEY: json.dumps(self._elements.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the element at which a state was taken, by as many workers as there were then."""
+        self._elements.load_state_dict(json.loads(state[_KEY]))
 
 
 def _tensor(leaf: Any) -> Any:
