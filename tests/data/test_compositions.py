@@ -208,6 +208,63 @@ def test_no_row_fails_and_each_is_counted_once_wherever_the_state_is_taken(sourc
                 assert resumed.errors.count == whole.count
 
 
+# What the guide allows to be added and removed, and what changes it allows, anywhere.
+TUNINGS = {
+    "nothing": lambda d: d,
+    "prefetch": lambda d: d.prefetch(2),
+    "prefetch nothing": lambda d: d.prefetch(0),
+    "prefetch tuned": lambda d: d.prefetch(),
+    "map": lambda d: d.map(lambda x: x),
+    "map in threads": lambda d: d.map(lambda x: x, num_parallel_calls=2),
+    "map tuned": lambda d: d.map(lambda x: x, num_parallel_calls=ps.AUTOTUNE),
+    "cache": lambda d: d if d.node.varies else d.cache(),
+}
+CHAINS = {
+    "take more": lambda d: d.take(15),
+    "take again": lambda d: d.take(9),
+    "concatenate a range": lambda d: d.concatenate(ps.Dataset.range(3)),
+    "concatenate a generator": lambda d: d.concatenate(ps.Dataset.from_generator(lambda: iter(range(5)))),
+}
+
+
+@pytest.mark.slow
+@given(
+    source=st.sampled_from(sorted(SOURCES)),
+    steps=st.lists(
+        st.sampled_from(sorted(set(STEPS) - {"flat_map shuffled"})) | st.sampled_from(sorted(CHAINS)),
+        min_size=1,
+        max_size=4,
+    ),
+    tunings=st.lists(
+        st.lists(st.sampled_from(sorted(TUNINGS)), min_size=5, max_size=5),
+        min_size=2,
+        max_size=4,
+    ),
+    counts=st.lists(st.integers(0, 7), min_size=4, max_size=4),
+)
+def test_a_state_goes_on_wherever_a_tuning_was_added_or_removed(source, steps, tunings, counts):
+    def make(tuned):
+        dataset = SOURCES[source]()
+        for step, tuning in itertools.zip_longest([None, *steps], tuned[: len(steps) + 1]):
+            dataset = TUNINGS[tuning](dataset if step is None else {**STEPS, **CHAINS}[step](dataset))
+        return dataset.with_options(ps.Options(seed=9))
+
+    limit = 40
+    with iter(make(["nothing"] * 5)) as iterator:
+        expected = [str(element) for element in itertools.islice(iterator, limit)]
+    state, given_before = None, 0
+    for tuned, count in zip(tunings, counts, strict=False):
+        with iter(make(tuned)) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            found = [str(element) for element in itertools.islice(iterator, min(count, limit - given_before))]
+            assert found == expected[given_before : given_before + count]
+            given_before += len(found)
+            state = json.loads(json.dumps(iterator.state_dict()))
+            rest = [str(element) for element in itertools.islice(iterator, limit - given_before)]
+            assert rest == expected[given_before:]
+
+
 def _composed(dataset, steps):
     for step in steps:
         dataset = STEPS[step](dataset)

@@ -71,6 +71,23 @@ TUNINGS = {
         lambda d: d.shuffle(4, seed=3, reshuffle_each_iteration=False).cache().filter(odd),
         lambda d: d.shuffle(4, seed=3, reshuffle_each_iteration=False).filter(odd),
     ),
+    "a prefetch between two takes": (lambda d: d.take(30).prefetch(2).take(20), lambda d: d.take(30).take(20)),
+    "other settings between three takes": (
+        lambda d: d.take(20).prefetch(0).take(9).map(twice).cache().take(12),
+        lambda d: d.take(20).map(twice).cache().take(9).take(12),
+    ),
+    "a prefetch between two concatenates": (
+        lambda d: d.concatenate(streamed(3)).prefetch(2).concatenate(numbers(4)).filter(odd),
+        lambda d: d.concatenate(streamed(3)).concatenate(numbers(4)).filter(odd),
+    ),
+    "other settings between three concatenates": (
+        lambda d: d.concatenate(d).map(twice).cache().concatenate(d).concatenate(streamed(3)),
+        lambda d: d.concatenate(d).concatenate(d).map(twice).prefetch().concatenate(streamed(3)),
+    ),
+    "a prefetch in one of two chains of the same datasets": (
+        lambda d: ps.Dataset.zip(d.concatenate(streamed(3)).prefetch(1).concatenate(d), d.concatenate(streamed(3))),
+        lambda d: ps.Dataset.zip(d.concatenate(streamed(3)).concatenate(d), d.concatenate(streamed(3)).prefetch(1)),
+    ),
     "a random map": (lambda d: d.filter(odd), lambda d: d.map(lambda x, rng: x, seed=4).filter(odd)),
 }
 

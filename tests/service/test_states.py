@@ -377,3 +377,26 @@ def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
     consumers = dispatcher._started._machine.state.consumers.values()
     spans = [span for consumer in consumers for span in consumer.consumed]
     return {position for span in spans for position in range(span.start, span.stop)}
+
+
+@pytest.mark.parametrize("prefetched", [False, True])
+def test_elements_of_a_shared_job_are_not_read_again_for_a_prefetch_between_two_concatenates(
+    address: str, prefetched: bool
+) -> None:
+    job = ps.service.distribute("distributed_epoch", address, job_name=f"concatenated-{prefetched}")
+
+    def make(between: bool) -> ps.Dataset:
+        first = made("rows").apply(job).concatenate(ps.Dataset.range(ROWS, ROWS + 3))
+        return (first.prefetch(2) if between else first).concatenate(ps.Dataset.range(ROWS + 3, ROWS + 9))
+
+    with iter(make(prefetched)) as iterator:
+        given = [int(x) for x in islice(iterator, 7)]
+        state = json.loads(json.dumps(iterator.state_dict()))
+        with (
+            iter(make(not prefetched)) as other,
+            pytest.raises(ps.StateMismatchError, match="shared job cannot be read"),
+        ):
+            other.load_state_dict(state)
+    with iter(make(prefetched)) as resumed:
+        resumed.load_state_dict(state)
+        assert sorted(given + [int(x) for x in resumed]) == list(range(ROWS + 9))

@@ -71,6 +71,8 @@ def digests_of(node: Node) -> dict[int, str]:
     """For each node, by its `id`: its digest if it decides that, else the digest of the next node below that does."""
     walk = _Walk({})
     walk.of(node)
+    for below in node.walk_all():  # those also that a state does not know, because others of their kind stand above
+        walk.identity(below)
     return walk.digests
 
 
@@ -102,13 +104,13 @@ class _Walk:
 
     def of(self, root: Node) -> list[Identity]:
         found = []
-        for node in root.walk_all():
-            identity = self._identity(node)
+        for node in root.walk_all(_inputs):
+            identity = self.identity(node)
             if identity is not None:
                 found.append(identity)
         return found
 
-    def _identity(self, node: Node) -> Identity | None:
+    def identity(self, node: Node) -> Identity | None:
         known = self._known.get(id(node))
         if known is None:
             return self._looked_at(node)
@@ -119,9 +121,9 @@ class _Walk:
         return replace(known.identity, code=_code([describing.function(function) for function in known.functions]))
 
     def _looked_at(self, node: Node) -> Identity | None:
-        below = (*node.inputs, *([node.remote] if node.remote else ()))
+        below = (*_inputs(node), *([node.remote] if node.remote else ()))
         digests = tuple(self.digests[id(part)] for part in below)
-        arguments = node.identity
+        arguments = node.chain.identity
         if arguments is None:
             known = _Known(digests[0], None)
         else:
@@ -135,6 +137,11 @@ class _Walk:
         if all(id(part) in self._known for part in below) and all(map(_stays, (arguments or {}).values())):
             self._known[id(node)] = known
         return known.identity
+
+
+def _inputs(node: Node) -> tuple[Node, ...]:
+    """What a node reads, as states know it."""
+    return node.chain.inputs
 
 
 def _code(functions: list[Any]) -> str:

@@ -210,6 +210,10 @@ class Run:
         return self._layouts.setdefault(id(node), layout)
 
 
+def _inputs(node: "Node") -> tuple["Node", ...]:
+    return node.inputs
+
+
 @dataclass(frozen=True, eq=False)
 class Node(ABC):
     """A step of a dataset. Subclasses add their inputs and arguments as fields."""
@@ -467,19 +471,23 @@ class Node(ABC):
         """As `cursor`, for a stream that reads rows a second time when it is restored."""
         return CountingCursor(self.open(run, epoch))
 
-    def walk(self) -> Iterator["Node"]:
-        """This node and all below it, inputs first, each once."""
+    def walk(self, inputs: Callable[["Node"], tuple["Node", ...]] = _inputs) -> Iterator["Node"]:
+        """This node and all below it, inputs first, each once.
+
+        Args:
+            inputs: what counts as the inputs of a node, if not all that it reads.
+        """
         seen = {id(self)}
-        path = [(self, iter(self.inputs))]  # not a recursion: a chain of nodes can be long
+        path = [(self, iter(inputs(self)))]  # not a recursion: a chain of nodes can be long
         while path:
-            node, inputs = path[-1]
-            below = next((below for below in inputs if id(below) not in seen), None)
+            node, left = path[-1]
+            below = next((below for below in left if id(below) not in seen), None)
             if below is None:
                 path.pop()
                 yield node
             else:
                 seen.add(id(below))
-                path.append((below, iter(below.inputs)))
+                path.append((below, iter(inputs(below))))
 
     @property
     def remote(self) -> "Node | None":
@@ -503,11 +511,11 @@ class Node(ABC):
         """This node without what it has kept of the elements of other iterations."""
         return self
 
-    def walk_all(self) -> Iterator["Node"]:
+    def walk_all(self, inputs: Callable[["Node"], tuple["Node", ...]] = _inputs) -> Iterator["Node"]:
         """As `walk`, with the nodes that other processes run, each before the node that gives its elements here."""
-        for node in self.walk():
+        for node in self.walk(inputs):
             if node.remote is not None:
-                yield from node.remote.walk_all()
+                yield from node.remote.walk_all(inputs)
             yield node
 
     def drawn_seeds(self) -> list[DrawnSeed]:
@@ -562,6 +570,14 @@ class Node(ABC):
         that is every argument.
         """
         return self.arguments_by_name
+
+    @property
+    def chain(self) -> "Node":
+        """What a state knows in place of this node: one with the same elements, of it and all of its kind right below.
+
+        It makes no difference whether nodes that decide nothing, such as a prefetch, stand between these.
+        """
+        return self
 
     def _arguments_without(self, *names: str) -> dict[str, Any]:
         return {name: value for name, value in self.arguments_by_name.items() if name not in names}
@@ -663,6 +679,13 @@ def _as_it_is(node: Node) -> Node:
 
 def _holds_nodes(value: Any) -> bool:
     return isinstance(value, Node) or (isinstance(value, tuple) and any(isinstance(entry, Node) for entry in value))
+
+
+def deciding(node: Node) -> Node:
+    """The node itself if it decides how many elements come and in which order, else the next below it that does."""
+    while node.identity is None:
+        node = node.inputs[0]
+    return node
 
 
 def describe(value: Any) -> str:

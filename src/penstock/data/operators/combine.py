@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
-from penstock.data.node import DependsOn, Node, Run, added, surely
+from penstock.data.node import DependsOn, Node, Run, added, deciding, surely
 from penstock.data.node_class import node_class
 from penstock.data.one_kind import merged_spec, of_one_kind
+from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.reading import Reading
-from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures
@@ -157,6 +158,18 @@ class Concatenate(Node):
         return all(node.indexable for node in self.members)
 
     @cached_property
+    def chain(self) -> "Concatenate":
+        below = deciding(self.members[0])
+        if not isinstance(below, Concatenate):
+            return self
+        return Concatenate((*below.chain.members, *self.members[1:]), site=self.site)
+
+    @cached_property
+    def chained(self) -> list[int]:
+        """How many inputs of the `chain` the first one of this node stands for; nothing if it is itself the chain."""
+        return [] if self.chain is self else [len(self.chain.members) - len(self.members) + 1]
+
+    @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
         """The position after the last element of each input, as far as there is one."""
         lengths = [node.cardinality for node in self.members]
@@ -189,10 +202,11 @@ class Concatenate(Node):
         return ConcatenateStream(self, run, epoch)
 
 
-class ConcatenateStream(OneInputStream):
+class ConcatenateStream(ChainedStream):
     """The state is which input is being read, and its state."""
 
     def __init__(self, node: Concatenate, run: Run, epoch: int) -> None:
+        super().__init__(node.label, node.chained, run.live)
         self._node = node
         self._run = run
         self._epoch = epoch
@@ -212,10 +226,10 @@ class ConcatenateStream(OneInputStream):
         return of_one_kind(self._run, self._node, self._node.members[self._number], block)
 
     def state(self) -> State:
-        return [self._number, self._input.state()]
+        return [self._number, self._input.state(), *self._chained]
 
     def restore(self, state: State) -> None:
         self._input.close()
-        self._number, position = state
+        self._number, position = state[:2]
         self._input = self._open()
         self._input.restore(position)

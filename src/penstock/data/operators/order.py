@@ -1,15 +1,16 @@
 """Operators that choose and reorder positions. Over indexable inputs they are arithmetic."""
 
 from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
-from penstock.data.node import DependsOn, Run, SameElements, capped, scaled, surely
+from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, scaled, surely
 from penstock.data.node_class import node_class
+from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
@@ -145,21 +146,6 @@ class RepeatStream(OneInputStream):
         self._input.restore(position)
 
 
-class _CountingDown(OneInputStream):
-    """The state is the input's, and how many elements are left to count."""
-
-    def __init__(self, node: "Take | Skip", run: Run, epoch: int) -> None:
-        self._left = node.count
-        self._input = node.input.cursor(run, epoch)
-
-    def state(self) -> State:
-        return [self._input.state(), self._left]
-
-    def restore(self, state: State) -> None:
-        position, self._left = state
-        self._input.restore(position)
-
-
 @node_class
 class Take(SameElements):
     """The first `count` elements."""
@@ -175,6 +161,20 @@ class Take(SameElements):
     def cardinality(self) -> int:
         return self.input.cardinality if self.count == EVERYTHING else capped(surely(self.input), self.count)
 
+    @cached_property
+    def chain(self) -> "Take":
+        below = deciding(self.input)
+        if not isinstance(below, Take):
+            return self
+        below = below.chain
+        return Take(below.input, min(self.count, below.count), site=self.site)
+
+    @cached_property
+    def chained(self) -> list[int]:
+        """The counts of this node and of all others that its `chain` is made of; nothing if it is itself the chain."""
+        below = deciding(self.input)
+        return [self.count, *(below.chained or [below.count])] if isinstance(below, Take) else []
+
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         return self.input.reading(run, epoch, indices)
 
@@ -182,8 +182,13 @@ class Take(SameElements):
         return TakeStream(self, run, epoch)
 
 
-class TakeStream(_CountingDown):
-    """Counts the elements that are still to be given."""
+class TakeStream(ChainedStream):
+    """The state is the input's, and how many elements are still to be given."""
+
+    def __init__(self, node: Take, run: Run, epoch: int) -> None:
+        super().__init__(node.label, node.chained, run.live)
+        self._left = node.count
+        self._input = node.input.cursor(run, epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._left == 0:
@@ -195,6 +200,13 @@ class TakeStream(_CountingDown):
             raise
         self._left -= 0 if block is None else len(block)
         return block
+
+    def state(self) -> State:
+        return [self._input.state(), self._left, *self._chained]
+
+    def restore(self, state: State) -> None:
+        position, self._left = state[:2]
+        self._input.restore(position)
 
 
 @node_class
@@ -218,8 +230,12 @@ class Skip(SameElements):
         return SkipStream(self, run, epoch)
 
 
-class SkipStream(_CountingDown):
-    """Counts the elements that are still to be skipped."""
+class SkipStream(OneInputStream):
+    """The state is the input's, and how many elements are still to be skipped."""
+
+    def __init__(self, node: Skip, run: Run, epoch: int) -> None:
+        self._left = node.count
+        self._input = node.input.cursor(run, epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace()
@@ -235,6 +251,13 @@ class SkipStream(_CountingDown):
             self._left -= len(block)
             pace.stop(block.nbytes)
         return self._input.pull(need, allow)
+
+    def state(self) -> State:
+        return [self._input.state(), self._left]
+
+    def restore(self, state: State) -> None:
+        position, self._left = state
+        self._input.restore(position)
 
 
 @node_class

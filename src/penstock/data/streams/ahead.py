@@ -102,6 +102,9 @@ class Ahead(Stream):
     def state(self) -> State:
         return self._state
 
+    def fits(self, state: State) -> bool:
+        return self._stream.fits(state)
+
     def restore(self, state: State) -> None:
         self._stream.restore(state)
         self._state = state

@@ -46,6 +46,10 @@ class Stream(ABC):
     def restore(self, state: State) -> None:
         """Continue from a state; only on a stream that has not been pulled."""
 
+    def fits(self, state: State) -> bool:
+        """Whether `restore` can continue from a state; if not, the rows before it are read again."""
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """Stop everything that runs for this stream and for its inputs."""
@@ -209,6 +213,8 @@ class Cursor(Stream):
             self._stream.restore(state)
             self.met = met
             return
+        if position is not None and not self._stream.fits(position):
+            position, rows = None, met
         if position is not None:
             self._stream.restore(position)
         self.met = met - rows
