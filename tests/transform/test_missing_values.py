@@ -126,3 +126,61 @@ def test_whole_numbers_of_a_request_were_refused_where_a_column_of_floats_is_fil
     for given in ([True, None], np.array([50, None], object)):
         with pytest.raises(InvalidTypeError, match=r"'x': fill_missing cannot put 0.5 among"):
             layer({"x": given})
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array([3, 4]),
+        np.array([3, None], object),
+        np.array([True, False]),
+        np.array([True, None], object),
+        pa.array([3, 4]),
+        pa.array([3, None]),
+        pa.array([3, None], pa.int8()),
+        pa.chunked_array([[3], [None]]),
+        pa.array([True, None]),
+        pa.array([True, False]),
+    ],
+)
+def test_whether_a_float_was_put_among_integers_depended_on_what_was_missing_in_a_block(tmp_path, given, value):
+    """Arrow made 0 of 0.5, and integers of which none was missing were let through."""
+    rows = {"x": np.array([20.0, np.nan, 40.0])}
+    layer = analyzed(
+        lambda c: {"y": ps.transform.fill_missing(c["x"], value)}, tmp_path, rows
+    ).transform_features_layer()
+    with pytest.raises(InvalidTypeError, match=rf"'x': fill_missing cannot put {value} among "):
+        layer({"x": given})
+
+
+def test_a_column_of_integers_that_a_float_fills_is_refused_at_its_first_row(tmp_path):
+    rows = {"n": np.arange(5000)}
+    with pytest.raises(
+        InvalidTypeError, match=r"'n': fill_missing cannot put 0.0 among int64: give a value of the same"
+    ):
+        analyzed(lambda c: {"y": ps.transform.scale_to_0_1(ps.transform.fill_missing(c["n"], 0.0))}, tmp_path, rows)
+
+
+@pytest.mark.parametrize(("value", "given"), [(300, [1, 2]), (300, [1, None]), (-1, [1, 2]), (-1, [1, None])])
+def test_a_number_that_a_column_of_arrow_cannot_hold_is_refused_whatever_is_missing(tmp_path, value, given):
+    rows = {"n": np.array([1, None], object)}
+    layer = analyzed(
+        lambda c: {"y": ps.transform.fill_missing(c["n"], value)}, tmp_path, rows
+    ).transform_features_layer()
+    with pytest.raises(InvalidTypeError, match=rf"'n': fill_missing cannot put {value} among uint8"):
+        layer({"n": pa.array(given, pa.uint8())})
+
+
+def test_a_float_for_rows_of_one_integer_at_most_became_an_integer(tmp_path):
+    def row(n):
+        return {"x": np.full(n % 2, n, np.float64)}
+
+    def function(c):
+        return {"y": ps.transform.fill_missing(c["x"], 0.5)}
+
+    layer = ps.transform.analyze(ps.Dataset.range(4).map(row), function, tmp_path).transform_features_layer()
+    assert layer({"x": [[50], []]})["y"].tolist() == [50.0, 0.5]
+    for given in (pa.array([[50], []]), np.array([np.array([50]), np.array([], int)], object)):
+        with pytest.raises(InvalidTypeError, match="'x': fill_missing cannot put 0.5 among int64"):
+            layer({"x": given})

@@ -1,6 +1,6 @@
 """Columns in which values are missing, until something takes their place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,27 +56,53 @@ def fill_missing(column: Any, *, value: Any) -> Any:
         raise InvalidTypeError(f"fill_missing takes a column of the dataset, got {column!r:.100}")
     given = column.given
     if column.shape:
-        return _only_entries(column.name, complete(column), value)
+        rows = complete(column)
+        if _whole_for_floats(given, value) and isinstance(rows, Ragged) and rows.values.dtype.kind == "i":
+            rows = replace(rows, values=rows.values.astype(np.float64))
+        return _only_entries(column.name, rows, value)
     if isinstance(given, pa.ChunkedArray):
         given = given.combine_chunks()
     if isinstance(given, pa.Array):
-        if given.null_count:
-            try:
-                given = pc.fill_null(given, pa.scalar(value, given.type))
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                raise _misfit(column.name, value, given.type) from error
+        given = _of_arrow(column.name, given, value)
     elif not isinstance(given, np.ndarray) or given.dtype.kind == "O":
         entries = [value if entry is None else entry for entry in given]
-        if isinstance(given, (list, tuple)) and isinstance(value, float):
-            # As requests in JSON have them, where 50 may stand for 50.0. Columns of a dataset are arrays.
+        if _whole_for_floats(given, value):
             entries = [float(entry) if type(entry) is int else entry for entry in entries]
         given = _of_entries(column.name, entries, value)
     filled = to_column(column.name, given, column.shape)
     if is_text(filled) != isinstance(value, str):
         raise _misfit(column.name, value, "strings" if is_text(filled) else filled.dtype)
+    if not is_text(filled):
+        # Whether something is missing in these rows must not decide: other rows of the column will show it.
+        _check_kind(column.name, value, filled.dtype.kind, filled.dtype)
     if not is_text(filled) and filled.dtype.kind == "f":
         return np.where(np.isnan(filled), filled.dtype.type(value), filled)
     return filled
+
+
+def _whole_for_floats(given: Any, value: Any) -> bool:
+    """Whether whole numbers stand for floats, as 50 for 50.0 in requests in JSON. Columns of a dataset are arrays."""
+    return isinstance(given, (list, tuple)) and isinstance(value, float)
+
+
+def _of_arrow(name: str, given: pa.Array, value: Any) -> pa.Array:
+    """An Arrow array without nulls."""
+    if pa.types.is_integer(given.type):  # Arrow would make 0 of 0.5
+        _check_kind(name, value, "i", given.type)
+    try:
+        return pc.fill_null(given, pa.scalar(value, given.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise _misfit(name, value, given.type) from error
+
+
+def _check_kind(name: str, value: Any, kind: str, told: Any) -> None:
+    """Refuse a number that a column of this kind cannot hold.
+
+    Args:
+        told: what the column is called in the error.
+    """
+    if isinstance(value, float) and kind in "iub":
+        raise _misfit(name, value, told)
 
 
 def _of_entries(name: str, entries: list[Any], value: Any) -> Array:
@@ -86,8 +112,8 @@ def _of_entries(name: str, entries: list[Any], value: Any) -> Array:
             raise _misfit(name, value, "numbers")
         return object_column(entries)
     kinds = {np.asarray(entry).dtype.kind for entry in entries}
-    if isinstance(value, float) and kinds & set("iub"):
-        raise _misfit(name, value, "integers")
+    for kind in kinds:
+        _check_kind(name, value, kind, "integers")
     if not kinds <= set("biuf"):
         raise _misfit(name, value, "strings")
     return np.asarray(entries)
@@ -99,6 +125,8 @@ def _only_entries(name: str, rows: Any, value: Any) -> Any:
         raise ElementError(f"column {name!r}: fill_missing takes rows with one entry at most, got several in a row")
     if is_text(rows.values) != isinstance(value, str):
         raise _misfit(name, value, "strings" if is_text(rows.values) else rows.values.dtype)
+    if not is_text(rows.values):
+        _check_kind(name, value, rows.values.dtype.kind, rows.values.dtype)
     filled = rows.lengths == 1
     if is_text(rows.values):
         places = np.cumsum(filled) - 1
