@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -51,7 +51,7 @@ def batches(items: Iterable[Any], size: int) -> Iterator[np.ndarray[Any, Any]]:
     """Batches made by hand."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
-        yield np.array(batch)
+        yield stacked(batch)
 
 
 def numbers() -> Iterator[int]:
@@ -65,12 +65,37 @@ def images() -> Iterator[np.ndarray[Any, Any]]:
         yield np.full((28, 28), number % 255, np.uint8)
 
 
-def stacked(rows: list[Any]) -> Any:
+def pairs() -> Iterator[tuple[int, int]]:
+    """Tuples of two integers."""
+    return ((number, number + 1) for number in range(100_000))
+
+
+def mixed_pairs() -> Iterator[tuple[int, float]]:
+    """Tuples of an integer and a float."""
+    return ((number, number * 0.5) for number in range(100_000))
+
+
+def named() -> Iterator[dict[str, int]]:
+    """Dictionaries of two integers."""
+    return ({"x": number, "y": number + 1} for number in range(100_000))
+
+
+def labelled() -> Iterator[tuple[dict[str, int], int]]:
+    """Features by name and a label, as Keras takes them."""
+    return (({"x": number, "y": number + 1}, number) for number in range(100_000))
+
+
+def labelled_images() -> Iterator[tuple[np.ndarray[Any, Any], int]]:
+    """Images and labels."""
+    return zip(images(), range(20_000), strict=True)
+
+
+def stacked(rows: Sequence[Any]) -> Any:
     """A batch of elements, made by hand."""
     if isinstance(rows[0], tuple):
-        return tuple(np.array(column) for column in zip(*rows, strict=True))
+        return tuple(stacked(column) for column in zip(*rows, strict=True))
     if isinstance(rows[0], dict):
-        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        return {name: stacked([row[name] for row in rows]) for name in rows[0]}
     return np.array(rows)
 
 
@@ -142,6 +167,19 @@ def generators() -> Iterator[Figure]:
                 lambda elements=elements: exhaust(elements()),  # type: ignore[misc]
                 0.7,
             )
+    for name, rows in (
+        ("pairs of integers", pairs),
+        ("pairs of an integer and a float", mixed_pairs),
+        ("dictionaries of integers", named),
+        ("dictionaries of features, and labels", labelled),
+        ("pairs of an image and a label", labelled_images),
+    ):
+        yield processor_ratio(
+            f"from_generator({name}).batch(256) / loop",
+            lambda rows=rows: exhaust(ps.Dataset.from_generator(rows).batch(256)),  # type: ignore[misc]
+            lambda rows=rows: exhaust(batches(rows(), 256)),  # type: ignore[misc]
+            0.7,
+        )
 
 
 def restored_generator() -> Figure:

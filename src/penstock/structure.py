@@ -18,6 +18,8 @@ import numpy as np
 from penstock.errors import ElementError, InvalidTypeError
 
 Kind = Literal["leaf", "none", "tuple", "dict", "class"]
+Form = tuple[Kind, tuple[Any, ...]]
+"""The kind of a structure, and the forms of its children: a structure without what is the user's, names and classes."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Structure:
     def is_flat(self) -> bool:
         """Whether every child is a leaf."""
         return all(child.kind == "leaf" for child in self.children)
+
+    @cached_property
+    def form(self) -> Form:
+        """The form of this structure."""
+        return self.kind, tuple([child.form for child in self.children])
 
     @cached_property
     def beside_a_leaf(self) -> "Structure":

@@ -1,7 +1,7 @@
 """Generators: elements like the first are taken the short way, and nothing that differs gets through by it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.data.iterator import blocks_of
+from penstock.structure import flatten, map_structure
 
 
 class Point(NamedTuple):
@@ -44,6 +45,12 @@ SEQUENCES = {
     "named tuples": [Point(1, "a"), Point(2, "b")],
     "dataclasses": [Labelled(np.zeros(2), 1), Labelled(np.ones(2), 2)],
     "nested": [(1, {"a": (2.5, None)}), (2, {"a": (3.5, None)})],
+    "features and label": [({"x": np.arange(3) + n, "y": n / 2}, str(n)) for n in range(4)],
+    "pairs of unequal arrays": [(np.arange(n % 3), n) for n in (2, 2, 0, np.int64(4), 5)],
+    "named tuples within": [{"a": Point(n, np.arange(2)), "b": (n,)} for n in range(3)],
+    "empty containers": [((), {}, n) for n in range(3)],
+    "nothing": [() for _ in range(3)],
+    "pairs of floats": [(float("nan"), 1.0), (float("inf"), 2.0), (-float("inf"), float("nan")), (1e-46, 0.1)],
 }
 
 
@@ -77,7 +84,7 @@ def test_results_are_the_same_alone_and_in_blocks(values: list[Any], calls: int 
         assert list(map(described, results)) == list(map(described, in_blocks))
         return list(map(described, results))
 
-    assert mapped(lambda *row: row if len(row) > 1 else row[0]) == list(map(described, generated(values)))
+    assert mapped(lambda *row: row[0] if len(row) == 1 else row) == list(map(described, generated(values)))
     assert len(mapped(lambda *row: {"row": row, "drawn": 1})) == len(values)
 
 
@@ -247,6 +254,85 @@ def test_an_array_without_axes_that_a_generator_changes_is_taken_as_it_was_yield
 
     (batch,) = ps.Dataset.from_generator(numbers).batch(6)
     assert batch.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+PAIRED: dict[str, Callable[[Any], Any]] = {
+    "tuple": lambda x: (x, np.full(2, 7)),
+    "dictionary": lambda x: {"x": x, "y": np.full(2, 7)},
+    "named tuple": lambda x: Point(x, np.full(2, 7)),
+    "nested": lambda x: ({"x": x}, (np.full(2, 7), "z")),
+}
+
+
+@pytest.mark.parametrize("make", PAIRED.values(), ids=PAIRED)
+def test_a_number_out_of_bounds_within_a_container_fails_at_its_place_in_a_batch(make: Callable[[Any], Any]) -> None:
+    def rows() -> Iterator[Any]:
+        yield from map(make, (1, 2, np.uint8(3), 300, 4, -1, 5))
+        raise ValueError("the end")
+
+    def signature(x: Any) -> Any:
+        return ps.TensorSpec.from_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else ps.TensorSpec((), object)
+
+    dataset = ps.Dataset.from_generator(rows, map_structure(signature, make(np.uint8(1))))
+    together = iter(dataset.ignore_errors().batch(20))
+    (batch,) = together
+    assert flatten(batch)[0][0].tolist() == [1, 2, 3, 4, 5]
+    assert flatten(batch)[0][1].tolist() == [[7, 7]] * 5
+    assert [row.position for row in together.errors.rows] == [3, 5, 7]
+    iterator = iter(dataset.batch(3))
+    assert flatten(next(iterator))[0][0].tolist() == [1, 2, 3]
+    for kind, place in ((ps.ElementError, 3), (ValueError, 7)):
+        resumed = iter(dataset.batch(3))
+        resumed.load_state_dict(iterator.state_dict())
+        for one in (iterator, resumed):
+            with pytest.raises(kind) as raised:
+                next(one)
+            assert raised.value.__notes__[0].endswith(f"element {place}")
+    assert list(iterator) == list(resumed) == []
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("make", PAIRED.values(), ids=PAIRED)
+def test_what_a_generator_changes_later_in_a_container_is_taken_as_it_was_yielded(
+    make: Callable[[Any], Any], batched: bool
+) -> None:
+    kept = []
+
+    def rows() -> Iterator[Any]:
+        changing = np.zeros((), np.int64)
+        for number in range(6):
+            changing[()] = number
+            row = make(changing if number > 2 else number)
+            kept.append(row)
+            yield row
+            flatten(row)[0][1][:] = -1
+
+    dataset = ps.Dataset.from_generator(rows)
+    elements = dataset.batch(6).unbatch() if batched else dataset
+    given = [flatten(element)[0] for element in elements]
+    assert [(int(leaves[0]), leaves[1].tolist()) for leaves in given] == [(n, [7, 7]) for n in range(6)]
+    assert len(kept) == 6
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "the row", "what holds the array", "the array", "a view"])
+def test_an_array_in_a_container_is_given_without_a_copy_only_if_nobody_else_has_it(keeps: str) -> None:
+    kept: list[Any] = []
+    addresses = []
+
+    def row(number: int) -> Any:
+        features = {"image": np.full(1000, number)}
+        addresses.append(features["image"].ctypes.data)
+        made = features, number
+        array = features["image"]
+        kept.append(
+            {"the row": made, "what holds the array": features, "the array": array, "a view": array[:]}.get(keeps)
+        )
+        return made
+
+    given = list(ps.Dataset.from_generator(lambda: map(row, range(5))))
+    assert [features["image"][0] for features, _ in given] == list(range(5))
+    same = [features["image"].ctypes.data == address for (features, _), address in zip(given, addresses, strict=True)]
+    assert same == [False] + [keeps == "nothing"] * 4  # the first comes in a block
 
 
 def _outcome(iterator: Iterator[Any]) -> Any:

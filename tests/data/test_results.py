@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.structure import flatten
 
 
 class Pair(NamedTuple):
@@ -30,6 +31,7 @@ KINDS: dict[str, Callable[[Any, Any], Any]] = {
     "dictionary": lambda image, label: {"label": label, "image": image},
     "named tuple": Pair,
     "dataclass": Box,
+    "nested": lambda image, label: ({"image": image, "nothing": None}, Pair(label, ())),
 }
 VALUES: dict[str, Callable[[int], Any]] = {
     "integers": int,
@@ -54,8 +56,7 @@ def parallel(request: pytest.FixtureRequest) -> Any:
 
 def leaves(element: Any) -> Iterator[Any]:
     """The leaves of an element of one of the kinds, as plain data with their dtypes."""
-    parts = element if isinstance(element, tuple) else element.values() if isinstance(element, dict) else None
-    for part in (element.image, element.label) if parts is None else parts:
+    for part in flatten(element)[0]:
         yield getattr(part, "dtype", type(part)), getattr(part, "tolist", lambda part=part: part)()
 
 

@@ -14,7 +14,8 @@ from itertools import chain, islice, repeat
 from typing import Any, Final
 
 from penstock.data.block import Block
-from penstock.data.collecting import Collector, Unlike
+from penstock.data.collecting import Collector
+from penstock.data.functions.alike import Unlike
 from penstock.data.functions.apply import note
 from penstock.data.functions.at_once import takes_blocks
 from penstock.data.functions.layout import Layout

@@ -101,16 +101,20 @@ class OutputBlock:
         found = self._entries.get(number)
         return self._entries.setdefault(number, [None] * self._rows) if found is None else found
 
-    def put(self, row: int, value: Any) -> None:
+    def put(self, row: int, value: Any) -> list[Any]:
         """Write one result, whatever it looks like. What stands in its place already is not moved by NumPy.
+
+        Returns:
+            its leaves, as they came.
 
         Raises:
             ElementError: it is not of the layout.
         """
-        leaves = self.structure.flatten_like(value)
-        leaves = [as_leaf(leaf) for leaf in leaves] if self._promise is None else self._promise.fit(leaves)
+        came = self.structure.flatten_like(value)
+        leaves = [as_leaf(leaf) for leaf in came] if self._promise is None else self._promise.fit(came)
         for number, leaf in enumerate(leaves):
             self._put_leaf(row, number, leaf)
+        return came
 
     def put_each(self, start: int, number: int, leaves: Sequence[Any]) -> Failure | None:
         """Write one leaf of consecutive results; gives the first row whose leaf is not of the layout."""

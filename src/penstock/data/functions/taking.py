@@ -7,18 +7,19 @@ are copied at once. A result that is not like the one before it is looked at as 
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from itertools import islice
 from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
 
+from penstock.data.block import Column
+from penstock.data.functions.alike import ALL_ALIKE, Unlike, given_by_users, take_loop
 from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
-from penstock.structure import LEAF, quick_leaves
+from penstock.structure import LEAF
 
 _PIECE_SECONDS: Final = 0.01
 """About how long calls run before it is checked whether their results are still wanted."""
@@ -70,7 +71,7 @@ def _part_of(output: OutputBlock, start: int) -> "_Part":
     structure, scalars = output.structure, output.scalars
     if structure == LEAF and not scalars[0]:
         return _Arrays(output, start)
-    return _Leaves(output, start) if structure.is_flat and scalars else _Part(output, start)
+    return _Leaves(output, start) if scalars else _Part(output, start)
 
 
 class _Part:
@@ -132,29 +133,40 @@ class _Arrays(_Part):
             self.row = row
 
 
-class _Unlike:
-    """The type of no result, and what `_loop` gives when all were alike."""
+class _Leaf:
+    """What is known of one leaf, as `take_loop` needs it.
+
+    Attributes:
+        kind: the type that results must have.
+        found: what was collected.
+        column: where arrays are written.
+    """
+
+    def __init__(self, scalar: bool, column: Column) -> None:
+        self.kind: type = Unlike if scalar else np.ndarray
+        self.found: list[Any] = []
+        self.column = column
 
 
 class _Leaves(_Part):
     """Results of one or several leaves: arrays are written at once, what nobody can change is collected.
 
-    So long as leaves have the types of the result before, and arrays the shape and dtype of the first, a `_loop` takes
+    So long as leaves have the types of the result before, and arrays the shape and dtype of the first, a loop takes
     them without another look.
     """
 
     def __init__(self, output: OutputBlock, start: int) -> None:
         super().__init__(output, start)
-        self._apart = quick_leaves(output.structure)
-        self._take_alike = _loop(output.structure.kind, output.scalars)
+        self._given_by_users = given_by_users(output.structure)
+        ways = tuple(["value" if scalar else "array" for scalar in output.scalars])
+        self._loop = take_loop(output.structure.form, ways)
+        self._leaves = [_Leaf(*each) for each in zip(output.scalars, output.columns, strict=True)]
         self._scalars = [number for number, scalar in enumerate(output.scalars) if scalar]
-        self._kinds: list[type] = [_Unlike if scalar else np.ndarray for scalar in output.scalars]
-        # What was collected of each leaf, and the row at which it begins.
-        self._found: list[list[Any]] = [[] for _ in output.scalars]
+        # The row at which what was collected begins.
         self._since = start
 
     def take(self, values: Iterator[Any]) -> None:
-        while (value := self._take_alike(self, values)) is not _Unlike:
+        while (value := self._loop(self, self._leaves, self._given_by_users, values)) is not ALL_ALIKE:
             self._look(value)
             self.row += 1
 
@@ -164,20 +176,18 @@ class _Leaves(_Part):
         if failure is not None:
             self.row = failure.row
             raise failure.error
-        self._output.put(self.row, value)
+        leaves = self._output.put(self.row, value)
         self._since = self.row + 1
-        leaves = self._apart(value)
-        if leaves is not None:
-            for number in self._scalars:
-                kind = type(leaves[number])
-                self._kinds[number] = kind if _unchanging(kind) else _Unlike
+        for number in self._scalars:
+            kind = type(leaves[number])
+            self._leaves[number].kind = kind if _unchanging(kind) else Unlike
 
     def settled(self) -> Failure | None:
         if self._since == self.row:
             return None
         failed = []
         for number in self._scalars:
-            found = self._found[number]
+            found = self._leaves[number].found
             if not self._output.put_alike(self._since, number, found):
                 failed.append(self._output.put_each(self._since, number, found))
             found.clear()
@@ -188,53 +198,3 @@ class _Leaves(_Part):
 def _unchanging(kind: type) -> bool:
     """Whether nobody can change values of a type."""
     return kind in _UNCHANGING or (issubclass(kind, np.generic) and kind is not np.void)
-
-
-@cache
-def _loop(kind: str, scalars: tuple[bool, ...]) -> Callable[[_Leaves, Iterator[Any]], Any]:
-    """The loop that takes results of one structure; gives the first that is not alike, `_Unlike` if all are.
-
-    Its text is written for the number of leaves, as `dataclasses` writes methods: one that goes through the leaves of
-    each result costs several times as much. Nothing of the user's stands in it.
-    """
-    count = len(scalars)
-    values = [number for number in range(count) if scalars[number]]
-    arrays = [number for number in range(count) if not scalars[number]]
-    leaves = "".join(f"leaf{number}, " for number in range(count))
-    apart = {
-        "leaf": ["leaf0 = value"],
-        "tuple": [f"if type(value) is not tuple or len(value) != {count}: return value", f"{leaves} = value"],
-        "dict": [
-            f"if type(value) is not dict or len(value) != {count}: return value",
-            "try:",
-            *(f"    leaf{number} = value[name{number}]" for number in range(count)),
-            "except KeyError: return value",
-        ],
-        "class": ["leaves = apart(value)", "if leaves is None: return value", f"{leaves} = leaves"],
-    }
-    tests = [f"type(leaf{number}) is not kind{number}" for number in range(count)]
-    tests += [f"leaf{number}.dtype is not dtype{number} or leaf{number}.shape != shape{number}" for number in arrays]
-    lines = [
-        "def take_alike(part, values):",
-        "    row, apart, columns = part.row, part._apart, part._output.columns",
-        *(f"    kind{number} = part._kinds[{number}]" for number in range(count)),
-        *(f"    name{number} = part._output.structure.names[{number}]" for number in range(count) if kind == "dict"),
-        *(f"    add{number} = part._found[{number}].append" for number in values),
-        *(
-            f"    column{n}, shape{n}, dtype{n} = columns[{n}], columns[{n}].shape[1:], columns[{n}].dtype"
-            for n in arrays
-        ),
-        "    try:",
-        "        for value in values:",
-        *(f"            {line}" for line in apart[kind]),
-        f"            if {' or '.join(tests)}: return value",
-        *(f"            column{number}[row] = leaf{number}" for number in arrays),
-        *(f"            add{number}(leaf{number})" for number in values),
-        "            row += 1" if arrays else "",
-        "    finally:",
-        f"        part.row = {'row' if arrays else 'part._since + len(part._found[0])'}",
-        "    return unlike",
-    ]
-    names: dict[str, Any] = {"unlike": _Unlike}
-    exec("\n".join(lines), names)
-    return names["take_alike"]  # type: ignore[no-any-return]  # the function that was just made

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.collecting import Collector, Unlike
+from penstock.data.collecting import Collector
+from penstock.data.functions.alike import Unlike
 from penstock.data.node import Node, Run
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
@@ -77,7 +78,7 @@ class GeneratorStream(RowsBeforeFailure):
         collector = self._collector
         if collector is None:
             return self._first(values)
-        wanted = collector.begin(min(need, allow))
+        wanted = collector.begin(min(need, allow), gathers=not self._looks_at_each)
         block = self._collected(collector, wanted)
         rows = 0 if block is None else block.length
         self._taken += rows
@@ -89,7 +90,10 @@ class GeneratorStream(RowsBeforeFailure):
 
     def _collected(self, collector: Collector, wanted: int) -> Block | None:
         """The next rows, up to the first that fails: what that raises is put into `_failure`."""
-        self._take(collector.take if self._looks_at_each else collector.gather, wanted)
+        try:
+            collector.take(islice(self._values, wanted))
+        except failures() as error:
+            self._failure = error
         try:
             return collector.block()
         except Unlike:
@@ -100,12 +104,6 @@ class GeneratorStream(RowsBeforeFailure):
         self._failure = None
         collector.begin(wanted)
         return self._collected(collector, wanted)
-
-    def _take(self, take: Callable[[Iterator[Any]], None], wanted: int) -> None:
-        try:
-            take(islice(self._values, wanted))
-        except failures() as error:
-            self._failure = error
 
     def _pass_failed_row(self) -> None:
         self._taken += 1
@@ -119,7 +117,7 @@ class GeneratorStream(RowsBeforeFailure):
                 specs = None if self._node.output_signature is None else flatten(self._node.output_signature)[0]
                 self._collector = Collector(value, leaves, structure, specs, self._checked)
                 self._collector.begin(1)
-                self._collector.take([value])
+                self._collector.take(iter([value]))
                 self._taken += 1
                 return self._collector.block()
         except failures() as error:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, own
-from penstock.data.collecting import Collector, Unlike
+from penstock.data.collecting import Collector
+from penstock.data.functions.alike import Unlike
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import PromisedResults
