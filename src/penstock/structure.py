@@ -85,7 +85,7 @@ class Structure:
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
         assert self.python_class is not None
-        return _instance(self.python_class, self.names, values)
+        return instance_of(self.python_class, self.names, values)
 
     def flatten_like(self, value: Any) -> list[Any]:
         """The leaves of a value that must have this very structure.
@@ -204,7 +204,7 @@ def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any
     return structure.unflatten([function(*group) for group in zip(leaves, *rest, strict=True)])
 
 
-def _instance(python_class: type, names: Sequence[str], values: Sequence[Any]) -> Any:
+def instance_of(python_class: type, names: Sequence[str], values: Sequence[Any]) -> Any:
     """An instance with these fields, made as pickle makes it: by no call of the class.
 
     A constructor that converts or computes has done so already, and need not take columns or specifications.

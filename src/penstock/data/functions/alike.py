@@ -12,14 +12,14 @@ A leaf is taken in one of these ways:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
 
-from penstock.structure import Form, Structure
+from penstock.structure import Form, Structure, instance_of
 
 ALL_ALIKE: Final = object()
 """What a loop gives when it has taken all rows."""
@@ -81,11 +81,13 @@ def given_by_users(structure: Structure, name: str = "value") -> dict[str, Any]:
     """What the text for a structure needs that is the user's: keys, names of fields and classes."""
     found: dict[str, Any] = {}
     if structure.kind == "class":
+        assert structure.python_class is not None
         found[f"class_{name}"] = structure.python_class
         found[f"fields_{name}"] = attrgetter(*structure.names) if structure.names else None
+        found[f"make_{name}"] = partial(instance_of, structure.python_class, structure.names)
     for number, child in enumerate(structure.children):
         part = f"{name}_{number}"
-        if structure.kind != "tuple":
+        if structure.kind == "dict":
             found[f"key_{part}"] = structure.names[number]
         found.update(given_by_users(child, part))
     return found
@@ -186,8 +188,8 @@ def _names(form: Form, name: str) -> list[str]:
     """What the text calls that which `given_by_users` gives."""
     kind, _ = form
     parts = _parts(form, name)
-    own = [f"class_{name}", f"fields_{name}"] if kind == "class" else []
-    own += [f"key_{part}" for _, part in parts if kind != "tuple"]
+    own = [f"class_{name}", f"fields_{name}", f"make_{name}"] if kind == "class" else []
+    own += [f"key_{part}" for _, part in parts if kind == "dict"]
     return own + [each for part in parts for each in _names(*part)]
 
 
@@ -224,7 +226,7 @@ def _together(form: Form, name: str, elements: Iterator[str]) -> str:
     if kind == "none":
         return "None"
     parts = [(part, _together(child, part, elements)) for child, part in _parts(form, name)]
-    if kind == "tuple":
-        return f"({''.join(f'{element}, ' for _, element in parts)})"
-    entries = ", ".join(f"key_{part}: {element}" for part, element in parts)
-    return f"class_{name}(**{{{entries}}})" if kind == "class" else f"{{{entries}}}"
+    if kind == "dict":
+        return f"{{{', '.join(f'key_{part}: {element}' for part, element in parts)}}}"
+    whole = f"({''.join(f'{element}, ' for _, element in parts)})"
+    return whole if kind == "tuple" else f"make_{name}({whole})"
