@@ -129,7 +129,7 @@ def file_system(name: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingExtraError(
             f"{name!r} needs a package that is not installed ({error}): pip install 'penstock[cloud]' brings those for "
-            "s3:// and gs://",
+            "s3://, gs://, az:// and http://",
             name=getattr(error.__cause__, "name", None),
         ) from error
     return system, path
