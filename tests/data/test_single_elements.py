@@ -56,6 +56,16 @@ def test_at_refuses_what_is_not_there():
         ps.Dataset.range(5).filter(bool).map(abs).at(1)
 
 
+@pytest.mark.parametrize("index", ["x", [0, 1], True, None])
+def test_an_index_that_is_no_number_is_answered_with_ways_to_columns_and_rows(index):
+    dataset = ps.Dataset.from_tensor_slices({"x": np.arange(6)})
+    with pytest.raises(
+        ps.InvalidTypeError, match=r"^dataset\[...\] takes a number or a slice, got .* gives a column, "
+    ):
+        dataset[index]
+    assert [int(row["x"]) for row in ps.Dataset.from_tensor_slices([4, 1]).map(dataset.__getitem__)] == [4, 1]
+
+
 def test_as_numpy_iterator_is_the_iterator():
     iterator = ps.Dataset.range(3).as_numpy_iterator()
     assert next(iterator) == 0
