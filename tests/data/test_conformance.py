@@ -290,6 +290,11 @@ def test_operator_can_be_closed_after_the_first_element(name):
         next(iterator)
 
 
+def test_a_dataset_in_place_of_a_function_that_makes_it_is_refused():
+    with pytest.raises(ps.InvalidTypeError, match="takes a function that makes the dataset, got .*: write lambda: ..."):
+        check_conformance(ps.Dataset.range(3))
+
+
 def test_every_public_operator_is_listed():
     methods = {name for name in dir(ps.Dataset) if not name.startswith("_") and callable(getattr(ps.Dataset, name))}
     not_operators = {"save", "load", "snapshot", "reduce", "cardinality", "options", "explain"}

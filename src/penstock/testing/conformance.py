@@ -10,6 +10,7 @@ import numpy as np
 from penstock.data.dataset import Dataset
 from penstock.data.node import Run
 from penstock.data.plan import make_plan
+from penstock.errors import InvalidTypeError
 from penstock.runtime.threads import Threads
 from penstock.service.check import check
 from penstock.structure import flatten
@@ -30,6 +31,7 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
         make_dataset: builds the dataset; must build the same one each time, with every seed given.
 
     Raises:
+        InvalidTypeError: `make_dataset` is no function, but for instance a dataset.
         AssertionError: a promise is broken; the message says which and where.
 
     Example:
@@ -37,6 +39,10 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
         >>> len(ps.testing.check_conformance(lambda: ps.Dataset.range(20).shuffle(5, seed=1).batch(3)))
         7
     """
+    if not callable(make_dataset):
+        raise InvalidTypeError(
+            f"check_conformance takes a function that makes the dataset, got {make_dataset!r}: write lambda: ..."
+        )
     expected = _elements(iter(make_dataset()), limit)
     _check_epochs(make_dataset, limit)
     _check_block_sizes(make_dataset, expected)
