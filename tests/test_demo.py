@@ -174,7 +174,7 @@ def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undistur
     assert damaged.stderr.startswith(f"penstock: the checkpoint {latest} is damaged: ")
     before = run / f"ckpt-{EPOCHS * STEPS // 50}"
     assert damaged.stderr.endswith(
-        f"; restore the one before, {before}. Delete it to resume from the one before, or start anew with --fresh\n"
+        f"; restore the one before, {before}. Delete it to resume from the one before, or start again with --fresh\n"
     )
     anew = demo(tmp_path, "--epochs", "1", "--fresh").stdout.splitlines()
     assert results(anew) == results(begun[:1])

@@ -400,7 +400,9 @@ def test_a_cloud_tpu_virtual_machine_is_told_by_its_hardware(tmp_path: Path, mon
 def test_a_worker_of_ray_train_without_its_others_does_not_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda: 1)
     monkeypatch.setitem(sys.modules, "ray.train", SimpleNamespace(get_context=lambda: context))
-    with refusal("this is worker 1 of 2 of Ray Train, which has not told them of each other: give the trainer ps.ray."):
+    with refusal(
+        "this is worker 1 of 2 of Ray Train, which has not told the workers of each other: give the trainer ps.ray."
+    ):
         find_cluster(environment=SLURM)  # Ray's processes inherit the variables of the step that started Ray
     assert find_cluster(environment=SLURM | PENSTOCK) == Cluster("127.0.0.1:4000", 2, 1, "penstock launch")
 

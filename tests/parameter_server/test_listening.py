@@ -260,7 +260,7 @@ def test_who_dials_trusts_only_the_authority_and_the_name(arena, tls) -> None:
     for other, reason in ((replace(tls, root=b""), "self.signed"), (replace(tls, name=""), "IP address mismatch")):
         with pytest.raises(ssl.SSLCertVerificationError, match=reason):
             dial(listener.address, "there", 3, arena, other)
-    with pytest.raises(ConnectionError, match="closed the connection before it has said who it is"):
+    with pytest.raises(ConnectionError, match="closed the connection before it identified itself"):
         dial(replace(listener.address, secret=b"another"), "there", 3, arena, tls)
     plain = stranger(listener.address)
     plain.sendall(b"GET / HTTP/1.1\r\n\r\n")

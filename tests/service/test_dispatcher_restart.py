@@ -243,7 +243,7 @@ def test_without_a_journal_readers_of_a_shared_job_are_told(start_dispatcher: Ca
         readers.join()
         (error,) = readers.errors
         assert isinstance(error, LostLeaseError)
-        assert "started anew without a journal (`penstock dispatcher --work-dir`)" in str(error)
+        assert "was restarted without a journal (`penstock dispatcher --work-dir`)" in str(error)
 
 
 def test_named_datasets_and_jobs_that_nobody_reads_are_kept(

@@ -453,4 +453,4 @@ def test_a_second_run_under_the_name_of_the_first_read_nothing_in_silence(
     assert sorted(program()) == list(range(5))
     assert caplog.messages == []
     assert program() == []
-    assert "nothing is left of epoch 0 of the job 'again': other readers have had it" in caplog.text
+    assert "nothing is left of epoch 0 of the job 'again': other readers have consumed it" in caplog.text

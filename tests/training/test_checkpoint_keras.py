@@ -236,7 +236,7 @@ def test_a_compiled_model_brings_its_optimizer_and_metrics(tmp_path: Path, caplo
     assert other.get_metrics_result() == metrics
     ps.Checkpoint(model=fresh).restore(path)  # its metrics are not made before its first batch
     (message,) = caplog.messages
-    assert "mae/count" in message and message.endswith("they begin anew")
+    assert "mae/count" in message and message.endswith("they start from zero")
     for one in (model, other, fresh):
         one.fit(FEATURES, LABELS, batch_size=8, shuffle=False, verbose=0)
         assert int(one.optimizer.iterations) == 6

@@ -29,8 +29,8 @@ def element_spec(node: Node) -> Any:
         return _seen_or_known(node)
     except _Nothing as nothing:
         raise ElementError(
-            f"{nothing.node.where()} has no elements to tell what they are: say it by output_signature=..., of this "
-            "step or of a map above it"
+            f"{nothing.node.where()} has no elements that show what they are: give output_signature=... to this "
+            "step, or to a map that follows it"
         ) from None
 
 

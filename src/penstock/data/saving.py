@@ -179,7 +179,7 @@ class Save:
         else:
             if left is not None:
                 _logger.warning(
-                    "%s begins anew: what was left there is of another dataset, or was divided otherwise",
+                    "%s begins again: what was left there belongs to another dataset, or was divided differently",
                     self.request.path,
                 )
             iterator = begin()

@@ -179,7 +179,7 @@ def _check_encoding(call: str, encoding: str) -> None:
     if not divides:
         raise InvalidArgumentError(
             f"{call}(encoding=...) takes an encoding that keeps ASCII, such as 'utf-8' or 'latin-1', got {encoding!r}: "
-            "write the file anew in UTF-8, for example with iconv"
+            "convert the file to UTF-8, for example with iconv"
         )
 
 

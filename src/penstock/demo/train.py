@@ -286,7 +286,7 @@ def _go_on(training: Training, directory: Path, epochs: int, say: Callable[[str]
     try:
         training.restore(latest)
     except (ps.StorageError, ps.StateMismatchError) as error:
-        raise DemoError(f"{error}. Delete it to resume from the one before, or start anew with --fresh") from error
+        raise DemoError(f"{error}. Delete it to resume from the one before, or start again with --fresh") from error
     epoch, step, _ = training.position
     if epoch < epochs:
         say(f"Resumes in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts anew.")

@@ -151,5 +151,5 @@ class CheckedArrowFile:
         if google_crc32c.value(np.frombuffer(self._map, np.uint8, stop - start, start)) != expected:
             raise StorageError(
                 f"{self._path} is damaged: bytes {start} to {stop} are not those that were written. Bring it back from "
-                "a copy, or remove it and write it anew"
+                "a copy, or remove it and write it again"
             )

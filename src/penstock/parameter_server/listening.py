@@ -211,7 +211,7 @@ def dial(address: Address, machine: str, caller: int, arena: Arena, tls: LineTls
         _complete(introduced(connection, address.secret, caller), connection, until)
     except EOFError as end:
         connection.close()
-        raise ConnectionError("it has closed the connection before it has said who it is") from end
+        raise ConnectionError("it closed the connection before it identified itself") from end
     except BaseException:
         connection.close()
         raise

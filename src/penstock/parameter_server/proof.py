@@ -46,7 +46,7 @@ def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exch
     _say(connection, name + own + _proof(secret, b"dials", its, own, name))
     proof = yield from _heard(connection, _NONCE)
     if not hmac.compare_digest(proof, _proof(secret, b"listens", its, own, name)):
-        raise ConnectionError("who listens there does not know the strategy's secret")
+        raise ConnectionError("the process that listens there does not know the strategy's secret")
     return caller
 
 

@@ -27,6 +27,7 @@ def ray_train(_: Environment) -> Cluster | None:
     if count == 1:
         return None
     raise InvalidArgumentError(
-        f"this is worker {number} of {count} of Ray Train, which has not told them of each other: give the trainer "
-        "ps.ray.PenstockConfig(), as DataParallelTrainer(..., backend_config=...) or JaxTrainer(..., jax_config=...)"
+        f"this is worker {number} of {count} of Ray Train, which has not told the workers of each other: give the "
+        "trainer ps.ray.PenstockConfig(), as DataParallelTrainer(..., backend_config=...) or "
+        "JaxTrainer(..., jax_config=...)"
     )

@@ -74,8 +74,8 @@ class EpochProgress:
             known = self.infos.get(info.number, info)
             if (known.shard_index, known.num_shards) != (info.shard_index, info.num_shards):
                 raise ServiceError(
-                    f"the dispatcher was started anew and divides this epoch by {info.num_shards} instead of "
-                    f"{known.num_shards}: go on from a checkpoint, and let the dispatcher keep a journal "
+                    f"the dispatcher was restarted and divides this epoch by {info.num_shards} instead of "
+                    f"{known.num_shards}: resume from a checkpoint, and let the dispatcher keep a journal "
                     "(`penstock dispatcher --work-dir`)"
                 )
         new = [info for info in passes if info.number not in self.passes]

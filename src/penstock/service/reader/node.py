@@ -205,8 +205,8 @@ class DistributeStream(LiveStream):
         name = self._node.settings.job_name
         if name is not None and self._node.info.cardinality != 0:
             _logger.warning(
-                "nothing is left of epoch %d of the job %r: other readers have had it. A job that was read to its end "
-                "by an earlier program is forgotten 30 s after it by default; another job_name begins at once",
+                "nothing is left of epoch %d of the job %r: other readers have consumed it. A job that was read to its "
+                "end by an earlier program is forgotten 30 s after it by default; another job_name begins at once",
                 self._epoch,
                 name,
             )

@@ -182,7 +182,7 @@ class _RunningWorker:
         if news.stopping:
             return "drain"
         if not news.known:
-            _logger.warning("the dispatcher does not know this data worker any more: it registers anew")
+            _logger.warning("the dispatcher no longer knows this data worker, which registers again")
             self._register()
         else:
             self._production.keep(news.datasets)

@@ -82,7 +82,7 @@ class SaveableKeras(Saveable):
                 variable.assign(value)
         if got - names:
             _logger.warning(
-                "%s: %s has no such metrics yet, or Keras makes them with the first batch: they begin anew",
+                "%s: %s has no such metrics yet, or Keras makes them with the first batch: they start from zero",
                 ", ".join(sorted(got - names)),
                 self.path,
             )

@@ -121,7 +121,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         """Record where an epoch begins; called by Keras."""
         if self._restored is not None and self._iterations() != self._restored:
             raise InvalidArgumentError(
-                "weights were restored behind KeepPosition's back: give fit callbacks=[BackupAndRestore(...), "
+                "weights were restored after KeepPosition had begun: give fit callbacks=[BackupAndRestore(...), "
                 "KeepPosition(...)], in this order"
             )
         if not self._entered:

@@ -60,7 +60,7 @@ def unknown_dataset(dataset_id: str) -> InvalidArgumentError:
     """The error for a dataset that is not registered."""
     return InvalidArgumentError(
         f"the dispatcher knows no dataset {dataset_id!r}: call ps.service.register_dataset first, and again after the "
-        "dispatcher was started anew"
+        "dispatcher was restarted"
     )
 
 

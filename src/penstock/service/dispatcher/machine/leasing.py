@@ -84,8 +84,8 @@ class Leasing:
         if consumer is None or not consumer.alive:
             raise LostLeaseError(
                 f"the dispatcher knows no reader {consumer_id}: it was not heard of for too long, and what it had not "
-                "consumed was given to others, or it reads elsewhere from its state, or the dispatcher was started "
-                "anew without a journal (`penstock dispatcher --work-dir`)"
+                "consumed was given to others, or it reads elsewhere from its state, or the dispatcher was "
+                "restarted without a journal (`penstock dispatcher --work-dir`)"
             )
         return consumer, self._known.state.epochs[consumer.epoch_id]
 
