@@ -310,6 +310,18 @@ def test_a_reader_that_has_one_element_that_may_end_the_process_gets_the_next_at
     assert fetched(production, 5, 6, alone=True)[0] == [5]
 
 
+def test_an_interleave_of_one_dataset_at_a_time_says_where_each_of_its_elements_is(serve):
+    """It reads the next dataset in the same turn, so the end of one was said to be at the row after it."""
+    tens = ps.Dataset.range(4).interleave(
+        lambda x: ps.Dataset.range(10).map(lambda y: 10 * x + y), cycle_length=1, block_length=3
+    )
+    production = serve(tens)
+    assert fetched(production, 1, 3, skip=7) == (list(range(17, 30)), End())
+    for chunk, block in [answer for answer in production.fetch(request(0, 4)) if isinstance(answer, tuple)]:
+        elements = [int(x) for x in block.rows()]
+        assert fetched(production, chunk.position, 4, skip=chunk.skip)[0] == list(range(elements[0], 40))
+
+
 def test_statistics_count_since_they_were_taken_last(serve):
     production = serve(ps.Dataset.range(10))
     begun = time.monotonic()

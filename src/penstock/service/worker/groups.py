@@ -42,12 +42,15 @@ class SpanRows(OneInput):
 
 
 def over_rows(node: Node) -> Node:
-    """The nodes of a pass of kind "groups", with `SpanRows` inserted above the node that is read by index."""
+    """The nodes of a pass of kind "groups", with `SpanRows` inserted above the node that is read by index.
+
+    An interleave of one dataset at a time reads the next ones in the same turn; each node must end with its row.
+    """
     base, above = base_of(node)
     assert base is not None
     node = SpanRows(base)
     for step in above:
-        node = with_inputs(step, [node])
+        node = with_inputs(step.by_row(numbered=True), [node])
     return node
 
 
