@@ -159,3 +159,23 @@ def test_floats_that_float32_would_make_infinite_are_an_error_at_their_row(paral
     with pytest.raises(ps.ElementError, match="infinite"):
         next(iterator)
     assert len(list(iterator)) == 4
+
+
+@pytest.mark.parametrize("kind", ["alone", "in a tuple"])
+@pytest.mark.parametrize("wrong", [1e39, 2**64])
+def test_a_number_that_no_dtype_holds_is_an_error_at_its_row_wherever_that_is(
+    kind: str, wrong: Any, parallel: int | None
+) -> None:
+    rows = 40  # in blocks of growing size, whose rows are taken in pieces of growing size: it is the first of some
+
+    def late(x: np.int64, row: int) -> Any:
+        value = wrong if x == row else type(wrong)(1)
+        return value if kind == "alone" else (x, value)
+
+    for row in (1, 2, 9, 16, 17, 25):
+        iterator = iter(ps.Dataset.range(rows).map(lambda x, row=row: late(x, row), num_parallel_calls=parallel))
+        assert len([next(iterator) for _ in range(row)]) == row
+        with pytest.raises((ps.ElementError, OverflowError)) as raised:
+            next(iterator)
+        assert raised.value.__notes__[-1].endswith(f"element {row}")
+        assert len(list(iterator)) == rows - row - 1

@@ -167,7 +167,12 @@ class OutputBlock:
         kind = type(value)
         if self._promise is not None and kind in (int, float):
             return dtype.kind == "f" or (kind is int and dtype.kind in "iu")
-        return dtype.kind in "biufc" and dtype_of_leaf(as_leaf(value)) == dtype
+        if dtype.kind not in "biufc":
+            return False
+        try:
+            return dtype_of_leaf(as_leaf(value)) == dtype
+        except (ElementError, OverflowError):  # this very value has an error, which comes at its row
+            return False
 
     def _refuse(self, number: int, leaf: Any) -> None:
         if self._promise is not None:
