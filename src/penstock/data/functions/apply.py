@@ -133,11 +133,13 @@ def _mapped(
     try:
         first = first_result(results(0, 1))
         value = first if promise is None else promise.kept(first)
-        found = Layout.of(value)
+        found = Layout.of(value, like=run.known(node))
         layout = run.agreed(node, found)
         layout.check(found)
     except failures() as error:
         return None, Failure(0, error)
     output = OutputBlock(run.threads, found, rows, promise)
+    if rows > 1:
+        return output.finished(fill(output, results, 0, rows, patience, [value]), rows)
     output.put(0, value)
-    return output.finished(fill(output, results, 1, rows, patience) if rows > 1 else None, rows)
+    return output.finished(None, rows)

@@ -1,6 +1,7 @@
 """What the results of one function have in common."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
@@ -27,9 +28,9 @@ class Layout:
     scalars: tuple[bool, ...] = field(compare=False)
 
     @staticmethod
-    def of(value: Any) -> "Layout":
-        """The layout of one result."""
-        leaves, structure = flatten(value)
+    def of(value: Any, like: "Layout | None" = None) -> "Layout":
+        """The layout of one result; its structure is that of `like`, the same object, if it is equal."""
+        leaves, structure = _apart(value, like)
         if value is None:
             raise InvalidTypeError("the function returned None: does it lack a `return`?")
         if any(isinstance(leaf, GeneratorType) for leaf in leaves):
@@ -75,6 +76,13 @@ class Layout:
 
     def __str__(self) -> str:
         return self.structure.shown([str(dtype) for dtype in self.dtypes])
+
+
+def _apart(value: Any, like: Layout | None) -> tuple[list[Any], Structure]:
+    if like is not None:
+        with suppress(ElementError):
+            return like.structure.flatten_like(value), like.structure
+    return flatten(value)
 
 
 def dtype_of_leaf(leaf: Any) -> np.dtype[Any]:

@@ -7,8 +7,8 @@ are copied at once. A result that is not like the one before it is looked at as 
 
 import math
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from sys import getrefcount
 from typing import Any, Final
 
@@ -28,17 +28,25 @@ _PIECE_ROWS: Final = 1024
 _UNCHANGING: Final = frozenset({int, float, complex, bool, str, bytes})
 
 
-def fill(output: OutputBlock, results: Results, start: int, stop: int, patience: float = math.inf) -> Failure | None:
+def fill(
+    output: OutputBlock,
+    results: Results,
+    start: int,
+    stop: int,
+    patience: float = math.inf,
+    first: Sequence[Any] = (),
+) -> Failure | None:
     """Write rows start to stop; gives the failure at which it ended, if it did.
 
     Args:
         patience: after so many seconds it ends, which counts as a failure: `Overdue`.
+        first: the results of the first of these rows, which are there already.
     """
     part = _part_of(output, start)
     piece = 1
     until_overdue = time.perf_counter() + patience
     try:
-        values = results(start, stop, output)
+        values = chain(first, results(start + len(first), stop, output))
         while part.row < stop:
             if output.unwanted:
                 raise Closed
@@ -47,16 +55,15 @@ def fill(output: OutputBlock, results: Results, start: int, stop: int, patience:
             part.take(islice(values, until - part.row))
             if part.row < until:
                 first_result(iter(()))
-            failure = part.settled()
-            if failure is not None:
+            if part.collected >= _PIECE_ROWS and (failure := part.settled()) is not None:
                 return failure
             ended = time.perf_counter()
             if ended > until_overdue and part.row < stop:
-                return Failure(part.row, Overdue())
+                return part.settled() or Failure(part.row, Overdue())
             piece = _next_piece(piece, ended - begun)
     except failures() as error:
         return part.settled() or Failure(part.row, error)
-    return None
+    return part.settled()
 
 
 def _next_piece(rows: int, seconds: float) -> int:
@@ -79,7 +86,10 @@ class _Part:
 
     Attributes:
         row: the next one.
+        collected: how many of those before it were only collected so far.
     """
+
+    collected = 0
 
     def __init__(self, output: OutputBlock, start: int) -> None:
         self._output = output
@@ -164,6 +174,10 @@ class _Leaves(_Part):
         self._scalars = [number for number, scalar in enumerate(output.scalars) if scalar]
         # The row at which what was collected begins.
         self._since = start
+
+    @property
+    def collected(self) -> int:  # type: ignore[override]  # it follows from the rows
+        return self.row - self._since
 
     def take(self, values: Iterator[Any]) -> None:
         while (value := self._loop(self, self._leaves, self._given_by_users, values)) is not ALL_ALIKE:
