@@ -82,8 +82,8 @@ def image(x: np.int64) -> np.ndarray:
 
 
 def product(x: np.int64) -> np.float64:
-    """Sorting 160,000 numbers: milliseconds without Python's lock."""
-    return np.sort(_WIDE + x, axis=None)[0]
+    """Sorting 160,000 numbers: milliseconds without Python's lock, on processors with wide vectors too."""
+    return np.sort(_WIDE + x, axis=None, kind="stable")[0]
 
 
 def digest(x: np.int64) -> int:
@@ -166,7 +166,7 @@ CASES = (
     Case("images of 150 kB", image, 1_500, batch=16),
     Case("batches of 1,024 integers", double, 4_000, batched_below=1024, short=True),
     Case("batches of 100,000 integers, 5 ms", scaled, 150, batched_below=100_000),
-    Case("sorting, 7 ms", product, 80),
+    Case("sorting, 10 ms", product, 80),
     Case("hashing 150 kB", digest, 3_000, batch=16),
     Case("Python alone, 1 ms", spin, 600),
     Case("waiting for 1 ms", wait, 600),
