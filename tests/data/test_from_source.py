@@ -61,6 +61,21 @@ def test_an_array_of_another_library_is_read_by_slices():
         ps.Dataset.from_source(unknown)
 
 
+def test_an_array_whose_library_names_each_chunk_is_read_by_slices():
+    """As dask and xarray do: the length of a chunk was taken for a number."""
+    values = np.arange(10).reshape(5, 2)
+    dataset = ps.Dataset.from_source(Tensor(values=values, dtype=values.dtype, shape=(5, 2), chunks=((2, 3), (2,))))
+    assert [row.tolist() for row in dataset.shuffle(seed=1)] != [row.tolist() for row in dataset] == values.tolist()
+
+
+@pytest.mark.parametrize("rows", [pa.table({"a": [1, 2], "b": [3, 4]}), pa.array([1, 2])], ids=["table", "array"])
+def test_the_columns_of_a_table_are_not_taken_for_its_rows(rows):
+    with pytest.raises(
+        ps.InvalidTypeError, match="from_source.* got a .*: from_tensor_slices takes tables and columns"
+    ):
+        ps.Dataset.from_source(rows)
+
+
 def test_rows_that_have_to_be_computed_are_told_how():
     lazy = SimpleNamespace(collect=lambda: None, __arrow_c_stream__=None)
     with pytest.raises(ps.InvalidTypeError, match=r"from_arrow takes rows that are there, .*: call .collect\(\) on it"):

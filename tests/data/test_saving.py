@@ -215,6 +215,15 @@ def test_batches_with_a_short_last_one_are_rows_of_unequal_length(tmp_path):
         ("tfrecord", np.datetime64("2026-01-01"), "got datetime64"),
         ("tar", np.array(["a", "b"], object), "strings and bytes by themselves"),
         ("parquet", object(), "cannot store objects of type object"),
+        ("penstock", "a\udcff", r"cannot store the string 'a\\udcff', which is not valid Unicode"),
+        ("parquet", "a\udcff", "which is not valid Unicode"),
+        ("tar", "a\udcff", "which is not valid Unicode"),
+        ("tfrecord", "a\udcff", "which is not valid Unicode"),
+        ("array_record", "a\udcff", "which is not valid Unicode"),
+        ("penstock", np.array(["a"], np.dtypes.StringDType()), r"cannot store values of dtype StringDType\(\)"),
+        ("parquet", np.array(["a"], np.dtypes.StringDType()), "StringDType"),
+        ("tar", np.array(["a"], np.dtypes.StringDType()), "StringDType"),
+        ("tfrecord", np.array(["a"], np.dtypes.StringDType()), "StringDType"),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_at_the_call(format, value, says, tmp_path):

@@ -32,10 +32,13 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     """A column as an Arrow field and array.
 
     Raises:
-        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers.
+        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers, or strings that are
+            not valid Unicode.
     """
     if column.dtype.kind == "V" and column.dtype.isbuiltin != 2:
         raise InvalidTypeError(f"cannot store values of dtype {column.dtype}: use one array for each field")
+    if column.dtype.kind == "T":
+        raise InvalidTypeError(f"cannot store values of dtype {column.dtype}: convert them by map, to objects")
     if column.dtype.kind != "O":
         array = _encode_dense(column)
         return _field(
@@ -47,7 +50,10 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
         column = rows
     kinds = {type(entry) for entry in column}
     if kinds <= {str}:
-        array = pa.array(column.tolist(), pa.large_string())
+        try:
+            array = pa.array(column.tolist(), pa.large_string())
+        except UnicodeEncodeError as error:
+            raise not_unicode(error) from error
         return _field(name, array, {"kind": "str"}), array
     if kinds == {bytes}:
         array = pa.array(column.tolist(), pa.large_binary())
@@ -56,6 +62,14 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
         return _encode_ragged(name, list(column))
     named = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise InvalidTypeError(f"cannot store objects of type {named}: convert them by map, to numbers, strings or bytes")
+
+
+def not_unicode(error: UnicodeEncodeError) -> InvalidTypeError:
+    """The error of a string that UTF-8 cannot hold, such as the name of a file in another encoding."""
+    return InvalidTypeError(
+        f"cannot store the string {error.object!r:.200}, which is not valid Unicode: convert it by map, to bytes "
+        "(os.fsencode makes them of a file's name)"
+    )
 
 
 def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Column:

@@ -83,7 +83,8 @@ class ArrayRows(CollectionRows):
             self.spec = TensorSpec(shape, self._dtype)
         row_bytes = max(1, self._dtype.itemsize * int(np.prod(shape)))
         chunks = getattr(source, "chunks", None)
-        self._piece = int(chunks[0]) if chunks else max(1, _PIECE_BYTES // row_bytes)
+        rows = chunks[0] if chunks else max(1, _PIECE_BYTES // row_bytes)
+        self._piece = int(max(rows)) if isinstance(rows, tuple) else int(rows)  # dask and xarray name each chunk
 
     def read(self, indices: Indices) -> Block:
         if isinstance(indices, range) and indices.step == 1:
@@ -208,6 +209,12 @@ def rows_of(source: Any) -> CollectionRows:
         )
     if hasattr(source, "with_format") and hasattr(source, "column_names") and _gives_arrow(source):
         return ArrowRows(source)
+    if not is_array and (hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")):
+        # The index of a table is a column's, and the entries of an Arrow array are Arrow's.
+        raise InvalidTypeError(
+            f"from_source(source=...) takes a collection of rows, got a {kind.__name__}: from_tensor_slices takes "
+            "tables and columns of Arrow, pandas and polars"
+        )
     if is_array:
         return ArrayRows(source)
     return RowsByList(source) if callable(getattr(source, "__getitems__", None)) else RowByRow(source)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidTypeError
+from penstock.formats.columns import not_unicode
 from penstock.formats.saving.leaves import Column, is_ragged, kind_of
 from penstock.spec import as_leaf
 
@@ -126,7 +127,10 @@ def _integers(flat: Column, counts: npt.NDArray[np.int64]) -> pa.LargeBinaryArra
 def _strings(flat: Column, counts: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
     entries = flat.tolist()
     if entries and isinstance(entries[0], str):
-        entries = [entry.encode() for entry in entries]
+        try:
+            entries = [entry.encode() for entry in entries]
+        except UnicodeEncodeError as error:
+            raise not_unicode(error) from error
     each = _with_length(_FIRST, pa.array(entries, pa.large_binary()))
     ends = _offsets(each)[np.concatenate(([0], np.cumsum(counts)))]
     return _binary(ends, each.buffers()[2])

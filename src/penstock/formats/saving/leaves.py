@@ -49,8 +49,13 @@ def kind_of(column: Column) -> Kind:
     """What the rows of a column hold.
 
     Raises:
-        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers.
+        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers, or strings of NumPy's
+            StringDType.
     """
+    if column.dtype.kind == "T":
+        raise InvalidTypeError(
+            f"this format cannot store values of dtype {column.dtype}: convert them by map, to objects"
+        )
     if column.dtype.kind != "O":
         return {"U": "text", "S": "bytes"}.get(column.dtype.kind, "numbers")  # type: ignore[return-value]  # of those
     kinds = set(map(type, column.flat))

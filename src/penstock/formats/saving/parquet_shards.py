@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.columns import not_unicode
 from penstock.formats.saving.leaves import ONLY, Column, Columns, Leaves, dense, is_ragged, kind_of, names_of
 from penstock.formats.saving.manifest import write_manifest
 from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
@@ -149,7 +150,11 @@ def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
     flat = column.reshape(-1) if rows is None else np.concatenate([row.reshape(-1) for row in rows])
     if flat.dtype.kind in "Mm" and np.isnat(flat).any():
         raise ElementError(f"{path or 'the dataset'} holds NaT, which Parquet has no place for beside times")
-    array = pa.array(flat.tolist() if flat.dtype.kind in "OUS" else flat.astype(flat.dtype.newbyteorder("=")), inner)
+    entries = flat.tolist() if flat.dtype.kind in "OUS" else flat.astype(flat.dtype.newbyteorder("="))
+    try:
+        array = pa.array(entries, inner)
+    except UnicodeEncodeError as error:
+        raise not_unicode(error) from error
     lengths = [shape[0] for shape in (row.shape for row in rows)] if rows is not None else []
     for axis in range(len(lists) - 1, -1, -1):
         array = _listed(array, lists[axis], len(column), column.shape, axis, lengths)

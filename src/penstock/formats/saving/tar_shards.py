@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.columns import not_unicode
 from penstock.formats.indexed.offsets import write_edges
 from penstock.formats.saving.leaves import Column, Columns, Kind, Leaves, is_ragged, kind_of, names_of
 from penstock.formats.saving.manifest import write_manifest
@@ -151,7 +152,10 @@ def _contents(name: str, column: Column) -> list[bytes]:
     if kind == "bytes":
         return list(map(bytes, column.tolist()))
     if kind == "text":
-        return [str(value).encode() for value in column.tolist()]
+        try:
+            return [str(value).encode() for value in column.tolist()]
+        except UnicodeEncodeError as error:
+            raise not_unicode(error) from error
     if name.rpartition(".")[2] in _INTEGERS:
         return [b"%d" % value for value in column.tolist()]
     found = []
