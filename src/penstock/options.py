@@ -118,13 +118,13 @@ class Options:
         if self.deterministic is not None:
             check_flag("Options", "deterministic", self.deterministic)
         if self.seed is not None:
-            check_integer("Options", "seed", self.seed, minimum=0)
+            object.__setattr__(self, "seed", check_integer("Options", "seed", self.seed, minimum=0))
         if isinstance(self.on_error, str):
             object.__setattr__(self, "on_error", self.on_error.lower())
         if self.on_error not in (None, "raise", "skip"):
             raise InvalidArgumentError(f'Options(on_error=...) takes "raise" or "skip", got {self.on_error!r}')
         if self.max_errors is not None:
-            check_integer("Options", "max_errors", self.max_errors, minimum=0)
+            object.__setattr__(self, "max_errors", check_integer("Options", "max_errors", self.max_errors, minimum=0))
 
 
 def merged_options(earlier: Options, later: Options) -> Options:

@@ -1,7 +1,10 @@
 """Values of Python, NumPy and libraries built on it, through datasets: as they were, or an error at their row."""
 
 import dataclasses
+import json
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,3 +144,29 @@ def test_an_array_of_an_object_without_axes_is_the_object(made: Callable[[list[A
 @in_every_way
 def test_an_empty_list_counts_as_float64(made: Callable[[list[Any]], ps.Dataset]) -> None:
     assert [(row.dtype, row.shape) for row in made([[], []])] == [(np.float64, (0,))] * 2
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, np.uint64])
+def test_integers_of_numpy_are_seeds_as_pythons_are(kind: type) -> None:
+    """Reading raised 'Python int too large to convert to C long', since NumPy's arithmetic overflows."""
+
+    def drawn(seed: Any) -> list[Any]:
+        numbers = ps.Dataset.range(9)
+        mixed = ps.Dataset.sample_from_datasets([numbers, numbers], seed=seed)
+        noise = numbers.map(lambda x, generator: int(x) + int(generator.integers(100)), seed=seed)
+        kept = numbers.rejection_resample(lambda x: x % 2, [0.2, 0.8], seed=seed)
+        rooted = numbers.shuffle().with_options(ps.Options(seed=seed))
+        files = ps.Dataset.list_files(f"{Path(__file__).parent}/*.py", shuffle=True, seed=seed)
+        datasets = [numbers.shuffle(seed=seed), numbers.shuffle(3, seed=seed), mixed, noise, kept, rooted, files]
+        iterators = list(map(iter, [*datasets, ps.Dataset.random(seed=seed).take(3)]))
+        elements = [list(iterator) for iterator in iterators]
+        return [elements, json.dumps([iterator.state_dict()["nodes"] for iterator in iterators])]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert drawn(kind(5)) == drawn(5)
+
+
+def test_windows_take_integers_of_numpy_without_a_sign() -> None:
+    windows = ps.Dataset.timeseries_windows(np.arange(10), None, np.uint8(3), np.uint64(2))
+    assert [window.tolist() for window in windows] == [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 8]]

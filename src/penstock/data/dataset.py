@@ -365,7 +365,7 @@ class Dataset(Generic[Element]):
             True
         """
         if seed is not None:
-            check_integer("random", "seed", seed, minimum=0)
+            seed = check_integer("random", "seed", seed, minimum=0)
         check_flag("random", "rerandomize_each_iteration", rerandomize_each_iteration)
         drawn = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
         return Dataset(Random(seed, rerandomize_each_iteration, drawn=drawn, site=user_site()))
@@ -403,7 +403,7 @@ class Dataset(Generic[Element]):
         if seed is not None and not shuffle:
             raise InvalidArgumentError("list_files(seed=...) has nothing to order: it needs shuffle=True")
         if seed is not None:
-            check_integer("list_files", "seed", seed, minimum=0)
+            seed = check_integer("list_files", "seed", seed, minimum=0)
         names = matching_files("list_files", pattern)
         node: Node = Listing("list_files", (object_column(names),), LEAF, len(names), site=user_site())
         return Dataset(Shuffle(node, len(names), seed, site=user_site()) if shuffle else node)
@@ -528,7 +528,7 @@ class Dataset(Generic[Element]):
             call, directory, label_mode, class_names, validation_split, subset, seed, num_parallel_calls
         )
         if max_length is not None:
-            check_integer(call, "max_length", max_length, minimum=1)
+            max_length = check_integer(call, "max_length", max_length, minimum=1)
         return Dataset(request.node((".txt",), TensorSpec((), object), lambda labels: TextReader(labels, max_length)))
 
     @staticmethod
@@ -570,10 +570,10 @@ class Dataset(Generic[Element]):
         count = len(flatten(data)[0])
         arrays = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
         rows = _rows_of(call, "data", arrays[:count])
-        span = (check_integer(call, "sequence_length", sequence_length, minimum=1) - 1) * check_integer(
-            call, "sampling_rate", sampling_rate, minimum=1
-        )
-        check_integer(call, "sequence_stride", sequence_stride, minimum=1)
+        sequence_length = check_integer(call, "sequence_length", sequence_length, minimum=1)
+        sampling_rate = check_integer(call, "sampling_rate", sampling_rate, minimum=1)
+        sequence_stride = check_integer(call, "sequence_stride", sequence_stride, minimum=1)
+        span = (sequence_length - 1) * sampling_rate
         start = check_integer(call, "start_index", start_index, minimum=0)
         stop = rows if end_index is None else min(rows, check_integer(call, "end_index", end_index, minimum=1))
         beginnings = stop - start - span
@@ -674,7 +674,7 @@ class Dataset(Generic[Element]):
         """
         nodes = _members("sample_from_datasets", datasets)
         if seed is not None:
-            check_integer("sample_from_datasets", "seed", seed, minimum=0)
+            seed = check_integer("sample_from_datasets", "seed", seed, minimum=0)
         shares = as_numbers("sample_from_datasets", "weights", [1.0] * len(nodes) if weights is None else weights)
         if len(shares) != len(nodes) or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
             raise InvalidArgumentError(
@@ -780,7 +780,7 @@ class Dataset(Generic[Element]):
         if deterministic is not None:
             check_flag("map", "deterministic", deterministic)
         if seed is not None:
-            check_integer("map", "seed", seed, minimum=0)
+            seed = check_integer("map", "seed", seed, minimum=0)
         fn = checked_randomness(fn, seed)
         signature = as_signature("map", output_signature)
         if check_flag("map", "processes", processes):
@@ -964,7 +964,7 @@ class Dataset(Generic[Element]):
                 f"rejection_resample: target_dist has {len(target)} classes, initial_dist has {len(initial)}"
             )
         if seed is not None:
-            check_integer("rejection_resample", "seed", seed, minimum=0)
+            seed = check_integer("rejection_resample", "seed", seed, minimum=0)
         return self._then(RejectionResample(self.node, class_func, target, initial, seed, site=user_site()))
 
     # Which elements, and in which order
@@ -1000,7 +1000,7 @@ class Dataset(Generic[Element]):
         size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
         if seed is not None:
-            check_integer("shuffle", "seed", seed, minimum=0)
+            seed = check_integer("shuffle", "seed", seed, minimum=0)
         check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
         drawn = DrawnSeed() if seed is None and not reshuffle_each_iteration else None
         return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))

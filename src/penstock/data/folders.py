@@ -43,7 +43,7 @@ class FolderRequest:
                 raise InvalidArgumentError(f"{self.call}({name}=...) takes one of {choices}, got {value!r}")
         check_parallel_calls(self.call, self.num_parallel_calls)
         if self.seed is not None:
-            check_integer(self.call, "seed", self.seed, minimum=0)
+            object.__setattr__(self, "seed", check_integer(self.call, "seed", self.seed, minimum=0))
         if (self.validation_split is None) != (self.subset is None):
             raise InvalidArgumentError(
                 f"{self.call} takes validation_split and subset together, got "
