@@ -170,3 +170,23 @@ def test_integers_of_numpy_are_seeds_as_pythons_are(kind: type) -> None:
 def test_windows_take_integers_of_numpy_without_a_sign() -> None:
     windows = ps.Dataset.timeseries_windows(np.arange(10), None, np.uint8(3), np.uint64(2))
     assert [window.tolist() for window in windows] == [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 8]]
+
+
+def test_integers_of_numpy_count_shards_and_requests(tmp_path: Path) -> None:
+    numbers = ps.Dataset.range(6)
+    numbers.save(tmp_path / "shards", shards=np.int64(2))  # type: ignore[arg-type]
+    numbers.save(tmp_path / "rows", rows_per_shard=np.uint8(4))  # type: ignore[arg-type]
+    assert [list(ps.Dataset.load(tmp_path / name)) for name in ("shards", "rows")] == [list(range(6))] * 2
+    with (
+        ps.service.DispatchServer(ps.service.DispatcherConfig()) as dispatcher,
+        ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=dispatcher.target)),
+    ):
+        read = ps.service.distribute(
+            "parallel_epochs",
+            dispatcher.target,
+            job_name="numbers",
+            consumer_index=np.int64(0),
+            num_consumers=np.int64(1),
+            max_outstanding_requests=np.int64(2),
+        )
+        assert list(numbers.apply(read)) == list(range(6))

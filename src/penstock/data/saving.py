@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -75,16 +75,14 @@ class SaveRequest:
         return Path(given)
 
     def checked(self, node: Node) -> "SaveRequest":
-        """The same.
+        """The same, with integers of Python.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: arguments that do not go together, or with the dataset.
             MissingExtraError: the format needs a package that is not installed.
         """
         shard_format(self.call, self.format)
-        for name, value in (("shards", self.shards), ("rows_per_shard", self.rows_per_shard)):
-            if value is not None:
-                check_integer(self.call, name, value, minimum=1)
+        shards, rows_per_shard = self._count("shards"), self._count("rows_per_shard")
         if self.shards is not None and self.rows_per_shard is not None:
             raise InvalidArgumentError(f"{self.call} takes shards or rows_per_shard, got both")
         if self.shards is not None and self.shards > _MOST_SHARDS:
@@ -94,7 +92,11 @@ class SaveRequest:
                 f"{self.call}(shards={self.shards}) needs to know how many elements there are, and only reading "
                 f"{node.where()} tells: give rows_per_shard=..., or put .assert_cardinality(count) before {self.call}"
             )
-        return self
+        return replace(self, shards=shards, rows_per_shard=rows_per_shard)
+
+    def _count(self, name: str) -> int | None:
+        value = getattr(self, name)
+        return None if value is None else check_integer(self.call, name, value, minimum=1)
 
 
 class Save:

@@ -105,14 +105,16 @@ def checked_options(
     if (consumer_index is None) != (num_consumers is None):
         given = "consumer_index" if num_consumers is None else "num_consumers"
         raise InvalidArgumentError(f"{call}: consumer_index and num_consumers belong together, got only {given}")
+    index = consumers = requests = None
     if num_consumers is not None:
         consumers = check_integer(call, "num_consumers", num_consumers, minimum=1)
-        if check_integer(call, "consumer_index", consumer_index, minimum=0) >= consumers:
+        index = check_integer(call, "consumer_index", consumer_index, minimum=0)
+        if index >= consumers:
             raise InvalidArgumentError(
-                f"{call}(consumer_index=...) must be less than num_consumers={consumers}, got {consumer_index}"
+                f"{call}(consumer_index=...) must be less than num_consumers={consumers}, got {index}"
             )
     if max_outstanding_requests is not None and max_outstanding_requests != AUTOTUNE:
-        check_integer(call, "max_outstanding_requests", max_outstanding_requests, minimum=1)
+        requests = check_integer(call, "max_outstanding_requests", max_outstanding_requests, minimum=1)
     if cross_trainer_cache is not None and not isinstance(cross_trainer_cache, CrossTrainerCache):
         raise InvalidTypeError(
             f"{call}(cross_trainer_cache=...) takes a ps.service.CrossTrainerCache, got {cross_trainer_cache!r}"
@@ -120,10 +122,10 @@ def checked_options(
     settings = DistributeOptions(
         policy=as_policy(processing_mode),
         service=checked_service(call, service),
-        job_name=job_name,  # type: ignore[arg-type]  # checked above, as are the others
-        consumer_index=consumer_index,  # type: ignore[arg-type]
-        num_consumers=num_consumers,  # type: ignore[arg-type]
-        max_outstanding_requests=None if max_outstanding_requests == AUTOTUNE else max_outstanding_requests,  # type: ignore[arg-type]
+        job_name=job_name,  # type: ignore[arg-type]  # checked above
+        consumer_index=index,
+        num_consumers=consumers,
+        max_outstanding_requests=requests,
         data_transfer_protocol=as_protocol(data_transfer_protocol),
         codec=as_codec(compression),
         cross_trainer_cache=cross_trainer_cache,
