@@ -64,3 +64,13 @@ PATHS: dict[str, Callable[[ps.Strategy, Any], Any]] = {
 def test_wide_integers_are_never_cut_in_silence(path: str, dtype: Any, replicas: int) -> None:
     with pytest.raises(ps.InvalidArgumentError, match=r"holds u?int64 values from .*, but JAX keeps only u?int32"):
         PATHS[path](mirrored(replicas), WIDE.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f4"])
+@pytest.mark.parametrize(
+    "path", ["a distributed step", "run of an array", "a state of run_steps", "values of replicas"]
+)
+def test_numbers_in_another_byte_order_are_refused_with_what_to_do(path: str, dtype: str) -> None:
+    """JAX said that >i4 is no valid type, where FITS and netCDF files have such numbers."""
+    with pytest.raises(ps.InvalidArgumentError, match=r"has the dtype '>.4', .* another order.*: map it to"):
+        PATHS[path](mirrored(2), np.arange(4).astype(dtype))

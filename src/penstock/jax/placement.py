@@ -10,11 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from penstock.distribute.feed.steps import StepLeaf
-from penstock.distribute.jax.device_dtypes import check_width
+from penstock.distribute.jax.device_dtypes import check_byte_order, check_width
 from penstock.distribute.jax.interface import aval_of, placed_on_devices
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError
-from penstock.jax.shardings import check_byte_order, check_divides
+from penstock.jax.shardings import check_divides
 
 
 class MeshPlacement:
@@ -68,7 +68,7 @@ class MeshPlacement:
         sharding = self._shardings[number]
         path = self._paths[number] if number < len(self._paths) else ""
         where = f"the leaf at {path}" if path else "the batch"
-        check_byte_order(dtype, where)
+        check_byte_order(f"ps.jax.loader: {where}", dtype)
         for axis in range(1, len(shape_here)):
             check_divides(sharding, axis, shape_here[axis], where)
         shape = (slice_rows * self._parts, *shape_here[1:])

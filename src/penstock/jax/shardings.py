@@ -5,10 +5,9 @@ from operator import itemgetter
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from penstock.distribute.jax.device_dtypes import fits_device
+from penstock.distribute.jax.device_dtypes import check_byte_order, fits_device
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
@@ -141,7 +140,7 @@ def check_leaf(sharding: NamedSharding, leaf: LeafSpec, path: str) -> None:
             axis after the rows that is not divided evenly.
     """
     where = f"the leaf at {path}" if path else "the batch"
-    check_byte_order(leaf.dtype, where)
+    check_byte_order(f"{_CALL}: {where}", leaf.dtype)
     if leaf.ragged_rank or not fits_device(leaf):
         kind = "ragged rows" if leaf.ragged_rank else f"values of dtype {leaf.dtype}"
         raise InvalidArgumentError(
@@ -154,20 +153,6 @@ def check_leaf(sharding: NamedSharding, leaf: LeafSpec, path: str) -> None:
         )
     for axis in range(1, len(leaf.shape)):
         check_divides(sharding, axis, leaf.shape[axis], where)
-
-
-def check_byte_order(dtype: np.dtype[Any], where: str) -> None:
-    """Refuse numbers in the byte order of other machines, which JAX would take for others.
-
-    Raises:
-        InvalidArgumentError: such a dtype.
-    """
-    if not dtype.isnative:
-        native = dtype.newbyteorder("=")
-        raise InvalidArgumentError(
-            f"{_CALL}: {where} has the dtype {dtype.str!r}, whose bytes are in another order than this machine's, "
-            f"which JAX arrays cannot hold: map it to {native} by astype(np.{native})"
-        )
 
 
 def check_divides(sharding: NamedSharding, axis: int, length: int | None, where: str) -> None:

@@ -14,15 +14,32 @@ def fits_device(array: Any) -> bool:
     return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or holds_numbers(array)
 
 
+def check_byte_order(holder: str, dtype: np.dtype[Any]) -> None:
+    """Refuse numbers in the byte order of other machines, which JAX would take for others or refuse without saying why.
+
+    Raises:
+        InvalidArgumentError: `holder` has such a dtype.
+    """
+    if not dtype.isnative:
+        native = dtype.newbyteorder("=")
+        raise InvalidArgumentError(
+            f"{holder} has the dtype {dtype.str!r}, whose bytes are in another order than this machine's, "
+            f"which JAX arrays cannot hold: map it to {native} by astype(np.{native})"
+        )
+
+
 def check_width(holder: str, leaf: Any) -> None:
-    """Refuse integers that do not fit into the dtype that JAX would use.
+    """Refuse integers that do not fit into the dtype that JAX would use, and numbers in another byte order.
 
     To be called before every conversion from NumPy to JAX, which truncates silently.
 
     Raises:
-        InvalidArgumentError: `holder` has such integers.
+        InvalidArgumentError: `holder` has such numbers.
     """
-    if isinstance(leaf, jax.Array) or leaf.dtype.kind not in "iu" or leaf.size == 0:
+    if isinstance(leaf, jax.Array):
+        return
+    check_byte_order(holder, leaf.dtype)
+    if leaf.dtype.kind not in "iu" or leaf.size == 0:
         return
     kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
     if kept == leaf.dtype:
