@@ -358,3 +358,11 @@ def test_a_failure_before_the_first_step_is_raised(strategy_of) -> None:
     steps = strategy.distribute_dataset(ps.Dataset.range(8).map(fail).batch(4))
     with iter(steps) as iterator, pytest.raises(ValueError, match="the first row"):
         strategy.run_steps(sums, iterator, 2)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(16, 2), (16, 1), (7, 2), (5, 2)])
+def test_a_state_of_several_shapes_was_let_through_where_no_two_batches_were_alike(rows: int, steps: int) -> None:
+    strategy = mirrored(2)
+    state = ps.PerReplica([jnp.zeros(2), jnp.zeros(3)])
+    with pytest.raises(ps.InvalidArgumentError, match="whose shapes differ between replicas.*pad it to one shape"):
+        strategy.run_steps(total_step, iter(distributed(strategy, rows, batch=4)), steps, state=state)

@@ -117,6 +117,7 @@ class MeshStrategy(Strategy):
     def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
+        state = self._stacked_state(state)  # also where no group has two batches: that must not depend on the data
         pieces: list[StepResults] = []
         for group in self._grouped_by_layout(batches):
             if len(group) > 1:
@@ -151,9 +152,7 @@ class MeshStrategy(Strategy):
         """Run a group of batches of one layout in one program."""
         count = len(batches)
         taken = compiled_steps(count, loop.steps)
-        state, differing = self._stacked("strategy.run_steps", state)
-        if differing:
-            raise InvalidArgumentError("strategy.run_steps(state=...) got a state whose shapes differ between replicas")
+        state = self._stacked_state(state)
         args = (batches[0],) if state is None else (state, batches[0])
         signature = Signature.of((args, {}))
         leaves = jax.tree.leaves((args, {}))
@@ -168,6 +167,15 @@ class MeshStrategy(Strategy):
         columns += [columns[-1]] * (taken - count)
         result: tuple[Any, Any] = self._launcher.launch(program, (np.int32(count), entering[:own], columns))
         return result
+
+    def _stacked_state(self, state: Any) -> Any:
+        state, differing = self._stacked("strategy.run_steps", state)
+        if differing:
+            raise InvalidArgumentError(
+                "strategy.run_steps(state=...) got a state whose shapes differ between replicas, and one program runs "
+                "all steps: pad it to one shape, or use strategy.run for each step"
+            )
+        return state
 
     def _check_others(self) -> None:
         """Refuse a call that needs all workers if one of them has failed or left."""
