@@ -76,5 +76,5 @@ def _check(path: Path, note: dict[str, Any], node: Node) -> None:
     if python == note["python"] and fingerprint != note["fingerprint"]:
         raise StorageError(
             f"'{path}' is the snapshot of another pipeline: its steps are the same, but not the code of a function, an "
-            f"array or an option of them; {advice}"
+            f"array or an option of them, or another version of penstock made it; {advice}"
         )

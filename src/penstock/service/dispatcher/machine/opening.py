@@ -207,7 +207,7 @@ def _difference(ours: RegisteredDataset, theirs: RegisteredDataset) -> str:
     for step, instead in zip_longest(*explanations, fillvalue="nothing"):
         if step != instead:
             return f"the step {' '.join(step.split())!r} in place of {' '.join(instead.split())!r}"
-    return "the same steps, with other functions or contents"
+    return "the same steps, with other functions or contents, or read by another version of penstock"
 
 
 def _shown(name: str, parameters: JobParameters) -> str:
