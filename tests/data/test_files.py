@@ -448,7 +448,8 @@ def test_a_state_enters_a_file_at_its_byte(tmp_path):
     iterator.close()
     _, number, offset = state["position"][0]
     assert offset == number * 13 and number <= 200_001
-    (tmp_path / "a").write_bytes(b"\0" * offset + (tmp_path / "a").read_bytes()[offset:])
+    before = offset - 1  # the end of the line before tells that one begins there
+    (tmp_path / "a").write_bytes(b"\0" * before + (tmp_path / "a").read_bytes()[before:])
     with iter(ps.TextLineDataset(path)) as resumed:
         resumed.load_state_dict(state)
         assert next(resumed) == "line 0200001"
@@ -693,3 +694,33 @@ def test_the_rows_of_many_small_files_come_in_few_blocks(tmp_path):
     blocks = [len(block) for block in blocks_of(iter(ps.TextLineDataset(names)))]
     assert sum(blocks) == 600
     assert len(blocks) < 60
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_a_state_gave_the_rest_of_a_line_of_another_file(tmp_path, compression):
+    def lines(*names):
+        return ps.TextLineDataset([str(tmp_path / name) for name in names], compression)
+
+    def write(name, content):
+        data = content.encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if compression else data)
+
+    write("a", "one\ntwo\n\nthree\nfour")
+    write("b", "another one\nanother two\n")
+    with iter(lines("a", "b")) as iterator:
+        states = [iterator.state_dict()]
+        states += [iterator.state_dict() for _ in iterator]
+    expected = ["one", "two", "", "three", "four", "another one", "another two"]
+    for count, state in enumerate(states):
+        with iter(lines("a", "b")) as resumed:
+            resumed.load_state_dict(state)
+            assert list(resumed) == expected[count:]
+    with (
+        iter(lines("b", "a")) as other,
+        pytest.raises(ps.StorageError, match="b': no line begins at byte 4, with which the state continues"),
+    ):
+        other.load_state_dict(states[2])
+    write("a", "one\ntwo\n\nthree\nfour and more\n")
+    with iter(lines("a", "b")) as longer:
+        longer.load_state_dict(states[4])
+        assert next(longer) == "four and more"

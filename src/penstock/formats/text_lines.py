@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ElementError
+from penstock.errors import ElementError, StorageError
 from penstock.formats.files import compression_of, open_bytes
 from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
@@ -34,12 +34,28 @@ class TextLines(RecordFormat):
 class LineReader(RecordReader):
     """Finds and decodes lines a chunk at a time."""
 
+    def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
+        super().__init__(name, compression, number, max(offset - 1, 0))
+        if offset:
+            self._start = offset
+            self._data = self._after_line(offset)
+
+    def _after_line(self, offset: int) -> bytes:
+        """The bytes from a line on. That one begins there, only the end of the line before tells."""
+        data = self._bytes.read(self._chunk)
+        # The last line of a file may have no end.
+        if data[:1] == b"\n" or (len(data) == 1 and not self._bytes.read(1)):
+            return data[1:]
+        self.close()
+        raise StorageError(
+            f"{self._name!r}: no line begins at byte {offset}, with which the state continues: it was another file, or "
+            "other lines, when the state was saved. Restore it with the same files in the same order"
+        )
+
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
-        parts = [self._data]
-        while piece := self._bytes.read(self._chunk):
+        parts, piece = [self._data], self._data
+        while b"\n" not in piece and (piece := self._bytes.read(self._chunk)):
             parts.append(piece)
-            if b"\n" in piece:
-                break
         self._data = b"".join(parts)
         if not piece:  # what is left is a line without an end, or nothing
             return np.array([len(self._data)] if self._data else [], np.int64)
