@@ -259,6 +259,19 @@ def test_the_first_node_that_differs_is_named():
         iter(numbers().filter(above(4)).batch(3)).load_state_dict(state)
 
 
+def test_a_node_that_differs_in_what_its_label_does_not_show_was_named_as_if_it_did_not_differ():
+    def halves(first, second):
+        return ps.Dataset.from_tensor_slices(np.arange(8)).scan(first, lambda total, x: (total + x, second))
+
+    _, state = state_after(halves(0, 1), 2)
+    expected = (
+        r"node 1 was scan\(function=.*\) with other data or arguments than here scan\(.*\) at .*; "
+        "restore it in a dataset of the same steps, or start the epoch again"
+    )
+    with pytest.raises(ps.StateMismatchError, match=expected):
+        iter(halves(5, 1)).load_state_dict(state)
+
+
 def test_a_changed_global_counts_and_what_a_function_notes_does_not(monkeypatch):
     seen = []
 

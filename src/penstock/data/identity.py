@@ -39,6 +39,8 @@ class Identity:
     def difference(self, entry: list[str]) -> str | None:
         """How a node of a state differs from this one, in words; None if it does not."""
         label, digest, code = entry
+        if digest != self.digest and label == self.node.label:
+            return f"was {label} with other data or arguments than here {self.node.where()}"
         if digest != self.digest:
             return f"was {label}, here it is {self.node.where()}"
         if code != self.code and code.partition(" ")[0] == self.code.partition(" ")[0]:

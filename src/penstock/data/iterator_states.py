@@ -67,15 +67,17 @@ def check_state(state: Any, identities: list[Identity]) -> None:
                 f"the state is damaged: its node {number} should be three texts, got {entry!r:.200}"
             )
         if number >= len(identities):
-            raise StateMismatchError(
-                f"the state was saved from another dataset: node {number} was {entry[0]}, here it is nothing"
-            )
+            raise _of_another(number, f"was {entry[0]}, here it is nothing")
         difference = identities[number].difference(entry)
         if difference is not None:
-            raise StateMismatchError(f"the state was saved from another dataset: node {number} {difference}")
+            raise _of_another(number, difference)
     if len(identities) > len(state["nodes"]):
         extra = identities[len(state["nodes"])].node
-        raise StateMismatchError(
-            f"the state was saved from another dataset: node {len(state['nodes'])} was missing, "
-            f"here it is {extra.where()}"
-        )
+        raise _of_another(len(state["nodes"]), f"was missing, here it is {extra.where()}")
+
+
+def _of_another(number: int, difference: str) -> StateMismatchError:
+    return StateMismatchError(
+        f"the state was saved from another dataset: node {number} {difference}; restore it in a dataset of the same "
+        "steps, or start the epoch again"
+    )
