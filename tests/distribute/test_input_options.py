@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -461,3 +463,26 @@ def test_rows_that_are_arrays_are_filled_up_with_empty_ones() -> None:
         [[[2, 2, 2]], [[]]],
     ]
     assert [[rows.tolist() for rows in mask.values] for _, mask in steps] == [[[True], [True]], [[True], [False]]]
+
+
+def test_a_prefetch_above_batch_leaves_the_rows_of_every_padded_step_known() -> None:
+    batches = ps.Dataset.range(10).batch(4).prefetch(1)
+    distributed = ps.HostStrategy(2).distribute_dataset(batches, PAD)
+    rows, mask = distributed.element_spec
+    assert [spec.shape for spec in (*rows.values, *mask.values)] == [(2,)] * 4
+    assert steps_of(distributed)[-1] == ([[8, 0], [9, 0]], [[True, False], [True, False]])
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_steps_beside_a_worker_whose_repeated_files_are_empty_never_end(tmp_path, worker: int) -> None:
+    for name, rows in (("a", 8), ("b", 0)):
+        pq.write_table(pa.table({"x": pa.array(range(rows), pa.int64())}), tmp_path / f"{name}.parquet")
+    options = ps.Options(auto_shard_policy=ps.AutoShardPolicy.FILE)
+    dataset = ps.ParquetDataset(str(tmp_path / "*.parquet")).map(lambda row: row["x"]).batch(4).repeat()
+    strategy = ps.HostStrategy(1, num_workers=2, worker_index=worker)
+    distributed = strategy.distribute_dataset(dataset.with_options(options))
+    assert distributed.cardinality() == ps.INFINITE_CARDINALITY
+    with iter(distributed) as steps:
+        found = [shown(next(steps)) for _ in range(5)]
+    own = [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]], [[0, 1]]]
+    assert found == (own if worker == 0 else [[[]]] * 5)

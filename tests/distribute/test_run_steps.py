@@ -366,3 +366,11 @@ def test_a_state_of_several_shapes_was_let_through_where_no_two_batches_were_ali
     state = ps.PerReplica([jnp.zeros(2), jnp.zeros(3)])
     with pytest.raises(ps.InvalidArgumentError, match="whose shapes differ between replicas.*pad it to one shape"):
         strategy.run_steps(total_step, iter(distributed(strategy, rows, batch=4)), steps, state=state)
+
+
+def test_results_by_row_are_refused_beforehand_on_one_device_too() -> None:
+    strategy = mirrored(1)
+    iterator = iter(distributed(strategy, 10, batch=4))
+    with pytest.raises(ps.InvalidArgumentError, match="later batches of this dataset may have fewer rows"):
+        strategy.run_steps(lambda rows: rows * 2, iterator, 2)
+    assert strategy.local_results(next(iterator))[0].tolist() == [0, 1, 2, 3]
