@@ -1,6 +1,7 @@
 """Settings of a dataset that no single operator owns: frozen values, merged along the chain, the later one wins."""
 
 import logging
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import Enum, IntEnum
@@ -185,9 +186,12 @@ def check_flag(call: str, name: str, value: object) -> bool:
 
 def check_integer(call: str, name: str, value: object, *, minimum: int) -> int:
     """`value` as a Python integer of at least `minimum`; `call` and `name` say in the error where it was given."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(f"{call}({name}=...) takes an integer, got {value!r}")
-    number = int(value.__index__())
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]  # tried here
+    except TypeError:  # arrays and booleans of NumPy have the method, and refuse only now
+        number = None
+    if number is None:
+        raise InvalidTypeError(f"{call}({name}=...) takes an integer, got {value!r:.200}")
     if number < minimum:
         raise InvalidArgumentError(f"{call}({name}=...) must be at least {minimum}, got {number}")
     return number

@@ -190,3 +190,12 @@ def test_integers_of_numpy_count_shards_and_requests(tmp_path: Path) -> None:
             max_outstanding_requests=np.int64(2),
         )
         assert list(numbers.apply(read)) == list(range(6))
+
+
+@pytest.mark.parametrize("number", [np.array([1, 2]), np.True_, np.float64(2), None, "2"], ids=repr)
+def test_what_is_no_integer_is_refused_by_its_argument(number: Any) -> None:
+    """NumPy said 'only integer scalar arrays can be converted to a scalar index', without saying which argument."""
+    with pytest.raises(ps.InvalidTypeError, match=r"batch\(batch_size=\.\.\.\) takes an integer, got "):
+        ps.Dataset.range(3).batch(number)
+    with pytest.raises(ps.InvalidTypeError, match=r"at\(index=\.\.\.\) takes an integer, got "):
+        ps.Dataset.range(3).at(number)
