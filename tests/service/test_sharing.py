@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -294,6 +295,23 @@ def test_a_reader_that_waits_keeps_no_more_from_others_than_it_may(limit: int, t
 
 def shared_job(dataset: ps.Dataset, target: str, name: str) -> ps.Dataset:
     return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name=name))
+
+
+def test_readers_that_all_wait_do_not_hand_the_last_element_on_for_ever(target: str) -> None:
+    """Each gave back what it had begun for the other one that waited too, before the first element of it was made."""
+
+    def slowly(x: int) -> int:
+        time.sleep(0.4)
+        return x
+
+    def read(_: int) -> list[int]:
+        rows = ps.Dataset.range(1).flat_map(lambda _: ps.Dataset.range(4)).map(slowly)
+        job = ps.service.distribute("distributed_epoch", target, job_name="all wait", max_outstanding_requests=1)
+        return [int(x) for x in rows.apply(job)]
+
+    with ThreadPoolExecutor(2) as pool:
+        given = list(pool.map(read, range(2)))
+    assert sorted(given[0] + given[1]) == list(range(4))
 
 
 @pytest.mark.slow

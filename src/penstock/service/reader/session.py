@@ -177,7 +177,10 @@ class DispatcherSession:
         with shared.changed:
             leases.wanted = False
             held = shared.held
-            left = held - min(held // 2, shared.pace.used_in(_KEPT_SECONDS))
+            kept = min(held // 2, shared.pace.used_in(_KEPT_SECONDS))
+            if shared.caller_waits:  # readers that all wait would hand the last element on before it is made
+                kept = max(kept, min(held, 1))
+            left = held - kept
             spans = leases.take_back(left)
             given: list[Span] = [*spans]
             given_up = shared.progress.give_up(left - count(spans))
