@@ -255,3 +255,23 @@ def test_ctrl_c_while_the_first_step_is_made_loses_no_step_and_leaves_no_thread(
     """
     done = run(tmp_path, program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "['MainThread']\n", "")
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_replica_starts_is_a_keyboard_interrupt(tmp_path: Path) -> None:
+    program = """
+        import threading
+        import penstock as ps
+        start = threading.Thread.start
+        def interrupted(thread):
+            if thread.name == "penstock-replica":
+                raise KeyboardInterrupt  # as it comes while a thread waits for its first moment
+            start(thread)
+        threading.Thread.start = interrupted
+        try:
+            ps.HostStrategy(3).run(lambda: 1)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

@@ -205,7 +205,8 @@ class _Session:
             self._call(0)
         finally:
             for thread in threads:
-                thread.join()
+                if thread.is_alive():  # one that Ctrl-C has kept from starting cannot be joined
+                    thread.join()
         if self._failures:
             self._raise()
         return [self._results[replica] for replica in range(len(self._arguments))]
