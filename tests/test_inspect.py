@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -229,6 +230,19 @@ def test_the_features_of_examples_are_shown_as_a_program_has_them(tmp_path, caps
         "s": ps.TensorSpec((), object),
         "x": ps.TensorSpec((2,), np.float32),
     }
+
+
+@pytest.mark.slow
+def test_what_the_terminal_cannot_show_is_shown_by_its_number(tmp_path):
+    (tmp_path / "a.csv").write_text("name\nna\u00efve\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "inspect", tmp_path / "a.csv"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"element 0     {'name': 'na\xefve'}" in done.stdout
 
 
 @pytest.mark.slow

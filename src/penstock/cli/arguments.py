@@ -53,6 +53,8 @@ def say(line: str) -> None:
     """
     try:
         print(line, flush=True)
+    except UnicodeEncodeError as error:  # a name or a text that this terminal cannot show
+        print(line.encode(error.encoding, "backslashreplace").decode(error.encoding), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
