@@ -1786,12 +1786,13 @@ class Dataset(Generic[Element]):
         """
         if isinstance(index, slice):
             return self._between(index)
-        if isinstance(index, bool) or not hasattr(index, "__index__"):
+        try:
+            number = check_integer("dataset[...]", "index", index, minimum=-(1 << 63))
+        except InvalidTypeError:
             raise InvalidTypeError(
                 f"dataset[...] takes a number or a slice, got {index!r:.200}: map(lambda row: row[name]) gives a "
                 "column, ps.Dataset.from_tensor_slices(numbers).map(dataset.__getitem__) gives rows by their numbers"
-            )
-        number = index.__index__()
+            ) from None
         length = self.node.cardinality
         position = number + length if number < 0 <= length else number
         if position < 0 or 0 <= length <= position:
