@@ -484,6 +484,57 @@ def test_a_trainer_that_reads_no_more_holds_nobody_back_for_long(serve, monkeypa
     assert take(production.fetch(request(0, FAR, trainer="there")), 5000)[0] == 0
 
 
+LARGE_ROWS = ps.Dataset.range(200).map(lambda number: np.full(1000, number)).take_while(lambda row: True)
+"""A sequence of 1.6 MB."""
+
+
+def kept_bytes(production):
+    return sum(opened.nbytes for opened in production._passes.values())
+
+
+def test_passes_in_order_keep_no_more_together_than_the_bound(serve):
+    production = serve(LARGE_ROWS, recent_bytes=1 << 20, window_bytes=1 << 21)
+    kept = []
+    for epoch in range(8):
+        rows = everything(production, epoch=epoch, block_bytes=1 << 15)
+        assert [row[0] for row in rows] == list(range(200))
+        kept.append(kept_bytes(production))
+    assert kept[0] > 1 << 19
+    assert max(kept[2:]) - min(kept[2:]) < 1 << 17
+    assert max(kept) <= (1 << 21) + (1 << 17)
+    assert production._passes[next(reversed(production._passes))].nbytes > 1 << 19, "the newest keeps what it may"
+    assert [row[0] for row in everything(production, epoch=0)] == list(range(200))
+
+
+def test_windows_of_many_jobs_keep_no_more_together_than_the_bound(serve):
+    """Trainers that hold others back need what is kept. Each window gets a share in any case."""
+    bound = 1 << 20
+    production = serve(LARGE_ROWS.repeat(), window_bytes=bound)
+    slow = [
+        production.fetch(request(0, FAR, trainer="slow", epoch=epoch, holds_back=True, block_bytes=1 << 13))
+        for epoch in range(8)
+    ]
+    for reading in slow:
+        take(reading, 1)
+    for epoch, opened in enumerate(list(production._passes.values())):
+        fast = production.fetch(request(0, FAR, trainer="fast", epoch=epoch, block_bytes=1 << 13))
+        while not opened._shared._held_back():
+            take(fast, 1)
+        assert bound // 32 <= opened.nbytes <= bound + (1 << 15)
+    assert kept_bytes(production) <= bound + 8 * (bound // 32 + (1 << 15))
+    for reading in slow:
+        rows = [row for _, block in (next(reading), next(reading)) for row in block.rows()]
+        assert [row[0] for row in rows] == list(range(1, 1 + len(rows)))
+
+
+def test_a_closed_window_keeps_nothing(serve):
+    production = serve(COUNTER)
+    take(production.fetch(request(0, FAR, trainer="t")), 100)
+    (opened,) = production._passes.values()
+    production.keep([])
+    assert opened.nbytes == 0
+
+
 def test_an_element_larger_than_the_window_is_an_error_that_says_so(serve):
     production = serve(ps.Dataset.from_tensor_slices(np.zeros((2, 1000))).repeat(), window_bytes=1000)
     last = list(production.fetch(request(0, FAR, trainer="t")))[-1]

@@ -42,7 +42,7 @@ def opened(dataset):
     part = cut(dataset.node)
     assert not part.above
     key = PassKey("d", ShardingPolicy.DYNAMIC, 0, 0, 1, 0, 9)
-    return OpenPass(part.worker, dataset.options(), key, 1 << 20, 1 << 20)
+    return OpenPass(part.worker, dataset.options(), key, 1 << 20, 1 << 20, lambda: 1 << 20)
 
 
 def request(start, stop):

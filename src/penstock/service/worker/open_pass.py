@@ -1,6 +1,7 @@
 """An open pass of a worker: its plan, its threads, and what its readers share."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -52,15 +53,46 @@ class PassKey:
         return PassInfo(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
 
 
-class OpenPass:
-    """An open pass with a count of its readers; after `close` it ends with the last of them."""
+@dataclass(frozen=True)
+class _FromBeginning:
+    """Opens a stream of all elements of a pass. It refers to no pass, so a pass that is dropped is freed at once."""
 
-    def __init__(self, node: Node, options: Options, key: PassKey, recent_bytes: int, window_bytes: int) -> None:
+    root: Node
+    run: Run
+    epoch: int
+    by_groups: bool
+
+    def __call__(self) -> tuple[Cursor, Noted]:
+        """The stream, and the rows that it leaves out."""
+        whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
+        noted = Noted(self.run.skips.limit)
+        run = (SpanRun(self.run, whole) if self.by_groups else self.run).leaving_to(noted)
+        return self.root.cursor(run, self.epoch), noted
+
+
+class OpenPass:
+    """An open pass with a count of its readers; after `close` it ends with the last of them.
+
+    Args:
+        recent_bytes: how much of each stream in order is kept at most.
+        window_bytes, most_bytes: how much is kept for trainers that share it, as `SharedWindow` says.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        options: Options,
+        key: PassKey,
+        recent_bytes: int,
+        window_bytes: int,
+        most_bytes: Callable[[], int],
+    ) -> None:
         nodes = nodes_of_pass(node, key.policy, key.info)
         self.kind, self._length = kind_of(nodes)
         # Elements must always come in the same order, on every worker.
         options = replace(options, deterministic=None)
         plan = make_plan(nodes if self.kind == "sequence" else without_prefetch(nodes), options)
+        self.key = key
         self._epoch = key.epoch
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()
@@ -69,20 +101,14 @@ class OpenPass:
         self._run.skips = Noted(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below
-        self._sequence = Sequence(self._from_beginning, recent_bytes)
-        self._shared = SharedWindow(self._from_beginning, window_bytes)
+        from_beginning = _FromBeginning(self._root, self._run, self._epoch, self.kind == "groups")
+        self._sequence = Sequence(from_beginning, recent_bytes)
+        self._shared = SharedWindow(from_beginning, window_bytes, most_bytes)
         self._lock = Lock()
         self._held = 0
         self._closing = False
         self._released = time.monotonic()
         self._paces: list[Pace] = []
-
-    def _from_beginning(self) -> tuple[Cursor, Noted]:
-        """A stream of all elements of the pass, and the rows that it leaves out."""
-        whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
-        noted = Noted(self._run.skips.limit)
-        run = (SpanRun(self._run, whole) if self.kind == "groups" else self._run).leaving_to(noted)
-        return self._root.cursor(run, self._epoch), noted
 
     def reader(self, request: Fetch) -> SpanReader:
         """A reader of the span that is asked for."""
@@ -96,6 +122,21 @@ class OpenPass:
         if request.stride > 1:
             return RoundsReader(self._sequence, span, request.stride)
         return SequenceReader(self._sequence, span)
+
+    @property
+    def nbytes(self) -> int:
+        """How much is kept of its elements."""
+        return self._sequence.nbytes + self._shared.nbytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """About how much of that readers need."""
+        return self._shared.needed_bytes
+
+    def make_room(self, nbytes: int) -> int:
+        """Keep so many bytes less, as far as no reader needs them; returns how many these were."""
+        freed = self._sequence.make_room(nbytes)
+        return freed + self._shared.make_room(nbytes - freed)
 
     def take_pace(self, block_bytes: int) -> Pace:
         """A pace, which knows the cost of this pass's rows if some were read before."""

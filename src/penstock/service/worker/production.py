@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 
 from penstock.data.block import Block
@@ -90,8 +91,8 @@ class Production:
 
     Args:
         get_definition: returns the definition of a dataset, given its id.
-        recent_bytes: how much of a pass in order is kept for consumers that are behind.
-        window_bytes: how much of a pass is kept for trainers that share it.
+        recent_bytes: how much of each stream of a pass in order is kept for consumers that are behind.
+        window_bytes: how much is kept of all passes together, such as for trainers that share one.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Production:
         self._recent_bytes = recent_bytes
         self._window_bytes = window_bytes
         self._lock = Lock()
-        self._datasets: dict[str, tuple[Node, Options]] = {}
+        self._datasets: OrderedDict[str, tuple[Node, Options]] = OrderedDict()  # the one asked for last comes last
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._busy = BusyTime()
         self._statistics = Statistics()
@@ -168,6 +169,7 @@ class Production:
                     return
                 pace.stop(piece.found.nbytes)
                 self._count(piece.found, piece.kept if request.trainer else None)
+                self._make_room()
                 yield _chunk_of(piece, len(piece.found), seconds), piece.found
             raise LostDataWorkerError(STOPPED)
         finally:
@@ -199,11 +201,32 @@ class Production:
                 raise LostDataWorkerError(STOPPED)
             opened = self._passes.get(key)
             if opened is None:
-                opened = self._passes[key] = OpenPass(node, options, key, self._recent_bytes, self._window_bytes)
+                most_bytes = partial(self._most_bytes, key)
+                opened = OpenPass(node, options, key, self._recent_bytes, self._window_bytes, most_bytes)
+                self._passes[key] = opened
             self._passes.move_to_end(key)
             opened.hold()
         self._close_idle()
         return opened
+
+    def _kept(self) -> list[OpenPass]:
+        """The passes, of which the one that was opened last is the last."""
+        with self._lock:
+            return list(self._passes.values())
+
+    def _most_bytes(self, key: PassKey) -> int:
+        """How much a pass may keep for its readers: what those of others leave, and a share in any case."""
+        needed = sum(opened.needed_bytes for opened in self._kept() if opened.key != key)
+        return max(self._window_bytes - needed, self._window_bytes // _OPEN_PASSES)
+
+    def _make_room(self) -> None:
+        """Keep less of the passes that were opened longest ago, where all together is too much."""
+        passes = self._kept()
+        excess = sum(opened.nbytes for opened in passes) - self._window_bytes
+        for opened in passes:
+            if excess <= 0:
+                return
+            excess -= opened.make_room(excess)
 
     def _close_idle(self) -> None:
         """Close passes that were not read for long, and the ones read longest ago if there are many."""
@@ -221,16 +244,19 @@ class Production:
     def _dataset(self, dataset_id: str) -> tuple[Node, Options]:
         with self._lock:
             known = self._datasets.get(dataset_id)
-        if known is None:
-            known = from_bytes(self._get_definition(dataset_id))
-            with self._lock:
-                known = self._datasets.setdefault(dataset_id, known)
+        loaded = from_bytes(self._get_definition(dataset_id)) if known is None else known
+        with self._lock:
+            known = self._datasets.setdefault(dataset_id, loaded)
+            self._datasets.move_to_end(dataset_id)
+            if len(self._datasets) > _OPEN_PASSES:  # each pass has its own
+                self._datasets.popitem(last=False)
         return known
 
     def keep(self, datasets: Collection[str]) -> None:
         """Forget all other datasets, and close their passes when their last readers have finished."""
         with self._lock:
-            self._datasets = {name: found for name, found in self._datasets.items() if name in datasets}
+            for name in self._datasets.keys() - set(datasets):
+                del self._datasets[name]
             gone = [key for key in self._passes if key.dataset_id not in datasets]
             old = [self._passes.pop(key) for key in gone]
         for opened in old:
@@ -243,7 +269,7 @@ class Production:
             self._closed = True
             old = list(self._passes.values())
             self._passes.clear()
-            self._datasets = {}
+            self._datasets.clear()
         self._paused.close()
         for opened in old:
             opened.end()

@@ -91,8 +91,8 @@ class Head:
         """
         there = True
         while True:
-            with self._lock:
-                try:
+            try:
+                with self._lock:
                     if self._retired or position < self.first:
                         raise Gone
                     if position < self.next:
@@ -102,8 +102,8 @@ class Head:
                         return Read(self.next, None, there)
                     there = False
                     self._produce(position + rows - self.next)
-                finally:
-                    self._close_if_retired()
+            finally:
+                self._close_if_retired()
 
     def _produce(self, wanted: int) -> None:
         """Make the next block of the stream, of at most `wanted` rows."""
@@ -122,8 +122,7 @@ class Head:
             return
         self._pace.stop(0 if isinstance(found, Exception) else found.nbytes)
         self._window.add(found, left_out)
-        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
-            self._window.drop()
+        self._window.make_room(self._window.nbytes - self._window_bytes, self.next)
 
     def _restore(self, state: State, known: State) -> None:
         assert self._stream is not None
@@ -131,18 +130,34 @@ class Head:
         noted.restore(known)
         stream.restore(state)
 
+    @property
+    def nbytes(self) -> int:
+        """How much is kept."""
+        return self._window.nbytes
+
+    def make_room(self, nbytes: int) -> int:
+        """Forget so many bytes, unless a block is made now; returns how many these were."""
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return self._window.make_room(nbytes, self.next)
+        finally:
+            self._lock.release()
+            self._close_if_retired()
+
     def retire(self) -> None:
         """Close the stream, once the current block is made."""
         self._retired = True
-        if self._lock.acquire(blocking=False):
-            try:
-                self._close_if_retired()
-            finally:
-                self._lock.release()
+        self._close_if_retired()
 
     def _close_if_retired(self) -> None:
-        if self._retired and self._stream is not None:
-            self._stream[0].close()
+        """Close the stream, unless another thread has the lock, which calls this when it has released it."""
+        if self._retired and self._lock.acquire(blocking=False):
+            try:
+                if self._stream is not None:
+                    self._stream[0].close()
+            finally:
+                self._lock.release()
 
 
 class Sequence:
@@ -191,6 +206,21 @@ class Sequence:
         if retired is not None:
             retired.retire()
         return head
+
+    @property
+    def nbytes(self) -> int:
+        """How much is kept."""
+        with self._lock:
+            return sum(head.nbytes for head in self._heads)
+
+    def make_room(self, nbytes: int) -> int:
+        """Forget so many bytes, as far as they are kept; returns how many these were."""
+        with self._lock:
+            heads = list(self._heads)
+        freed = 0
+        for head in heads:
+            freed += head.make_room(nbytes - freed)
+        return freed
 
     def _save(self, position: int, stream: Opened) -> None:
         """Save the state of a stream at regular positions."""

@@ -86,6 +86,16 @@ class ProducedWindow:
             del self._starts[: self._gone], self._found[: self._gone]
             self._gone = 0
 
+    def make_room(self, nbytes: int, needed: int) -> int:
+        """Forget the oldest pieces, up to a number of bytes; returns how many these were.
+
+        The newest piece stays, and what is needed: everything from a position on.
+        """
+        before = self.nbytes
+        while before - self.nbytes < nbytes and len(self) > 1 and self.first_stop() <= needed:
+            self.drop()
+        return before - self.nbytes
+
 
 _DROPPED = Exception()
 
@@ -125,7 +135,8 @@ class SharedWindow:
 
     Args:
         open: opens the stream of the pass.
-        window_bytes: how much is kept.
+        window_bytes: how much is kept of elements that no reader needs.
+        most_bytes: how much may be kept now of those that readers need. It takes no lock of a window.
         clock: gives seconds.
     """
 
@@ -133,11 +144,13 @@ class SharedWindow:
         self,
         open: Callable[[], tuple[Cursor, Noted]],
         window_bytes: int,
+        most_bytes: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._changed = Condition()
         self._open = open
         self._window = ProducedWindow(0)
+        self._most_bytes = most_bytes
         self._window_bytes = window_bytes
         self._pace = Pace(seconds=BLOCK_SECONDS)
         self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
@@ -229,9 +242,27 @@ class SharedWindow:
             reader.position = position
             self._changed.notify_all()
 
+    @property
+    def nbytes(self) -> int:
+        """How much is kept."""
+        return self._window.nbytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """About how much of it readers need that hold others back."""
+        first, stop = self._window.first, self._window.next
+        needed = stop - max(first, self._needed_from())
+        return self._window.nbytes * needed // (stop - first) if needed > 0 else 0
+
+    def make_room(self, nbytes: int) -> int:
+        """Forget so many bytes, as far as no reader needs them that holds others back; returns how many these were."""
+        with self._changed:
+            return self._window.make_room(nbytes, self._needed_from())
+
     def _held_back(self) -> bool:
-        full = self._window.nbytes >= self._window_bytes and len(self._window) > 0
-        return full and self._needed_from() < self._window.first_stop()
+        if not len(self._window) or self._needed_from() >= self._window.first_stop():
+            return False
+        return self._window.nbytes >= self._most_bytes()
 
     def _needed_from(self) -> int:
         """The first position that some reader that holds others back has not taken."""
@@ -269,11 +300,7 @@ class SharedWindow:
     def _add(self, found: Block | Exception, left_out: LeftOut | None, asked: int) -> None:
         self._pace.stop(0 if isinstance(found, Exception) else found.nbytes, asked)
         self._window.add(found, left_out)
-        needed = self._needed_from()
-        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
-            if needed < self._window.first_stop():
-                return
-            self._window.drop()
+        self._window.make_room(self._window.nbytes - self._window_bytes, self._needed_from())
 
     def _checked(self, found: Block | Exception) -> Block | Exception:
         if isinstance(found, Exception) or found.nbytes <= self._window_bytes * len(found):
@@ -284,9 +311,10 @@ class SharedWindow:
         )
 
     def close(self) -> None:
-        """Close the stream; readers get an error."""
+        """Close the stream, and forget its elements; readers get an error."""
         with self._changed:
             self._closed = True
+            self._window = ProducedWindow(self._window.next)
             self._changed.notify_all()
             if not self._producing:
                 self._close_if_asked()
