@@ -3,11 +3,11 @@
 from penstock.runtime.pacing import Pace
 
 
-def after(pace, seconds, nbytes=0):
-    """The rows allowed next, after a block that took this long."""
-    pace.start()
+def after(pace, seconds, nbytes=0, rows=None):
+    """The rows allowed next, after a block of so many rows, or of all that were allowed, that took this long."""
+    allowed = pace.start()
     pace._started -= seconds
-    pace.stop(nbytes)
+    pace.stop(nbytes, allowed if rows is None else rows)
     return pace.start()
 
 
@@ -41,5 +41,12 @@ def test_a_block_for_which_fewer_rows_were_asked_does_not_let_the_next_ones_grow
     pace = Pace(seconds=10.0)
     for asked in (1, 1, 1, 1):
         pace.start()
-        pace.stop(8, asked)
+        pace.stop(8, asked, asked)
     assert pace.start() == 2
+
+
+def test_no_more_than_16_times_the_rows_that_came_are_allowed():
+    pace = Pace()
+    assert [after(pace, 0, rows=2) for _ in range(7)] == [2, 4, 8, 16, 32, 32, 32]
+    assert after(pace, 0, rows=3) == 48
+    assert after(pace, 0, rows=1) == 48  # a small block alone is no reason to allow less

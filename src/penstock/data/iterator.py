@@ -326,7 +326,7 @@ class DatasetIterator(Iterator[Element]):
         They are as many as take milliseconds: a state that is taken while one is made has those before made again.
         """
         self._base, self._block, self._put = self._pass.cursor.state(), None, 0
-        self._pace_alone.stop(0)
+        self._pace_alone.stop(0, _ALONE)
         rows = self._pace_alone.start()
         # Elements whose order does not come again cannot be passed over: the position before each is noted.
         self._alone = islice(elements, min(rows, _ALONE) if self._plan.in_flight is None else 1)
@@ -365,7 +365,7 @@ class DatasetIterator(Iterator[Element]):
             if block is None:
                 self._pass.skips.sum_up()
             else:
-                self._pace.stop(block.nbytes)
+                self._pace.stop(block.nbytes, len(block))
         except KeyboardInterrupt:
             self._left = True
             self._leave()

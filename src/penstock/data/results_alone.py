@@ -189,7 +189,7 @@ class PulledRows:
             self._rows = self._input.pull(1, self._pace.start())
             if self._rows is None:
                 return None
-            self._pace.stop(self._rows.nbytes)
+            self._pace.stop(self._rows.nbytes, len(self._rows))
             self._cursor, self._end = cursor, cursor.met + len(self._rows)
         assert self._rows is not None
         rows, end = len(self._rows), self._first + self._input.met

@@ -6,6 +6,7 @@ _SECONDS = 0.004
 # Larger blocks gain nothing: they leave the cache, and their memory is given back to the system between blocks.
 _GROW_BELOW_BYTES = 1 << 19
 _MAXIMUM_ROWS = 1 << 16
+_TIMES_WHAT_CAME = 16
 
 
 class Pace:
@@ -13,7 +14,8 @@ class Pace:
 
     It starts at `minimum` rows, doubles while a block takes less than `seconds` and holds less than 512 KiB, and is
     halved if a block takes more than twice as long. So a slow element does not wait for a thousand others, and the cost
-    per block does not dominate for fast ones.
+    per block does not dominate for fast ones. A block that came quickly because it was made before, and is small, says
+    little about a large one, so no more than 16 times the rows that came are allowed next.
     """
 
     def __init__(self, minimum: int = 1, seconds: float = _SECONDS) -> None:
@@ -32,10 +34,12 @@ class Pace:
         self._started = time.perf_counter()
         return self._rows
 
-    def stop(self, nbytes: int, asked: int | None = None) -> None:
+    def stop(self, nbytes: int, rows: int, asked: int | None = None) -> None:
         """Note that a block has come, possibly with fewer rows than were allowed.
 
         Args:
+            nbytes: what it holds.
+            rows: how many it has.
             asked: how many rows were asked for, if that may be fewer than were allowed: the cost of a smaller block
                 says nothing about larger ones.
         """
@@ -43,4 +47,4 @@ class Pace:
         if seconds > 2 * self._seconds:
             self._rows = max(self._minimum, self._rows // 2)
         elif seconds < self._seconds and nbytes < self._grow_below_bytes and (asked is None or asked >= self._rows):
-            self._rows = min(self._rows * 2, _MAXIMUM_ROWS)
+            self._rows = max(self._rows, min(self._rows * 2, _MAXIMUM_ROWS, _TIMES_WHAT_CAME * rows))

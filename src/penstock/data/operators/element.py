@@ -363,7 +363,7 @@ class FilterStream(FunctionStream):
                 return block
             if len(kept):
                 return block.take(kept)
-            pace.stop(block.nbytes)
+            pace.stop(block.nbytes, len(block))
         return None
 
     def _decide(self, block: Block) -> Any:

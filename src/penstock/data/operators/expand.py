@@ -293,7 +293,7 @@ class InterleaveStream(Stream):
         together = self._input.pull(1, self._pace.start())
         if together is None:
             return None
-        self._pace.stop(together.nbytes)
+        self._pace.stop(together.nbytes, len(together))
         self._input.give_back(len(together) - 1)
         return together.slice(0, 1)
 

@@ -178,7 +178,7 @@ class GroupByWindowStream(Stream):
                 key = min(self._groups)
                 self._emit(key)
                 return True
-            self._pace.stop(block.nbytes)
+            self._pace.stop(block.nbytes, len(block))
             self._input_states.append((met, input_state))
             self._structure = block.structure
             # In this order: the key function is not called after the last row, nor before a window is given.

@@ -236,7 +236,7 @@ class CacheStream(Stream):
                 continue
             if passed is None:  # the input has become shorter
                 return
-            pace.stop(passed.nbytes)
+            pace.stop(passed.nbytes, len(passed))
 
     def close(self) -> None:
         self._discard()

@@ -249,7 +249,7 @@ class SkipStream(OneInputStream):
             if block is None:
                 return None
             self._left -= len(block)
-            pace.stop(block.nbytes)
+            pace.stop(block.nbytes, len(block))
         return self._input.pull(need, allow)
 
     def state(self) -> State:
@@ -309,7 +309,7 @@ class ShardStream(OneInputStream):
                 block = self._input.pull(min((need - 1) * count + ahead, asked), asked)
             if block is None:
                 return None
-            self._pace.stop(block.nbytes, asked)
+            self._pace.stop(block.nbytes, len(block), asked)
             self._phase = (self._phase + len(block)) % count
             wanted = range(ahead - 1, len(block), count)
             if len(wanted):

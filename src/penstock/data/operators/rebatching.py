@@ -77,7 +77,7 @@ class UnbatchStream(OneInputStream):
                 self._rows_each = rows // len(batches)
                 return Block(tuple(columns), batches.structure, rows)
             self._rows_each = self._rows_each or 1
-            pace.stop(batches.nbytes)
+            pace.stop(batches.nbytes, len(batches))
         return None
 
     def _next(self, allow: int) -> Block | None:

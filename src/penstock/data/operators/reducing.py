@@ -101,7 +101,7 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
             block = self._input.pull(1, self._pace.start())
             if block is None:
                 return self._results(allow)
-            self._pace.stop(block.nbytes)
+            self._pace.stop(block.nbytes, len(block))
             self._reduce(block, met)
 
     def _reduce(self, block: Block, first: int) -> None:

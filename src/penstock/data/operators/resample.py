@@ -73,7 +73,7 @@ class RejectionResampleStream(FunctionStream):
                 taken = block.take(rows)
                 numbers = np.array(classes, dtype=np.int64)[rows]
                 return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
-            pace.stop(block.nbytes)
+            pace.stop(block.nbytes, len(block))
         return None
 
     def _decide(self, block: Block) -> tuple[list[int], list[int]]:

@@ -243,7 +243,7 @@ class UniqueStream(OneInputStream):
             fresh = self._fresh(block)
             if fresh:
                 return block.take(np.array(fresh, dtype=np.int64))
-            pace.stop(block.nbytes)
+            pace.stop(block.nbytes, len(block))
         return None
 
     def _fresh(self, block: Block) -> list[int]:

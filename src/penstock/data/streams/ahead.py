@@ -94,7 +94,7 @@ class Ahead(Stream):
         if block is None:
             self._channel.put(_Ended(self._stream.state(), self._skips.taken()))
             return False
-        pace.stop(block.nbytes)
+        pace.stop(block.nbytes, len(block))
         ready = _Ready(block, self._stream.state(), self._skips.taken())
         self._channel.put(ready, len(block) if self._by_rows else 1)
         return True

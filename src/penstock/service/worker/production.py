@@ -167,7 +167,7 @@ class Production:
                 if isinstance(piece.found, Exception):
                     yield failed_of(piece.found, reader.rest(), piece.left_out)
                     return
-                pace.stop(piece.found.nbytes)
+                pace.stop(piece.found.nbytes, len(piece.found))
                 self._count(piece.found, piece.kept if request.trainer else None)
                 self._make_room()
                 yield _chunk_of(piece, len(piece.found), seconds), piece.found

@@ -120,7 +120,8 @@ class Head:
             if left_out is not None:
                 self._window.add(Behind(left_out), None)
             return
-        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes)
+        nbytes, rows = (0, 1) if isinstance(found, Exception) else (found.nbytes, len(found))
+        self._pace.stop(nbytes, rows)
         self._window.add(found, left_out)
         self._window.make_room(self._window.nbytes - self._window_bytes, self.next)
 

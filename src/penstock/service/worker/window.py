@@ -298,7 +298,8 @@ class SharedWindow:
         self._close_if_asked()
 
     def _add(self, found: Block | Exception, left_out: LeftOut | None, asked: int) -> None:
-        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes, asked)
+        nbytes, rows = (0, 1) if isinstance(found, Exception) else (found.nbytes, len(found))
+        self._pace.stop(nbytes, rows, asked)
         self._window.add(found, left_out)
         self._window.make_room(self._window.nbytes - self._window_bytes, self._needed_from())
 
