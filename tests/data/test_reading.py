@@ -18,6 +18,8 @@ from forked import run
 
 import penstock as ps
 from penstock.data.iterator import blocks_of
+from penstock.data.node import Run
+from penstock.runtime.threads import Threads
 
 
 class Tap:
@@ -109,6 +111,18 @@ def test_rows_that_are_asked_for_one_by_one_are_read_together(build):
     source.reads.clear()
     assert list(map(int, build(pairs))) == expected
     assert len(source.reads) < 1000
+
+
+def test_rows_that_wait_do_not_come_alone_where_many_are_asked_for():
+    source = CountedReads()
+    stream = ps.Dataset.from_source(source).node
+    cursor = stream.cursor(Run(stream, 0, Threads()), 0)
+    for _ in range(70):  # the last of them begins to read 64 rows
+        cursor.pull(1, 1)
+    block = cursor.pull(1, 1000)
+    assert len(block) == 1000
+    assert [int(row[0]) for row in block.rows()] == list(range(140, 2140, 2))
+    cursor.close()
 
 
 @pytest.mark.parametrize("sample", [True, False])

@@ -127,6 +127,8 @@ class IndexStream(Stream):
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - start)
 
     def pull(self, need: int, allow: int) -> Block | None:
+        if allow >= _TOGETHER:  # the rest of what was read together would come in place of so many rows
+            self._together = 1
         while True:
             if not self._pieces and not self._begin(min(max(allow, self._together), self._most)):
                 return None
@@ -145,7 +147,20 @@ class IndexStream(Stream):
                 self._go_on()  # which pieces wait to be taken says how many more may begin
                 self._fill()
             assert head.block is not None
-            return head.block.slice(head.passed, len(head.block)) if head.passed else head.block
+            if not head.passed:
+                return head.block
+            rest = head.block.slice(head.passed, len(head.block))
+            return rest if self._pieces or len(rest) >= allow else self._continued(rest, allow)
+
+    def _continued(self, rest: Block, allow: int) -> Block:
+        """The rest of what was read together with the rows after it, if they come without waiting."""
+        if not self._begin(min(allow - len(rest), self._most)) or self._pieces[0].block is None:
+            return rest
+        head = self._pieces.popleft()
+        assert head.block is not None
+        self._position += len(head)
+        self._learn(head)
+        return Block.concatenate([rest, head.block])
 
     def _part(self, head: _ReadPiece, rows: int) -> Block:
         """So many rows of the first piece, whose others are given later."""
