@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ def measure() -> list[Figure]:
         small_epochs(),
         *batched(),
         ragged_text(),
+        rejected(),
+        *asked_for_one_by_one(),
         *windows(),
         scanned(),
         *bucketed(),
@@ -239,6 +243,35 @@ def batched() -> Iterator[Figure]:
         yield processor_ratio(f"{question} / np.arange", lambda d=dataset: exhaust(d), lambda m=made: exhaust(m()), 0.8)  # type: ignore[misc]
         mapped = dataset.map(lambda batch: batch * 2)
         yield processor_ratio(f"{question}.map / np.arange, times 2", lambda d=mapped: exhaust(d), doubled, 0.8)  # type: ignore[misc]
+
+
+def rejected() -> Figure:
+    """A filter that keeps one number of 10,000, against the loop."""
+    rows = 200_000
+    kept = ps.Dataset.range(rows).filter(lambda number: number % 10_000 == 0)
+
+    def by_hand() -> None:
+        for number in np.arange(rows):
+            if number % 10_000 == 0:
+                pass
+
+    return processor_ratio("filter that keeps 1 of 10,000 / loop", lambda: exhaust(kept), by_hand, 0.5)
+
+
+def asked_for_one_by_one() -> Iterator[Figure]:
+    """Rows that are read by number below operators that do not know how many they need, against these rows alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "rows.jsonl"
+        path.write_text("".join(f'{{"x": {number}}}\n' for number in range(4_000)))
+        rows = ps.JsonLinesDataset(path).shuffle(seed=1).map(lambda row: np.full(4, row["x"]))
+        kept = rows.filter(lambda row: True)
+        for name, goal, dataset in (
+            ("unbatch()", 0.5, rows.unbatch()),
+            ("prefetch(4)", 0.1, rows.prefetch(4)),
+            ("filter, and two of these sampled", 0.2, ps.Dataset.sample_from_datasets([kept, kept], seed=1)),
+        ):
+            question = f"JSON lines, shuffled, map / with {name}"
+            yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), lambda: exhaust(rows), goal)  # type: ignore[misc]  # a default binds it
 
 
 def ragged_text() -> Figure:
