@@ -130,6 +130,45 @@ with open(f"{directory}/worker-{worker}.json", "w") as file:
 """
 
 
+LATE = """
+import os, sys, time
+import jax
+import numpy as np
+import penstock as ps
+
+strategy = ps.MultiWorkerMirroredStrategy()
+worker, directory = jax.process_index(), sys.argv[1]
+numbers = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("row",))
+sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("row"))
+rows = jax.make_array_from_callback(numbers.shape, sharding, lambda index: numbers[index])
+make = os.makedirs
+
+def late(path, *args, **options):
+    if worker == 0 and os.path.basename(path).startswith("arrays"):
+        time.sleep(0.5)
+    return make(path, *args, **options)
+
+with strategy.scope():
+    for number in range(3):
+        ps.Checkpoint(step=0).save(directory + f"/alone-{number}", step=number)
+    os.makedirs = late
+    ps.Checkpoint(rows=rows).save(directory + "/spread", rows=rows)
+"""
+
+
+@pytest.mark.slow
+def test_no_worker_writes_its_part_before_worker_0_has_made_the_directory(tmp_path: Path) -> None:
+    """Worker 0, whose file system is slow, removed what the other one had written, or failed as the directory existed."""
+    program = tmp_path / "worker.py"
+    program.write_text(LATE)
+    ended = run_workers(str(program), str(tmp_path), workers=2, devices=2)
+    assert ended.statuses == [0, 0], ended.errors
+    rows = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+    restored = ps.Checkpoint(rows=rows * 0).restore(tmp_path / "spread-1")
+    np.testing.assert_array_equal(restored["rows"], rows)
+
+
 @pytest.mark.slow
 def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
     program = tmp_path / "worker.py"

@@ -143,8 +143,13 @@ def _checkpointer(processes: set[int], barrier: WriteBarrier | None = None) -> A
         (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)),
         (jax.Array, ocp.type_handlers.ArrayHandler(primary_host=min(processes))),
     )
+    # Directories are made by all at the same time. Otherwise a process waits for a signal that Orbax names by how many
+    # saves it has made, and worker 0 makes some alone: another one then writes before there is a directory.
+    options = ocp.options.AsyncOptions(
+        barrier_sync_fn=None if barrier is None else barrier.wait, create_directories_asynchronously=False
+    )
     handler = ocp.CompositeCheckpointHandler(
-        composite_options=ocp.CompositeOptions(multiprocessing_options=alike),
+        composite_options=ocp.CompositeOptions(multiprocessing_options=alike, async_options=options),
         **{
             INDEX: ocp.JsonCheckpointHandler(multiprocessing_options=alike),
             _ARRAYS: ocp.PyTreeCheckpointHandler(multiprocessing_options=alike, type_handler_registry=registry),
@@ -152,8 +157,6 @@ def _checkpointer(processes: set[int], barrier: WriteBarrier | None = None) -> A
     )
     if barrier is None:
         return ocp.Checkpointer(handler, multiprocessing_options=alike)
-    # Made together: what Orbax waits for otherwise counts the saves of each process, and worker 0 makes some alone.
-    options = ocp.options.AsyncOptions(barrier_sync_fn=barrier.wait, create_directories_asynchronously=False)
     return ocp.AsyncCheckpointer(handler, async_options=options, multiprocessing_options=alike)
 
 
