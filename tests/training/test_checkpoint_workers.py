@@ -159,7 +159,7 @@ with strategy.scope():
 
 @pytest.mark.slow
 def test_no_worker_writes_its_part_before_worker_0_has_made_the_directory(tmp_path: Path) -> None:
-    """Worker 0, whose file system is slow, removed what the other one had written, or failed as the directory existed."""
+    """Worker 0, whose file system is slow, failed as the directory existed, or removed what the other had written."""
     program = tmp_path / "worker.py"
     program.write_text(LATE)
     ended = run_workers(str(program), str(tmp_path), workers=2, devices=2)
