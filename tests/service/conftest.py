@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from forked import Forked
 
+import penstock as ps
 from penstock.runtime.ports import free_port
 from penstock.service.wire.subjects import Endpoint
 
@@ -33,6 +34,16 @@ def worker_process(*arguments: str) -> Iterator[tuple[Endpoint, Forked]]:
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """That of a dispatcher with two workers, in this process."""
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2)) as dispatcher:
+        address = dispatcher.target.split("://")[1]
+        config = ps.service.WorkerConfig(dispatcher_address=address)
+        with ps.service.WorkerServer(config), ps.service.WorkerServer(config):
+            yield address
 
 
 @pytest.fixture(scope="module")

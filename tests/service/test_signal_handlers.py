@@ -20,15 +20,6 @@ pytestmark = pytest.mark.slow
 ROWS = 60
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2)) as dispatcher:
-        address = dispatcher.target.split("://")[1]
-        config = ps.service.WorkerConfig(dispatcher_address=address)
-        with ps.service.WorkerServer(config), ps.service.WorkerServer(config):
-            yield address
-
-
 def numbers(element: Any) -> list[int]:
     return [int(x) for x in np.ravel(element)]
 

@@ -24,15 +24,6 @@ pytestmark = pytest.mark.slow
 ROWS = 150
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2)) as dispatcher:
-        address = dispatcher.target.split("://")[1]
-        config = ps.service.WorkerConfig(dispatcher_address=address)
-        with ps.service.WorkerServer(config), ps.service.WorkerServer(config):
-            yield address
-
-
 def pass_on(x: Any) -> Any:
     return x
 

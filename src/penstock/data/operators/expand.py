@@ -13,7 +13,6 @@ from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.data.streams.turns import Turns
-from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 
 _ROUNDS: Final = 64
@@ -115,8 +114,6 @@ class InterleaveStream(Stream):
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
         self._input_alone = node.input.shows_reading
-        # Only of what is read by index the state is known between rows that are read together.
-        self._pace = Pace() if node.input.indexable and not self._input_alone else None
         self._first = run.first(node.input)
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._current = 0
@@ -280,22 +277,11 @@ class InterleaveStream(Stream):
         """The next element of the input, the state before it, and its position."""
         before = self._input.state()
         position = self._first + self._input.met
-        element = self._pull_element()
+        element = self._input.pull(1, 1)
         if element is None:
             self._input_ended = True
             return None
         return element, before, position
-
-    def _pull_element(self) -> Block | None:
-        """The next element of the input, which is read together with others that come soon."""
-        if self._pace is None or self._input.ready:
-            return self._input.pull(1, 1)
-        together = self._input.pull(1, self._pace.start())
-        if together is None:
-            return None
-        self._pace.stop(together.nbytes, len(together))
-        self._input.give_back(len(together) - 1)
-        return together.slice(0, 1)
 
     def _open(self, element: Block, before: State, position: int) -> _Slot:
         node = self._run.prepare(self._node.dataset_of_element(element, position))
