@@ -109,7 +109,7 @@ def maps() -> Iterator[Figure]:
     Two threads are compared with a pool of two, which makes a batch at a time.
     """
     count = np.arange(100_000)
-    pictures, labels = np.zeros((8_000, 28, 28), np.uint8), np.arange(8_000)
+    pictures, labels = np.zeros((32_000, 28, 28), np.uint8), np.arange(32_000)
     scale = np.float32(1 / 255)
     cases: list[tuple[str, tuple[np.ndarray[Any, Any], ...], Callable[..., Any]]] = [
         ("a number", (count,), lambda x: x + 1),

@@ -7,6 +7,7 @@ import pytest
 
 from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.channel import Closed
+from penstock.runtime.fixed import FixedCallers
 from penstock.runtime.tuning import TunedCallers
 
 
@@ -75,6 +76,52 @@ def test_those_who_wait_are_not_woken_by_each_of_many_calls(threads):
     callers.add(Work(lambda start, stop: None, 100))
     wait_for(bell, lambda: callers.want_more and callers.running == 0)
     assert bell.rung == 1
+
+
+def after_short_calls(threads, count):
+    """Callers that have found out that calls are short."""
+    bell = Bell()
+    callers = FixedCallers(threads, bell, count)
+    while "one thread at a time" not in callers.because:
+        rung = bell.rung
+        callers.add(Work(lambda start, stop: None, 100))
+        bell.wait(rung)
+    wait_for(bell, lambda: callers.want_more and callers.running == 0)
+    return callers
+
+
+def test_several_threads_wait_for_the_lock_of_python_in_each_short_call(threads, monkeypatch):
+    monkeypatch.setattr("penstock.runtime.fixed._OVERDUE_SECONDS", 60)
+    callers = after_short_calls(threads, 2)
+    begun, both, beside = threading.Event(), threading.Event(), []
+
+    def first(start, stop):
+        begun.set()
+        beside.append(both.wait(0.2))  # nothing else tells that no other thread begins
+
+    callers.add(Work(first, 1))
+    begun.wait(60)
+    callers.add(Work(lambda start, stop: both.set(), 1))
+    assert both.wait(60) and beside == [False]
+
+
+def test_calls_that_begin_to_wait_after_short_ones_run_beside_each_other(threads):
+    callers = after_short_calls(threads, 4)
+    met, all_ran = threading.Barrier(5), []
+    for _ in range(4):
+        callers.add(Work(lambda start, stop: all_ran.append(met.wait(60)), 1))
+    met.wait(60)
+    wait_for(callers.bell, lambda: len(all_ran) == 4)
+    assert callers.because == ""
+
+
+def test_threads_stop_taking_turns_when_calls_have_become_longer(threads, monkeypatch):
+    monkeypatch.setattr("penstock.runtime.fixed._OVERDUE_SECONDS", 60)
+    callers = after_short_calls(threads, 2)
+    ended = threading.Event()
+    callers.add(Work(lambda start, stop: ended.wait(0.1), 100, together=True))
+    wait_for(callers.bell, lambda: callers.running == 0 and callers.want_more and callers.because == "")
+    assert not ended.is_set()
 
 
 def test_tasks_for_threads_that_were_stopped_are_refused(threads):

@@ -201,25 +201,30 @@ class Callers:
                 return
 
     def _do(self) -> None:
-        while True:
-            with self._lock:
-                if not self._work:
-                    self._working -= 1
-                    return
-                work, start, stop = self._next_task()
-                self._start()
-            begun = time.perf_counter()
-            work.call(start, stop)
-            seconds = time.perf_counter() - begun
-            with self._lock:
-                self._unfinished -= work.units(start, stop)
-                work.ended += stop - start
-                ended = work.ended == work.rows
-                self._note(seconds, stop - start)
-            # An exception that a call has left refers to this frame, and must not lead to other calls by it.
-            del work
-            if ended or self.want_more:
-                self.bell.ring()
+        while self._do_task() is not None:
+            pass
+
+    def _do_task(self) -> tuple[float, int] | None:
+        """Do a task of the oldest work: gives how many seconds it took, and its rows. Without work the thread ends."""
+        with self._lock:
+            if not self._work:
+                self._working -= 1
+                return None
+            work, start, stop = self._next_task()
+            self._start()
+        begun = time.perf_counter()
+        work.call(start, stop)
+        seconds = time.perf_counter() - begun
+        with self._lock:
+            self._unfinished -= work.units(start, stop)
+            work.ended += stop - start
+            ended = work.ended == work.rows
+            self._note(seconds, stop - start)
+        # An exception that a call has left refers to this frame, and must not lead to other calls by it.
+        del work
+        if ended or self.want_more:
+            self.bell.ring()
+        return seconds, stop - start
 
     def _next_task(self) -> tuple[Work, int, int]:
         """The next rows of the oldest work, under the lock."""

@@ -1,14 +1,20 @@
-"""Callers whose number the user has chosen, which leave calls that are too short for threads to the thread that reads.
+"""Callers whose number the user has chosen, which do not use all of them for calls that are too short to gain by it.
 
 A task of one row costs the thread that hands it out and the one that makes it 50 to 100 µs together. Where rows come
-one by one, and a call takes a microsecond, that is all that the program would do.
+one by one, and a call takes a microsecond, the program would do nothing else: the thread that reads makes the calls.
+
+Where many rows come at a time, short calls in several threads pass Python's lock to each other in every call that lets
+it go, as NumPy does for an image of 28 x 28. Each time a thread is woken, which takes longer than the call: the threads
+take turns then, a task each.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any
 
-from penstock.runtime.callers import Bell, Callers, Result
+from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, Result
+from penstock.runtime.gains import WORTH_SECONDS
 from penstock.runtime.threads import Threads
 
 _SHORT_SECONDS = 7.5e-5
@@ -17,16 +23,33 @@ _LONG_SECONDS = 1.5e-4
 """As soon as one takes more than this in the thread that reads, threads make the next."""
 _IN_A_ROW = 16
 """For each call that may run, so many tasks must have been short, one after the other: as many may pass a slow one."""
+_BESIDE_OTHERS = 2.5
+"""A short call takes up to so many times as long while several threads make calls."""
+_OVERDUE_SECONDS = 2.5 * TASK_SECONDS
+"""Threads wait for their turn while tasks end, but no longer than this for a single one."""
+_KEPT = 0.875
+"""What tasks before it weigh after each task: a single one may have been interrupted."""
+_PATIENCE = 4
+"""So many times as many tasks must be short before threads take turns again, each time that calls were not."""
 
 
 class FixedCallers(Callers):
-    """Up to `count` threads, or the thread that reads while few rows come at a time and calls are very short."""
+    """Up to `count` threads, which take turns while calls are short.
+
+    While calls are very short and few rows come at a time, the thread that reads makes them.
+    """
 
     def __init__(self, threads: Threads, bell: Bell, count: int) -> None:
         super().__init__(threads, bell, count)
         self.serial = False
         # How many tasks were short, one after the other, because there were no more rows for them.
         self._short = 0
+        self._take_turns = False
+        self._turn = Lock()
+        # So many tasks must have short calls before threads take turns; more, each time that this was wrong.
+        self._until_turns = self._patience = 1
+        # How many tasks were done in turn, and of late in how many seconds and for how many rows.
+        self._turns, self._seconds, self._rows = 0, 0.0, 0.0
 
     @property
     def want_more(self) -> bool:
@@ -35,7 +58,9 @@ class FixedCallers(Callers):
 
     @property
     def because(self) -> str:
-        return ": each takes less time than giving it to a thread" if self.serial else ""
+        if self.serial:
+            return ": each takes less time than giving it to a thread"
+        return ": one thread at a time makes them, as they are too short to gain by more" if self._take_turns else ""
 
     def call_here(self, rows: int) -> bool:
         if self.serial and rows > self.count:  # so many at a time are worth handing out
@@ -72,6 +97,45 @@ class FixedCallers(Callers):
     def _leave_to_threads(self) -> None:
         with self._lock:
             self.serial, self._short, self._chunk = False, 0, 1
+
+    def _do_task(self) -> tuple[float, int] | None:
+        if not self._take_turns or not self._turn_taken():
+            done = super()._do_task()
+            if done is not None:
+                self._begin_turns(*done)
+            return done
+        try:
+            done = super()._do_task()
+            if done is not None:
+                self._note_turn(*done)
+        finally:
+            self._turn.release()
+        return done
+
+    def _turn_taken(self) -> bool:
+        """Wait for the turn; False where the task of another thread takes too long."""
+        turns = -1
+        while turns != self._turns:
+            turns = self._turns
+            if self._turn.acquire(timeout=_OVERDUE_SECONDS):
+                return True
+        self._take_turns = False
+        return False
+
+    def _begin_turns(self, seconds: float, rows: int) -> None:
+        """Take turns from now on if the calls of a task were short, made beside others."""
+        if seconds < rows * _BESIDE_OTHERS * WORTH_SECONDS:
+            self._until_turns -= 1
+            self._take_turns = self._until_turns <= 0
+
+    def _note_turn(self, seconds: float, rows: int) -> None:
+        """Note a task that was done alone: if calls are not short, all threads make them again."""
+        self._turns += 1
+        self._seconds = _KEPT * self._seconds + seconds
+        self._rows = _KEPT * self._rows + rows
+        if self._seconds > self._rows * WORTH_SECONDS and self._take_turns:
+            self._take_turns, self._seconds, self._rows = False, 0.0, 0.0
+            self._until_turns = self._patience = _PATIENCE * self._patience
 
     def _note(self, seconds: float, rows: int) -> None:
         super()._note(seconds, rows)

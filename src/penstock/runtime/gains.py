@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from penstock.runtime.callers import TASK_SECONDS
 
 _MOST = 16
-_WORTH_SECONDS = 2e-5
+WORTH_SECONDS = 2e-5
 """A call that takes less gains nothing, whatever it does."""
 _HANDING_SECONDS = 5e-5
 """What it costs the thread that reads to hand out a task and to take its result."""
@@ -97,7 +97,7 @@ class Costs:
     @property
     def worthwhile(self) -> bool:
         """Whether they took so long that threads could gain anything, beside what handing them out costs."""
-        return self.own_seconds >= _WORTH_SECONDS * self.rows + _HANDING_SECONDS * self.calls
+        return self.own_seconds >= WORTH_SECONDS * self.rows + _HANDING_SECONDS * self.calls
 
 
 @dataclass
