@@ -4,7 +4,7 @@ import time
 
 _SECONDS = 0.004
 # Larger blocks gain nothing: they leave the cache, and their memory is given back to the system between blocks.
-_GROW_BELOW_BYTES = 1 << 19
+_GROW_BELOW_BYTES = 1 << 20
 _MAXIMUM_ROWS = 1 << 16
 _TIMES_WHAT_CAME = 16
 
@@ -12,7 +12,7 @@ _TIMES_WHAT_CAME = 16
 class Pace:
     """The size of the next block, adapted to the cost of the last one.
 
-    It starts at `minimum` rows, doubles while a block takes less than `seconds` and holds less than 512 KiB, and is
+    It starts at `minimum` rows, doubles while a block takes less than `seconds` and holds less than 1 MiB, and is
     halved if a block takes more than twice as long. So a slow element does not wait for a thousand others, and the cost
     per block does not dominate for fast ones. A block that came quickly because it was made before, and is small, says
     little about a large one, so no more than 16 times the rows that came are allowed next.
