@@ -146,11 +146,13 @@ class RecordReader(ABC):
             return None
         if self._next not in self._decoded:
             self._decoded = _NOTHING
-            self._columns = flatten(self._decode(self._next))
+            decoded = self._decode(self._next)
+            self._columns = ([decoded], LEAF) if isinstance(decoded, np.ndarray) else flatten(decoded)
             self._decoded = range(self._next, self._next + len(self._columns[0][0]))
         first = self._next - self._decoded.start
         columns, structure = self._columns
-        columns = [column[first : first + limit] for column in columns]
+        if first or limit < len(columns[0]):
+            columns = [column[first : first + limit] for column in columns]
         self._pass(len(columns[0]))
         return columns, structure
 

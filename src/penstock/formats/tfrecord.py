@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import StorageError
 from penstock.formats.files import HeldBytes, compression_of
@@ -30,6 +31,9 @@ _ROTATION = np.uint64(1 << 17 | 1 << 49)
 # After so many records of one length in turn, the next ones are taken to have it too.
 _ALIKE = 8
 
+# NumPy costs more to begin with than looking at this many checksums.
+_FEW = 16
+
 # When records are passed over, those longer than this are not read.
 _SKIP_BYTES = 1 << 16
 # A length is believed no further than this before its bytes have come.
@@ -45,6 +49,24 @@ def frame(data: bytes) -> bytes:
 def _checksum(data: bytes) -> int:
     value: int = google_crc32c.value(data)
     return ((value >> 15 | value << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _right_of_few(records: list[bytes], data: bytes, ends: list[int]) -> int:
+    """How many records come before the first damaged one; `data` holds their checksums, before these ends."""
+    for number, (record, end) in enumerate(zip(records, ends, strict=True)):
+        if _CHECKSUM.unpack_from(data, end - _CHECKSUM.size)[0] != _checksum(record):
+            return number
+    return len(records)
+
+
+def _right_of_many(records: list[bytes], data: bytes, ends: npt.NDArray[np.int64]) -> int:
+    """As `_right_of_few`, with less for each record and more to begin with."""
+    checksums = np.fromiter(map(google_crc32c.value, records), "<u8", len(records))
+    found = (checksums * _ROTATION).view("<u4")[1::2] + _MASKS
+    # The four bytes at every place in the data as a number, of which those at the ends are taken.
+    stored = np.ndarray(len(data) - _CHECKSUM.size + 1, "<u4", data, 0, (1,))[ends - _CHECKSUM.size]
+    wrong = found != stored
+    return int(wrong.argmax()) if wrong.any() else len(records)
 
 
 @lru_cache(maxsize=1 << 12)  # lengths repeat
@@ -154,16 +176,12 @@ class TFRecordReader(RecordReader):
     def _decode(self, first: int) -> Column:
         data = bytes(self._data)  # of bytes, a slice is a record at once
         ends = self._ends[first:]
-        header, footer = _HEADER.size, _CHECKSUM.size
         last = ends.tolist()
+        header, footer = _HEADER.size, _CHECKSUM.size
         begins = [self._begin(first), *last[:-1]]
         records = [data[begin + header : end - footer] for begin, end in zip(begins, last, strict=True)]
-        checksums = np.fromiter(map(google_crc32c.value, records), "<u8", len(records))
-        found = (checksums * _ROTATION).view("<u4")[1::2] + _MASKS
-        # The four bytes at every place in the data as a number, of which those at the ends are taken.
-        stored = np.ndarray(len(data) - footer + 1, "<u4", data, 0, (1,))[ends - footer]
-        # Bytes are compared without what NumPy costs to begin, which is most of the time for a few records.
-        right = len(records) if found.tobytes() == stored.tobytes() else int((found != stored).argmax())
+        few = len(records) < _FEW
+        right = _right_of_few(records, data, last) if few else _right_of_many(records, data, ends)
         if right == 0:
             error = StorageError(f"{self._where()}: the checksum of its {len(records[0])} bytes of data is wrong")
             self._pass(1)

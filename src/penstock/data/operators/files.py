@@ -192,8 +192,9 @@ class ReadFilesStream(RowsBeforeFailure):
             if self._left == 0 and not self._pull_names():
                 break
             element = next(self._pulled)
-            remote = self._looks_ahead and has_protocol(_name_of(element))
-            file = ask_ahead(formats.remote.open_file, _name_of(element)) if remote else None
+            name = _name_of(element)
+            remote = self._looks_ahead and has_protocol(name)
+            file = ask_ahead(formats.remote.open_file, name) if remote else None
             self._next.append(_NextFile(self._pulled_at, self._passed, element, file))
             self._left -= 1
             self._passed += 1
@@ -253,10 +254,14 @@ class ReadFilesStream(RowsBeforeFailure):
 
 def _name_of(element: Any) -> str:
     """The name of a file as far as it is one."""
+    if type(element) is str:  # as most are
+        return element
     return str(element[0] if isinstance(element, tuple) and element else element)
 
 
 def _name_and_range(element: Any) -> tuple[str, int, int]:
+    if type(element) is str:
+        return element, 0, -1
     name, start, stop = element if isinstance(element, tuple) and len(element) == 3 else (element, 0, -1)
     if isinstance(name, np.ndarray) and name.ndim == 0:
         name = name.item()
