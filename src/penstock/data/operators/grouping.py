@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice, repeat
 from typing import Any, Final
 
@@ -120,6 +120,8 @@ class GroupByWindowStream(Stream):
         self._state: State = None
         self._window: tuple[int, _Group] | None = None
         self._output: Cursor | None = None
+        # What reads the element of a window that gives one: a pass over it would cost several times as much.
+        self._only_element: Callable[[], Block] | None = None
         # Whether the last window asked for several elements gave one.
         self._one_each = False
 
@@ -136,6 +138,11 @@ class GroupByWindowStream(Stream):
                 self._forget_input_states()
             if not self._next_window():
                 return None
+            if self._only_element is not None:
+                read, self._only_element, self._window = self._only_element, None, None
+                self._forget_input_states()
+                self._one_each = allow > 1 or self._one_each
+                return read()
 
     def elements(self, cursor: Cursor) -> Iterator[Any] | None:
         """The elements of windows that give one each, such as a batch: each would be a block by itself."""
@@ -277,14 +284,18 @@ class GroupByWindowStream(Stream):
         self._window = (key, self._groups.pop(key))
         del self._in_state[key]
         self._changed.discard(key)
-        self._output = self._open(*self._window)
+        node, run = self._dataset(*self._window)
+        if node.indexable and node.cardinality == 1 and not run.live:
+            self._only_element = partial(node.read, run, self._epoch, range(1))
+        else:
+            self._output = node.cursor(run, self._epoch)
 
-    def _open(self, key: int, rows: _Group) -> Cursor:
+    def _dataset(self, key: int, rows: _Group) -> tuple[Node, Run]:
+        """The dataset for a window, and what it runs in."""
         columns = tuple(map(column_of, zip(*rows.leaves, strict=True)))
         window = self._node.dataset_of(Block(columns, self._structure, len(rows.leaves)))
         node = self._run.prepare(self._made(key, window))
-        inner = self._run.inner(self._node, node, self._epoch, rows.numbers[0])
-        return node.cursor(inner, self._epoch)
+        return node, self._run.inner(self._node, node, self._epoch, rows.numbers[0])
 
     def _made(self, key: int, window: Any) -> Node:
         """The dataset for a window."""
@@ -341,7 +352,8 @@ class GroupByWindowStream(Stream):
             self._changed.add(key)
         if window is not None:
             self._window = (window[0], self._restore_group(_Group(len(window[1])), window[1], found))
-            self._output = self._open(*self._window)
+            node, run = self._dataset(*self._window)
+            self._output = node.cursor(run, self._epoch)
             self._output.restore(window[2])
 
     @staticmethod
