@@ -261,6 +261,23 @@ def test_damaged_data_costs_its_record(tmp_path, chunk):
     assert TFRecords().count(paths[0], "") == len(SEVERAL)
 
 
+@pytest.mark.parametrize("count", [1, 5, 15, 16, 40])
+def test_the_records_before_a_damaged_one_come_first_however_many_there_are(tmp_path, count):
+    path, record = tmp_path / "damaged.tfrecord", b"a record"
+    with ps.TFRecordWriter(path) as writer:
+        for _ in range(count):
+            writer.write(record)
+    whole = path.read_bytes()
+    size = len(whole) // count
+    for damaged in range(count):
+        path.write_bytes(whole[: damaged * size + 12] + b"A" + whole[damaged * size + 13 :])
+        iterator = iter(ps.TFRecordDataset(str(path)))
+        assert [next(iterator) for _ in range(damaged)] == damaged * [record]
+        with pytest.raises(ps.StorageError, match=f"record {damaged} at byte .* of its 8 bytes of data is wrong"):
+            next(iterator)
+        assert list(iterator) == (count - damaged - 1) * [record]
+
+
 def test_a_damaged_length_costs_the_rest_of_its_file(tmp_path, chunk):
     parts = list(map(record, SEVERAL))
     parts[3] = damaged(parts[3], 1)

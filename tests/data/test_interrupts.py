@@ -217,6 +217,11 @@ SIGNALLED = {
     "batch of a generator": lambda call: ps.Dataset.from_generator(numbers).map(call).batch(3).unbatch(),
     "interleave": lambda call: ps.Dataset.range(1).interleave(lambda _: ps.Dataset.from_generator(numbers).map(call)),
     "large results": lambda call: ps.Dataset.range(40).map(lambda x: np.full(400, x)).map(call).map(lambda x: x[0]),
+    "windows of one batch": lambda call: (
+        ps.Dataset.from_generator(numbers)
+        .group_by_window(lambda _: 0, lambda _, window: window.map(call).batch(4), window_size=4)
+        .unbatch()
+    ),
     "cache": lambda call: ps.Dataset.from_generator(numbers).map(call).cache(),
     "in any order": lambda call: (
         ps.Dataset.from_generator(numbers).map(passed_on, num_parallel_calls=2, deterministic=False).map(call)
