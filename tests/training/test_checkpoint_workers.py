@@ -157,13 +157,18 @@ with strategy.scope():
 """
 
 
+def run_two(directory: Path, program: str) -> None:
+    """Run a program as two workers, which get the directory as their argument."""
+    path = directory / "worker.py"
+    path.write_text(program)
+    ended = run_workers(str(path), str(directory), workers=2, devices=2)
+    assert ended.statuses == [0, 0], ended.errors
+
+
 @pytest.mark.slow
 def test_no_worker_writes_its_part_before_worker_0_has_made_the_directory(tmp_path: Path) -> None:
     """Worker 0, whose file system is slow, failed as the directory existed, or removed what the other had written."""
-    program = tmp_path / "worker.py"
-    program.write_text(LATE)
-    ended = run_workers(str(program), str(tmp_path), workers=2, devices=2)
-    assert ended.statuses == [0, 0], ended.errors
+    run_two(tmp_path, LATE)
     rows = np.arange(32.0, dtype=np.float32).reshape(8, 4)
     restored = ps.Checkpoint(rows=rows * 0).restore(tmp_path / "spread-1")
     np.testing.assert_array_equal(restored["rows"], rows)
@@ -171,10 +176,7 @@ def test_no_worker_writes_its_part_before_worker_0_has_made_the_directory(tmp_pa
 
 @pytest.mark.slow
 def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
-    program = tmp_path / "worker.py"
-    program.write_text(WORKER)
-    ended = run_workers(str(program), str(tmp_path), workers=2, devices=2)
-    assert ended.statuses == [0, 0], ended.errors
+    run_two(tmp_path, WORKER)
     first, second = (json.loads((tmp_path / f"worker-{worker}.json").read_text()) for worker in range(2))
     assert first[0] == second[0] == f"{tmp_path}/ckpt-2" == ps.latest_checkpoint(tmp_path / "ckpt")
     assert (first[1][0] % 2, second[1][0] % 2) == (0, 1)  # each went on with data of its own

@@ -201,15 +201,15 @@ class Callers:
                 return
 
     def _do(self) -> None:
-        while self._do_task() is not None:
+        while self._do_task():
             pass
 
-    def _do_task(self) -> tuple[float, int] | None:
-        """Do a task of the oldest work: gives how many seconds it took, and its rows. Without work the thread ends."""
+    def _do_task(self) -> bool:
+        """Do a task of the oldest work; False where there is none, and the thread ends."""
         with self._lock:
             if not self._work:
                 self._working -= 1
-                return None
+                return False
             work, start, stop = self._next_task()
             self._start()
         begun = time.perf_counter()
@@ -224,7 +224,7 @@ class Callers:
         del work
         if ended or self.want_more:
             self.bell.ring()
-        return seconds, stop - start
+        return True
 
     def _next_task(self) -> tuple[Work, int, int]:
         """The next rows of the oldest work, under the lock."""

@@ -10,7 +10,7 @@ take turns then, a task each.
 
 import time
 from collections.abc import Callable, Iterator
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, Result
@@ -46,6 +46,7 @@ class FixedCallers(Callers):
         self._short = 0
         self._take_turns = False
         self._turn = Lock()
+        self._has_turn: int | None = None  # the thread that has it
         # So many tasks must have short calls before threads take turns; more, each time that this was wrong.
         self._until_turns = self._patience = 1
         # How many tasks were done in turn, and of late in how many seconds and for how many rows.
@@ -98,19 +99,14 @@ class FixedCallers(Callers):
         with self._lock:
             self.serial, self._short, self._chunk = False, 0, 1
 
-    def _do_task(self) -> tuple[float, int] | None:
+    def _do_task(self) -> bool:
         if not self._take_turns or not self._turn_taken():
-            done = super()._do_task()
-            if done is not None:
-                self._begin_turns(*done)
-            return done
+            return super()._do_task()
         try:
-            done = super()._do_task()
-            if done is not None:
-                self._note_turn(*done)
+            return super()._do_task()
         finally:
+            self._has_turn = None
             self._turn.release()
-        return done
 
     def _turn_taken(self) -> bool:
         """Wait for the turn; False where the task of another thread takes too long."""
@@ -118,26 +114,26 @@ class FixedCallers(Callers):
         while turns != self._turns:
             turns = self._turns
             if self._turn.acquire(timeout=_OVERDUE_SECONDS):
+                self._has_turn = get_ident()
                 return True
         self._take_turns = False
         return False
 
-    def _begin_turns(self, seconds: float, rows: int) -> None:
-        """Take turns from now on if the calls of a task were short, made beside others."""
-        if seconds < rows * _BESIDE_OTHERS * WORTH_SECONDS:
+    def _note(self, seconds: float, rows: int) -> None:
+        super()._note(seconds, rows)
+        self._short = self._short + 1 if rows <= self.count and seconds < _SHORT_SECONDS else 0
+        self.serial = self._short >= _IN_A_ROW * self.count
+        if self._has_turn == get_ident():
+            self._note_turn(seconds, rows)
+        elif seconds < rows * _BESIDE_OTHERS * WORTH_SECONDS:
             self._until_turns -= 1
             self._take_turns = self._until_turns <= 0
 
     def _note_turn(self, seconds: float, rows: int) -> None:
-        """Note a task that was done alone: if calls are not short, all threads make them again."""
+        """Note a task that was done in turn: if calls are not short, all threads make them again."""
         self._turns += 1
         self._seconds = _KEPT * self._seconds + seconds
         self._rows = _KEPT * self._rows + rows
         if self._seconds > self._rows * WORTH_SECONDS and self._take_turns:
             self._take_turns, self._seconds, self._rows = False, 0.0, 0.0
             self._until_turns = self._patience = _PATIENCE * self._patience
-
-    def _note(self, seconds: float, rows: int) -> None:
-        super()._note(seconds, rows)
-        self._short = self._short + 1 if rows <= self.count and seconds < _SHORT_SECONDS else 0
-        self.serial = self._short >= _IN_A_ROW * self.count
