@@ -109,7 +109,7 @@ def test_a_conversion_that_was_killed_goes_on(tmp_path):
     program = """
         import os, signal, sys
         from penstock.cli import main
-        from penstock.data.shard_saving import ShardNotes
+        from penstock.data.saving.shard import ShardNotes
         add = ShardNotes.add
 
         def dying(self, number, description):

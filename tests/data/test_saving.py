@@ -23,7 +23,7 @@ from until import until
 
 import penstock as ps
 from penstock.cli import main
-from penstock.data.save_progress import SaveProgress
+from penstock.data.saving.progress import SaveProgress
 from penstock.formats.checked_json import write_checked_json
 from penstock.testing import assert_same_elements, check_conformance
 

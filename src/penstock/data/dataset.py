@@ -6,13 +6,12 @@ A method checks its arguments and adds one node.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, overload
 
 import numpy as np
 
 from penstock import formats
-from penstock.data import functions
+from penstock.data import functions, saving
 from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
@@ -31,8 +30,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.indexed_files import IndexedFiles
-from penstock.data.operators.keep import Cache, Kept, Prefetch, Saved
+from penstock.data.operators.keep import Cache, Kept, Prefetch
 from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
@@ -46,15 +44,10 @@ from penstock.data.plan import described
 from penstock.data.prepared import Prepared
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
-from penstock.data.saving import Save, SaveRequest, WriteMissing
-from penstock.data.snapshots import NOTE as SNAPSHOT_NOTE
-from penstock.data.snapshots import make_snapshot
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.formats import saving
-from penstock.formats.files import has_protocol, matching_files
+from penstock.formats.files import matching_files
 from penstock.formats.folders import ImageReader, TextReader
-from penstock.formats.saving.manifest import read_manifest
 from penstock.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -704,22 +697,7 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in Dataset.load(path)]
             [0, 1, 4, 9]
         """
-        given = local_path(path)
-        if has_protocol(given):
-            raise InvalidArgumentError(
-                f"load takes a local path, got {given!r}: copy the directory here, or read its files by the reader of "
-                f"their format, such as ps.ParquetDataset('{given}/*.parquet')"
-            )
-        directory = Path(given)
-        manifest = read_manifest(directory)
-        if manifest is None:
-            return Dataset(Saved(str(directory), formats.row_store.RowStore(directory), site=user_site()))
-        if manifest.structure is None:  # earlier versions described a dataset without rows so
-            return Dataset.range(0)
-        files = saving.saved_files.SavedFiles(manifest, directory.absolute())
-        counts = {name: files.count(name) for name in files.files}
-        names = Slices("files", (object_column(counts),), LEAF, len(counts), site=user_site())
-        return Dataset(IndexedFiles(names, "load", files, counts, site=user_site()))
+        return Dataset(saving.load.saved_node(path))
 
     # A function for every element
 
@@ -1644,7 +1622,8 @@ class Dataset(Generic[Element]):
             >>> sorted(file.name for file in path.glob("*.parquet"))
             ['part-00000.parquet', 'part-00001.parquet']
         """
-        save_dataset(self, SaveRequest("save", SaveRequest.checked_path("save", path), format, shards, rows_per_shard))
+        directory = saving.save.SaveRequest.checked_path("save", path)
+        save_dataset(self, saving.save.SaveRequest("save", directory, format, shards, rows_per_shard))
 
     def snapshot(
         self, path: str | os.PathLike[str], format: str = "penstock", shards: int | None = None
@@ -1678,12 +1657,13 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in squares()], len(squares()), squares().at(2)
             ([0, 1, 9], 3, np.int64(9))
         """
-        directory = SaveRequest.checked_path("snapshot", path)
+        directory = saving.save.SaveRequest.checked_path("snapshot", path)
 
         def save(note: dict[str, Any]) -> None:
-            save_dataset(self, SaveRequest("snapshot", directory, format, shards, None, {SNAPSHOT_NOTE: note}))
+            beside = {saving.snapshots.NOTE: note}
+            save_dataset(self, saving.save.SaveRequest("snapshot", directory, format, shards, None, beside))
 
-        make_snapshot(directory, self.node, self._options, save)
+        saving.snapshots.make_snapshot(directory, self.node, self._options, save)
         return self._then(Dataset.load(directory).node)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
@@ -1942,11 +1922,14 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
     return tuple(dataset.node for dataset in given)
 
 
-def save_dataset(dataset: Dataset[Any], request: SaveRequest, write_missing: WriteMissing | None = None) -> None:
+def save_dataset(
+    dataset: Dataset[Any], request: "saving.save.SaveRequest", write_missing: "saving.save.WriteMissing | None" = None
+) -> None:
     """Save a dataset; `write_missing` writes shards that may come in any order; None: threads do."""
     dataset._check_ends(request.call)
     node, options = dataset.node, dataset.options()
-    save = Save(request.checked(node), node, options, lambda: dataset.element_spec, lambda: dataset._kind()[1])
+    checked = request.checked(node)
+    save = saving.save.Save(checked, node, options, lambda: dataset.element_spec, lambda: dataset._kind()[1])
     save.run(lambda: iter(dataset), write_missing)
 
 

@@ -16,8 +16,8 @@ from penstock.data.iterator import DatasetIterator, next_block
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
 from penstock.data.plan import make_plan
-from penstock.data.save_progress import SaveProgress
-from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
+from penstock.data.saving.progress import SaveProgress
+from penstock.data.saving.shard import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import saving
 from penstock.formats.files import has_protocol

@@ -1,0 +1,43 @@
+"""A saved dataset as a node whose rows are read by their numbers."""
+
+import os
+from pathlib import Path
+
+from penstock import formats
+from penstock.data.arguments import user_site
+from penstock.data.block import object_column
+from penstock.data.node import Node
+from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.keep import Saved
+from penstock.data.operators.sources import Range, Slices
+from penstock.errors import InvalidArgumentError
+from penstock.formats.files import has_protocol
+from penstock.formats.saving.manifest import read_manifest
+from penstock.formats.saving.saved_files import SavedFiles
+from penstock.paths import local_path
+from penstock.structure import LEAF
+
+
+def saved_node(path: str | os.PathLike[str]) -> Node:
+    """The rows of a directory that `Dataset.save` wrote.
+
+    Raises:
+        StorageError: there is no saved dataset, or it is damaged.
+        InvalidArgumentError: the path has a protocol.
+    """
+    given = local_path(path)
+    if has_protocol(given):
+        raise InvalidArgumentError(
+            f"load takes a local path, got {given!r}: copy the directory here, or read its files by the reader of "
+            f"their format, such as ps.ParquetDataset('{given}/*.parquet')"
+        )
+    directory = Path(given)
+    manifest = read_manifest(directory)
+    if manifest is None:
+        return Saved(str(directory), formats.row_store.RowStore(directory), site=user_site())
+    if manifest.structure is None:  # earlier versions described a dataset without rows so
+        return Range(0, 0, 1, site=user_site())
+    files = SavedFiles(manifest, directory.absolute())
+    counts = {name: files.count(name) for name in files.files}
+    names = Slices("files", (object_column(counts),), LEAF, len(counts), site=user_site())
+    return IndexedFiles(names, "load", files, counts, site=user_site())
