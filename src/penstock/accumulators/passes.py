@@ -8,7 +8,7 @@ import numpy as np
 from penstock.accumulators.accumulator import State
 from penstock.accumulators.encoding import Bytes, from_bytes, to_bytes
 from penstock.data.dataset import Dataset
-from penstock.data.save_progress import SaveProgress
+from penstock.data.saving.progress import SaveProgress
 from penstock.errors import ElementError, PoisonError
 from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service
