@@ -322,6 +322,62 @@ def test_a_prefetch_below_rows_that_are_left_out_made_a_state_of_the_service_unu
             assert resumed.errors.count == 4
 
 
+def jittered(x: int, rng: np.random.Generator) -> int:
+    return x + int(rng.integers(0, 3))
+
+
+def check_restored_twice(make: Callable[[], ps.Dataset], cuts: list[tuple[int, int]]) -> None:
+    """Read some elements, some more from the state then, and the rest from the state of that iterator."""
+    expected = [int(x) for x in make()]
+    for first, second in cuts:
+        with iter(make()) as reader:
+            given = [int(x) for x in islice(reader, first)]
+            state = json.loads(json.dumps(reader.state_dict()))
+        with iter(make()) as resumed:
+            resumed.load_state_dict(state)
+            given += [int(x) for x in islice(resumed, second)]
+            state = json.loads(json.dumps(resumed.state_dict()))
+        with iter(make()) as resumed:
+            resumed.load_state_dict(state)
+            assert given + [int(x) for x in resumed] == expected, (first, second)
+
+
+def test_random_numbers_between_two_ignore_errors_were_others_after_a_restore(address: str) -> None:
+    def make() -> ps.Dataset:
+        workers = ps.Dataset.range(20).map(fails_at_fives).ignore_errors(log=False).map(jittered, seed=1)
+        dataset = workers.apply(ps.service.distribute("distributed_epoch", address))
+        return dataset.map(fails_at_fives).ignore_errors(log=False)
+
+    check_restored_twice(make, [(0, 8), (1, 3), (4, 0), (4, 3)])
+
+
+@pytest.mark.parametrize("follows", ["another epoch", "another dataset", "another, after one of this process"])
+def test_a_window_that_goes_on_into_what_follows_lost_its_elements_when_it_was_restored(
+    address: str, follows: str
+) -> None:
+    def part(first: int) -> ps.Dataset:
+        return ps.Dataset.range(first, first + 5).apply(ps.service.distribute("distributed_epoch", address))
+
+    def make() -> ps.Dataset:
+        if follows == "another epoch":
+            dataset = part(0).repeat(2)
+        elif follows == "another dataset":
+            dataset = part(0).concatenate(part(10))
+        else:
+            dataset = ps.Dataset.range(5).concatenate(part(10))
+        return dataset.window(3, 2).flat_map(lambda window: window)
+
+    check_restored_twice(make, [(2, 6), (5, 3), (7, 0), (8, 0)])
+
+
+def test_a_dataset_for_each_element_was_refused_behind_the_first_epoch_of_a_restored_iterator(address: str) -> None:
+    def make() -> ps.Dataset:
+        dataset = ps.Dataset.range(8).apply(ps.service.distribute("distributed_epoch", address)).repeat(2)
+        return dataset.flat_map(lambda x: ps.Dataset.range(x % 3))
+
+    check_restored_twice(make, [(8, 3), (8, 6), (10, 3)])
+
+
 def test_a_state_of_what_is_read_in_two_places_lost_elements(address: str) -> None:
     def distributed() -> ps.Dataset:
         return ps.Dataset.range(8).apply(ps.service.distribute("distributed_epoch", address))

@@ -523,6 +523,7 @@ class DatasetIterator(Iterator[Element]):
             if skipped is not None:
                 self._pass.skips.restore(skipped)
             self._called_apart(partial(self._pass.cursor.restore, cursor_state))
+            self._pass.run.live.consumed(cursor_state)
         except BaseException as error:
             self._left = True
             self._leave()

@@ -71,6 +71,9 @@ class Run:
     Args:
         seeded: whether the seed is that of everything that has none of its own. Otherwise what drew a seed when its
             node was made keeps to that.
+
+    Attributes:
+        reads_again: whether this is for streams that read again what others of this iteration have given.
     """
 
     _seed_of_inner: Callable[[], int]
@@ -82,6 +85,7 @@ class Run:
         self.threads = threads
         self.copiers = Copiers(threads)
         self.live = LiveStreams()
+        self.reads_again = False
         self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
@@ -115,6 +119,7 @@ class Run:
         run.seeded = True
         run.threads, run.copiers, run.bell = self.threads, Copiers(self.threads), self.bell
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
+        run.reads_again = self.reads_again
         # Most such datasets draw nothing: their seed is worked out when it is asked for.
         run._seed_of_inner = lambda: mix(self.key(node, None), epoch, position)
         return run
@@ -161,6 +166,12 @@ class Run:
         """This run with another place to tell what it leaves out."""
         run = self._copy()
         run.skips = skips
+        return run
+
+    def reading_again(self) -> "Run":
+        """This run for streams beside those of the iteration, which read elements again that a state names."""
+        run = self._copy()
+        run.reads_again = True
         return run
 
     def for_one_stream(self) -> "Run":

@@ -11,6 +11,7 @@ from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
+from penstock.data.streams.live import from_beginning
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.data.streams.turns import Turns
 from penstock.runtime.threads import failures
@@ -103,6 +104,8 @@ class _Slot:
 
 class InterleaveStream(Stream):
     """The state holds, for each open slot, the input's state before its element and the state of its dataset.
+
+    A slot also names the live streams that the input has come to since: making its element again may read them.
 
     The rows of many turns are read together, slot by slot, and put into order. What was read of a slot and is not given
     stays in its cursor.
@@ -298,14 +301,17 @@ class InterleaveStream(Stream):
             slot = self._slots[number]
             self._states[number] = None if slot is None else [slot.before, slot.position, slot.rows.state()]
             self._moved.discard(number)
-        return [self._input.state(), list(self._states), self._current, self._left, self._input_ended]
+        position, slots = self._input.state(), list(self._states)
+        if self._run.live:
+            slots = [saved and [*saved, *from_beginning(position, saved[0])] for saved in slots]
+        return [position, slots, self._current, self._left, self._input_ended]
 
     def restore(self, state: State) -> None:
         position, slots, self._current, self._left, self._input_ended = state
         for number, saved in enumerate(slots):
             if saved is not None:
-                before, ordinal, rows = saved
-                source = self._node.input.cursor(self._run, self._epoch)
+                before, ordinal, rows = saved[:3]
+                source = self._node.input.cursor(self._run.reading_again(), self._epoch)
                 try:
                     source.restore(before)
                     element = source.pull(1, 1)

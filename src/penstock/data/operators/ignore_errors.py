@@ -104,13 +104,17 @@ class IgnoreErrorsStream(Stream):
     def state(self) -> State:
         if self._live is not None:
             return self._live.state()
-        # The same with a prefetch or a map in between, because the element's number counts.
-        below, rows, _ = state = self._cursor.state()
-        return {**below, "number": below["number"] + rows} if _is_live(below) else state
+        # The same with a prefetch or a map in between, because the element's number counts. Above another
+        # ignore_errors it does not: there what has come is fewer than that.
+        below, rows, met = state = self._cursor.state()
+        return _moved(below, rows) if _is_live(below) and met == below["number"] + rows else state
 
     def restore(self, state: State) -> None:
         if self._live is None and _is_live(state):
             state = [state, 0, state["number"]]
+        elif self._live is not None and not _is_live(state):  # a map that was in between is gone
+            below, rows, _ = state
+            state = _moved(below, rows)
         self._input.restore(state)
 
     def unread(self, rows: int) -> None:
@@ -121,6 +125,11 @@ class IgnoreErrorsStream(Stream):
 
     def close(self) -> None:
         self._input.close()
+
+
+def _moved(state: State, rows: int) -> State:
+    """The state of a live stream, so many rows later."""
+    return {**state, "number": state["number"] + rows}
 
 
 def _is_live(state: State) -> bool:

@@ -99,7 +99,7 @@ class LiveStreams:
         return f"{self._reader}-{crc32(key.encode()):08x}"
 
     def add(self, stream: LiveStream) -> None:
-        """Take a stream in. One of equal key that is there already stays: others read elements of it again."""
+        """Take a stream in. One of equal key that is there already stays: the dataset is read in several places."""
         with self._lock:
             self._streams.setdefault(stream.key, stream)
 
@@ -122,10 +122,9 @@ class LiveStreams:
         """Forget what no later state can name: what was named before, and what was opened before all that are."""
         keys = list(self._streams)
         first = next((number for number, key in enumerate(keys) if key in named), 0)
-        for number, key in enumerate(keys):
-            if key not in named and (number < first or key in self._named):
-                del self._streams[key]
-                self.restored.pop(key, None)
+        for key in {*keys[:first], *self._named} - named:
+            self._streams.pop(key, None)
+            self.restored.pop(key, None)
         self._named = named
 
     def replays(self, position: State) -> dict[str, State]:
@@ -168,6 +167,15 @@ def _is_bare(position: State, key: str, number: int) -> bool:
     """Whether this is the position of an iteration in which nothing above a stream holds elements of it."""
     state, rows, _ = position
     return bool(state == {"live": key, "number": number} and rows == 0)
+
+
+def from_beginning(position: State, before: State) -> list[State]:
+    """The first positions of the streams that a position names, and one before it does not.
+
+    What is read again from there on goes on into these streams, as a window does that began in the epoch before.
+    """
+    missing = _named(position).keys() - _named(before).keys()
+    return [{"live": key, "number": 0} for key in sorted(missing)]
 
 
 def _named(position: State) -> dict[str, int]:

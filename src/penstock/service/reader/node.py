@@ -186,7 +186,8 @@ class DistributeStream(LiveStream):
             self._epoch, self._seed, self._number = epoch, run.seed, 0
         else:
             self._restore(self._replay["first"])
-        run.live.add(self)
+        if not run.reads_again:
+            run.live.add(self)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._reader is None:
