@@ -79,10 +79,10 @@ def test_memory_is_used_again_when_nothing_shows_it() -> None:
 
 def test_idle_memory_is_given_back_to_the_system() -> None:
     arena = Arena()
-    arrays = [arena.allocate(16 << 20) for _ in range(8)]
-    assert arena.nbytes == 8 * (16 << 20)
+    arrays = [arena.allocate(16 << 20) for _ in range(16)]
+    assert arena.nbytes == 16 * (16 << 20)
     del arrays
-    assert arena.nbytes == 64 << 20
+    assert arena.nbytes == 128 << 20
 
 
 def test_a_closed_arena_keeps_only_the_memory_of_arrays() -> None:
@@ -256,14 +256,14 @@ def test_what_a_consumer_holds_outlives_the_answer_and_the_connection(worker: En
 
 
 def arena_size(connection: Connection) -> int:
-    """The size of the worker's arena, of which up to 64 MiB may lie idle."""
+    """The size of the worker's arena, of which up to 128 MiB may lie idle."""
     return int(columns(connection, "arena")[0][0])
 
 
 def test_memory_is_bounded_by_what_the_consumer_holds(line: Connection) -> None:
     for answer in line.fetch(request("large", 200)):  # 400 MB in all
         del answer
-    assert arena_size(line) <= 96 << 20
+    assert arena_size(line) <= 160 << 20
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_memory_comes_back_while_nothing_is_fetched(worker: Endpoint, line: Conn
     assert arena_size(other) >= 200 << 20
     del held
     gc.collect()
-    until(lambda: arena_size(other) <= 96 << 20)
+    until(lambda: arena_size(other) <= 160 << 20)
     other.close()
 
 
@@ -342,7 +342,7 @@ def test_a_killed_consumer_gives_all_memory_back(worker: Endpoint, line: Connect
         assert consumer.stdout.readline() == "holding\n"
         assert arena_size(line) >= 200 << 20
         consumer.kill()
-    until(lambda: arena_size(line) <= 96 << 20)
+    until(lambda: arena_size(line) <= 160 << 20)
 
 
 @pytest.mark.slow
