@@ -5,6 +5,7 @@ import json
 from collections import namedtuple
 from itertools import islice
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -349,6 +350,60 @@ def test_options_are_merged_and_the_later_one_wins():
 def test_scan_carries_its_state_over_a_restore():
     dataset = ps.Dataset.range(1, 7).scan((0, 1), lambda s, x: ((s[0] + x, s[1] * x), (s[0], s[1])))
     assert values(dataset)[-1] == (15, 120)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        np.zeros((), [("n", "i4"), ("s", "f8")])[()],
+        np.ones(2, ml_dtypes.bfloat16),
+        np.array(["a", "long"], np.dtypes.StringDType()),
+        np.ones(2, ">i4"),
+    ],
+    ids=["structured", "bfloat16", "strings", "big-endian"],
+)
+def test_the_state_of_a_scan_keeps_its_dtype_over_a_restore(state):
+    dataset = ps.Dataset.range(4).scan(state, lambda state, x: (state, state))
+    with iter(dataset) as iterator:
+        next(iterator)
+        saved = json.loads(json.dumps(iterator.state_dict()))
+    with iter(dataset) as resumed:
+        resumed.load_state_dict(saved)
+        rest = list(resumed)
+    assert [(row.dtype, row.tolist()) for row in rest] == [(state.dtype, state.tolist())] * 3
+
+
+def test_unique_compares_arrays_of_strings_by_their_strings_and_not_by_the_longest_beside_them():
+    words = [["a", "b" * length] for length in (1, 1, 3, 1, 1, 9, 1, 3)]
+    for dtype in (np.str_, np.bytes_, np.dtypes.StringDType()):
+        rows = ps.Dataset.from_generator(lambda dtype=dtype: (np.array(word, dtype) for word in words))
+        for dataset in (rows, rows.batch(3).unbatch(), rows.map(lambda row: row, num_parallel_calls=2)):
+            assert len(list(dataset.unique())) == 3
+    assert len(list(ps.Dataset.range(20).map(lambda i: np.array(["a", "b" if i != 5 else "long"])).unique())) == 2
+
+
+def test_unique_takes_structured_rows():
+    rows = np.array([(1, 0.5), (2, 0.5), (1, 0.5)], [("n", "i4"), ("s", "f8")])
+    for dataset in (ps.Dataset.from_tensor_slices(rows), ps.Dataset.range(3).map(lambda i: rows[i])):
+        assert values(dataset.unique()) == [(1, 0.5), (2, 0.5)]
+    assert len(list(ps.Dataset.range(3).map(lambda i: (rows[i], rows[:2])).unique())) == 2
+
+
+BIG_ENDIAN = {
+    "a shuffle of a stream": lambda d: d.filter(lambda x: True).shuffle(4, seed=1),
+    "windows of a key": lambda d: d.group_by_window(lambda x: x[0] % 2, lambda key, window: window, window_size=3),
+    "batches of a stream": lambda d: d.filter(lambda x: True).batch(4).unbatch(),
+    "batches made anew": lambda d: d.batch(2).rebatch(3).unbatch(),
+    "a generator": lambda d: ps.Dataset.from_generator(lambda: iter(list(d))).batch(2).unbatch(),
+    "a list": lambda d: ps.Dataset.from_list(list(d)),
+}
+
+
+@pytest.mark.parametrize("build", BIG_ENDIAN.values(), ids=BIG_ENDIAN)
+def test_rows_keep_the_order_of_their_bytes_however_they_are_joined(build):
+    dataset = build(ps.Dataset.range(9).map(lambda x: np.array([x, 2], ">i4")))
+    assert {row.dtype.str for row in dataset} == {">i4"}
+    assert sorted(int(row[0]) for row in dataset) == list(range(9))
 
 
 def test_reduce():

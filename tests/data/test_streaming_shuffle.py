@@ -49,3 +49,15 @@ def test_rows_of_every_kind_come_in_the_order_of_their_numbers(row: Callable[[in
     assert [repr(element) for element in shuffled] == [
         repr(element) for element in (list(ps.Dataset.from_generator(lambda: map(row, range(count))))[i] for i in order)
     ]
+
+
+@pytest.mark.slow
+def test_everything_is_shuffled_of_what_has_an_end_though_a_source_below_has_none() -> None:
+    stream = ps.Dataset.range(10).filter(lambda x: True)
+    for dataset, times in (
+        (ps.Dataset.counter().map(lambda x: x).take_while(lambda x: x < 10), 1),
+        (ps.Dataset.zip(stream, ps.Dataset.counter().shuffle(5)).map(lambda one, _: one), 1),
+        (ps.Dataset.sample_from_datasets([stream, stream], seed=3), 2),
+    ):
+        for size in (10**9, ps.UNKNOWN_CARDINALITY):
+            assert sorted(int(x) for x in dataset.shuffle(size, seed=1)) == sorted(times * list(range(10)))

@@ -196,7 +196,7 @@ def column_of(leaves: Sequence[Any]) -> Column:
     if set(map(type, leaves)) == {np.ndarray} and set(map(id, map(_DTYPE, leaves))) == {id(first.dtype)}:
         if len(set(map(_SHAPE, leaves))) > 1:
             return object_column(leaves)
-        return np.stack(leaves, out=output((len(leaves), *first.shape), first.dtype))
+        return _stacked(leaves)
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or not (
             leaf.dtype is first.dtype or alike(leaf.dtype, first.dtype)
@@ -208,7 +208,14 @@ def column_of(leaves: Sequence[Any]) -> Column:
         return object_column([np.asarray(leaf) for leaf in leaves])
     if first.dtype.kind in "US":
         return np.stack(leaves)  # as long as the longest string
-    return np.stack(leaves, out=output((len(leaves), *first.shape), first.dtype))
+    return _stacked(leaves)
+
+
+def _stacked(leaves: Sequence[Any]) -> Column:
+    """Rows of one shape and dtype as a column. NumPy would change the order of their bytes to this machine's."""
+    first = leaves[0]
+    out = output((len(leaves), *first.shape), first.dtype)
+    return np.stack(leaves, dtype=first.dtype) if out is None else np.stack(leaves, out=out)
 
 
 def object_column(values: Iterable[Any]) -> Column:
@@ -253,7 +260,7 @@ def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
         return np.concatenate(columns)  # as long as the longest string
     out = output((sum(map(len, columns)), *first.shape[1:]), first.dtype)
     if out is None:
-        return np.concatenate(columns)
+        return np.concatenate(columns, dtype=first.dtype)
     if copiers is None or copiers.count == 1:
         return np.concatenate(columns, out=out)
     ends = np.cumsum([len(column) for column in columns])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import InvalidTypeError
+from penstock.formats.dtypes import dtype_of_data, dtype_to_data
 from penstock.structure import flatten
 
 
@@ -29,8 +30,11 @@ def _encode_leaf(leaf: Any) -> Any:
     if isinstance(leaf, bytes):
         return {"bytes": base64.b64encode(leaf).decode()}
     if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype != object:
+        kind, shape = dtype_to_data(leaf.dtype), list(leaf.shape)
+        if leaf.dtype.kind == "T":  # whose bytes say where its strings are
+            return {"dtype": kind, "shape": shape, "strings": leaf.ravel().tolist()}
         content = base64.b64encode(np.ascontiguousarray(leaf).tobytes()).decode()
-        return {"dtype": leaf.dtype.str, "shape": list(leaf.shape), "data": content}
+        return {"dtype": kind, "shape": shape, "data": content}
     raise InvalidTypeError(f"cannot save {leaf!r} in a state: use numbers, arrays, strings or bytes")
 
 
@@ -39,5 +43,7 @@ def _decode_leaf(data: Any) -> Any:
         return data
     if "bytes" in data:
         return base64.b64decode(data["bytes"])
-    flat = np.frombuffer(base64.b64decode(data["data"]), dtype=np.dtype(data["dtype"]))
-    return flat.reshape(data["shape"]).copy()[()]
+    dtype = dtype_of_data(data["dtype"])
+    if "strings" in data:
+        return np.array(data["strings"], dtype).reshape(data["shape"])
+    return np.frombuffer(base64.b64decode(data["data"]), dtype).reshape(data["shape"]).copy()[()]

@@ -56,4 +56,4 @@ def _column_of(values: tuple[Any, ...]) -> Any:
         type(value) is not kind or value.dtype is not dtype or value.shape != shape for value in values
     ):
         return list(values)
-    return np.stack(values) if array else np.array(values, dtype)
+    return np.stack(values, dtype=dtype) if array else np.array(values, dtype)

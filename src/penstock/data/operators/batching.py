@@ -224,7 +224,7 @@ class Batch(Batching):
                     f"{self.where()}: the rows of a batch must have one shape, got {rows[0].shape} and {odd.shape}"
                     f"{_at(leaf)}; use padded_batch or ragged_batch"
                 )
-            stacked.append(np.stack(list(rows)))
+            stacked.append(column_of(list(rows)))
         return column_of(stacked)
 
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, Column, is_ragged
+from penstock.data.block import Block, Column, column_of, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, scaled
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -136,7 +136,7 @@ class Rebatch(OneInput):
 def _one_batch(column: Column) -> Column:
     """All rows of a column as one batch; rows of unequal shape as one ragged batch."""
     if is_ragged(column) and all(row.shape == column[0].shape for row in column):
-        column = np.stack(list(column))
+        column = column_of(list(column))
     return column[None]
 
 

@@ -278,6 +278,10 @@ def _identities(block: Block) -> Iterable[Any]:
 
 
 def _identity(leaf: Any) -> Any:
-    if isinstance(leaf, np.ndarray):
-        return (leaf.shape, leaf.tobytes() if leaf.dtype != object else tuple(map(_identity, leaf.flat)))
-    return leaf
+    if not isinstance(leaf, (np.ndarray, np.void)):
+        return leaf
+    if leaf.dtype.names is not None:
+        return (leaf.shape, *(_identity(leaf[name]) for name in leaf.dtype.names))
+    if leaf.dtype.kind in "OSTU":  # the bytes of equal strings differ
+        return leaf.shape, tuple(map(_identity, leaf.flat))
+    return leaf.shape, leaf.tobytes()

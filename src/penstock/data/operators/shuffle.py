@@ -17,6 +17,7 @@ from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
 from penstock.rng import as_positions, mix, permuted
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 
 _PIECES = 32
@@ -144,6 +145,7 @@ class ShuffleStream(OneInputStream):
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
         self._piece = max(_FEW, self._buffer // _PIECES)
+        self._pace = Pace(minimum=_FEW)
         self._first = node.first_window(self._key)
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
@@ -196,8 +198,11 @@ class ShuffleStream(OneInputStream):
         while left > 0 and self._failure is None:
             block = None
             try:
-                block = self._input.pull(left, min(left, self._piece))
+                # Also of a buffer without end: the input may have no end but one that is found above it.
+                asked = min(left, self._piece, self._pace.start())
+                block = self._input.pull(asked, asked)
                 if block is not None:
+                    self._pace.stop(block.nbytes, len(block), asked)
                     self._collected.append(self._slots.put(block))
             except failures() as error:
                 self._failure = error

@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.data.block import Block, Column
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.formats.columns import decode_column, encode_column
+from penstock.formats.dtypes import dtype_of_data, dtype_to_data
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.service.wire.arrow_stream import read_batch
 from penstock.service.wire.interfaces import WrongAnswerError
@@ -139,7 +140,7 @@ def spec_of_data(data: Any) -> Any:
     try:
         structure, leaves = data
         specs = [
-            assuming(leaf_spec(shape, dtype_of_data(dtype), rank), axes, dtype=assumed)
+            assuming(leaf_spec(shape, known_dtype(dtype), rank), axes, dtype=assumed)
             for shape, dtype, rank, axes, assumed in leaves
         ]
         return _structure_of(structure).unflatten(specs)
@@ -147,24 +148,14 @@ def spec_of_data(data: Any) -> Any:
         raise ServiceError(f"what should be a specification is none: {error}") from error
 
 
-def dtype_to_data(dtype: np.dtype[Any]) -> Any:
-    """A dtype as plain data."""
-    if dtype.kind == "T":
-        return "T"
-    # Extension dtypes such as bfloat16 have a name that NumPy knows, and a `str` that says nothing.
-    return dtype.name if dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(dtype)
-
-
-def dtype_of_data(data: Any) -> np.dtype[Any]:
+def known_dtype(data: Any) -> np.dtype[Any]:
     """The dtype that `dtype_to_data` wrote.
 
     Raises:
         ServiceError: this process does not know it.
     """
-    if data == "T":
-        return np.dtypes.StringDType()
     try:
-        return np.dtype(data) if isinstance(data, str) else np.lib.format.descr_to_dtype(_fields(data))
+        return dtype_of_data(data)
     except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError) as error:
         raise ServiceError(
             f"elements have dtype {data}, which NumPy does not know here: `import ml_dtypes` if it is one of its dtypes"
@@ -176,13 +167,6 @@ def _structure_of(data: Any) -> Structure:
         return structure_of_data(data, _known_class)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise WrongAnswerError(f"what should be the structure of elements is none: {error}") from error
-
-
-def _fields(data: Any) -> Any:
-    """A structured dtype's fields with the tuples that lists have become on the way."""
-    if isinstance(data, (list, tuple)) and data and isinstance(data[0], (list, tuple)):
-        return [tuple(_fields(part) if isinstance(part, list) else part for part in field) for field in data]
-    return tuple(data) if isinstance(data, list) else data
 
 
 def _pack_column(column: Column) -> tuple[ColumnHeader, Buffer]:
@@ -205,7 +189,7 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
     if min(header.shape, default=0) < 0:  # NumPy would divide by an item's size, which may be 0
         raise WrongAnswerError(f"a column came with the shape {header.shape}")
     if not header.arrow:
-        dtype = dtype_of_data(header.dtype)
+        dtype = known_dtype(header.dtype)
         if dtype.hasobject or buffer.size != dtype.itemsize * math.prod(header.shape):
             raise WrongAnswerError(f"{buffer.size} bytes came for a column of {header.shape} values of {dtype}")
         if buffer.size == 0:
@@ -225,7 +209,7 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
     if pa.types.is_struct(batch.schema.field(0).type) and len(column) and column.flat[0].dtype.kind in "UV":
         for row in column.flat:
             _check_text(row)
-    return column if header.dtype is None else column.astype(dtype_of_data(header.dtype))
+    return column if header.dtype is None else column.astype(known_dtype(header.dtype))
 
 
 def _check_text(column: Column) -> None:
