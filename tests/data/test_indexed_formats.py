@@ -398,6 +398,23 @@ def test_a_file_or_folder_that_may_not_be_read_is_named_with_the_reason(kind, fi
         folder.chmod(0o755)
 
 
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "**"])
+def test_the_files_of_a_folder_that_may_not_be_listed_were_left_out_in_silence(pattern):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for part in ("a", "b"):
+            (folder / part).mkdir(mode=0o755)
+            (folder / part / "1.txt").touch(0o644)
+        assert len(ps.Dataset.list_files(folder / pattern)) == len(ps.Dataset.from_text_folder(folder)) == 2
+        (folder / "b").chmod(0)
+        with no_superuser(), pytest.raises(ps.StorageError, match=r"list_files: '.*/b/?' cannot be listed: Permission"):
+            ps.Dataset.list_files(folder / pattern)
+        with no_superuser(), pytest.raises(ps.StorageError, match=r"from_text_folder: '.*/b' cannot be listed: Permis"):
+            ps.Dataset.from_text_folder(folder)
+        (folder / "b").chmod(0o755)
+
+
 @pytest.mark.parametrize("change", ["written over", "cut"])
 def test_a_file_that_changes_gives_no_other_rows(kind, files, tmp_path, change):
     path = tmp_path / "1.data"

@@ -179,3 +179,15 @@ def test_a_number_that_no_dtype_holds_is_an_error_at_its_row_wherever_that_is(
             next(iterator)
         assert raised.value.__notes__[-1].endswith(f"element {row}")
         assert len(list(iterator)) == rows - row - 1
+
+
+def test_a_map_of_rows_that_come_alone_after_others_came_in_blocks_ends_where_they_do():
+    def make(size):
+        rows = ps.Dataset.from_generator(lambda: (np.full(size, i, np.float32) for i in range(9)))
+        grouped = rows.group_by_window(lambda x: int(x[0]) % 2, lambda key, window: window, window_size=2)
+        mapped = grouped.map(lambda x: (x, int(x[0])))
+        return mapped.group_by_window(lambda x, number: 0, lambda key, window: window, window_size=2)
+
+    for size in (10, 1000, 4000):
+        assert [int(number) for _, number in make(size)] == [0, 2, 1, 3, 4, 6, 5, 7, 8]
+        assert [int(number) for _, number in make(size).ignore_errors()] == [0, 2, 1, 3, 4, 6, 5, 7, 8]

@@ -15,6 +15,7 @@ from ml_dtypes import bfloat16
 
 import penstock as ps
 from penstock.data.iterator import blocks_of
+from penstock.formats.work_directory import BeingWritten
 from penstock.testing import assert_same_elements, check_conformance
 
 Pair = namedtuple("Pair", "left right")
@@ -286,6 +287,31 @@ def test_two_passes_over_a_cached_stream_at_the_same_time(filename, tmp_path):
     assert [int(x) for x in dataset] == list(range(5))
 
 
+@pytest.mark.parametrize("alike", [False, True], ids=["one dataset", "datasets made alike"])
+@pytest.mark.parametrize("directory", [False, True], ids=["in memory", "in a directory"])
+def test_an_iterator_opened_before_another_completes_the_cache_reads_it(tmp_path, directory, alike):
+    def make():
+        return ps.Dataset.range(5).filter(lambda x: True).cache(*[tmp_path / "kept"] * directory)
+
+    one = make()
+    first, second = iter(one), iter(make() if alike else one)
+    assert [int(x) for x in first] == [int(x) for x in second] == list(range(5))
+
+
+@pytest.mark.slow
+def test_several_passes_over_a_cache_in_a_directory_at_once_all_read_it(tmp_path):
+    for trial in range(30):
+
+        def read(_, trial=trial):
+            try:
+                return len(list(ps.Dataset.range(30).filter(lambda x: True).cache(tmp_path / str(trial))))
+            except BeingWritten:
+                return 30
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(read, range(4))) == [30] * 4
+
+
 @pytest.fixture
 def full_disk() -> Iterator[None]:
     """No file of this process becomes larger than 64 KiB."""
@@ -293,6 +319,23 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("size", [7_000, 35_000], ids=["at the end", "at once"])
+def test_a_writer_of_records_removes_what_it_wrote_where_the_disk_is_full(tmp_path, size):
+    path = tmp_path / "a.tfrecord"
+
+    def write() -> None:
+        with ps.TFRecordWriter(path) as writer:
+            for _ in range(70_000 // size):
+                writer.write(bytes(size))
+
+    with pytest.raises(ps.StorageError, match=f"'{path}' cannot be written: .*too large"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ps.StorageError, match=f"'{tmp_path}/none/a' cannot be written: No such file or directory"):
+        ps.TFRecordWriter(tmp_path / "none" / "a")
 
 
 @pytest.mark.slow

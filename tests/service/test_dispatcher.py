@@ -35,6 +35,7 @@ from penstock.service.wire.dispatcher_messages import (
 )
 from penstock.service.wire.envelope import NO_ENTRY, PROTOCOL, unsealed
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, Refused
+from penstock.version import VERSION
 
 INFO = DatasetInfo(kind="rows", length=10, cardinality=10)
 NOBODY = "localhost:1"
@@ -71,8 +72,8 @@ def sent(dispatcher: ps.service.DispatchServer, body: bytes, action: str = ACTIO
     return reply
 
 
-def in_envelope(message: object, protocol: int = PROTOCOL) -> bytes:
-    return msgspec.msgpack.encode((protocol, "9.9", NO_ENTRY, message))
+def in_envelope(message: object, protocol: int = PROTOCOL, version: str = "9.9") -> bytes:
+    return msgspec.msgpack.encode((protocol, version, NO_ENTRY, message))
 
 
 # The server
@@ -164,8 +165,9 @@ def test_a_configuration_is_checked() -> None:
         (b"", ACTION, "Input data was truncated"),
         (b"\xc1", ACTION, "malformed"),
         (msgspec.msgpack.encode(GetStatus()), ACTION, "Expected `array`, got `object`"),
-        (in_envelope({"type": "no"}), ACTION, "Invalid value 'no'"),
-        (in_envelope({"type": "get_dataset", "dataset_id": 3}), ACTION, "Expected `str`, got `int`"),
+        (in_envelope({"type": "no"}, version=VERSION), ACTION, "Invalid value 'no'"),
+        (in_envelope({"type": "get_dataset", "dataset_id": 3}, version=VERSION), ACTION, "Expected `str`, got `int`"),
+        (in_envelope(GetStatus()), ACTION, "has penstock 9.9, which speaks protocol"),
         (
             in_envelope(GetStatus(), 99),
             ACTION,

@@ -1,6 +1,7 @@
 """Dispatchers and data workers of other versions, or out of their minds: errors that say so, and no zombies."""
 
 import math
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from penstock.service.wire.interfaces import UnreachedDataWorkerError
 from penstock.service.wire.refusals import raise_refused, refusal_of
 from penstock.service.wire.subjects import DatasetInfo, Endpoint, PassInfo, Span, WorkerInfo
 from penstock.service.wire.worker_messages import End, Failed, LeftOut, RowLeftOut
+from penstock.version import VERSION
 
 
 def _loaded() -> Any:
@@ -58,16 +60,20 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def of_the_next_version(kind: type) -> Any:
-    """Answers of that kind have one field more."""
+def with_one_field_more(kind: type) -> Any:
+    """Answers of that kind have one field more, as in a version whose protocol's number was forgotten."""
 
     def alter(message: Any, reply: Any, entry: JournalEntry) -> bytes:
         if not isinstance(reply, kind):
             return sealed(reply, entry)
         content = {**msgspec.msgpack.decode(msgspec.msgpack.encode(reply)), "new": 1}
-        return msgspec.msgpack.encode((PROTOCOL, "9.9", entry, content))
+        return msgspec.msgpack.encode((PROTOCOL, VERSION, entry, content))
 
     return alter
+
+
+def of_another_version(message: Any, reply: Any, entry: JournalEntry) -> bytes:
+    return msgspec.msgpack.encode((PROTOCOL, "9.9", entry, reply))
 
 
 def of_another_protocol(message: Any, reply: Any, entry: JournalEntry) -> bytes:
@@ -78,26 +84,68 @@ OTHER_PROTOCOL = (
     rf"the dispatcher at localhost:\d+ has penstock 9\.9, which speaks protocol {PROTOCOL + 1} of the data service, "
     rf"and this process has penstock .* with protocol {PROTOCOL}: install the same version on both"
 )
-ONE_FIELD_MORE = r"localhost:\d+ \(penstock 9\.9\) cannot be read by this process .*unknown field `new`"
+ONE_FIELD_MORE = r"localhost:\d+ \(penstock .*\) cannot be read by this process .*unknown field `new`"
 
 
 # Versions
 
 
-def test_a_dispatcher_of_another_version_is_named_at_the_first_word(dispatcher: Any) -> None:
-    dispatcher.alter = of_another_protocol
-    with pytest.raises(ps.ServiceError, match=OTHER_PROTOCOL):
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (of_another_protocol, OTHER_PROTOCOL),
+        (
+            of_another_version,
+            r"the dispatcher at localhost:\d+ has penstock 9\.9, .*: install the same version on both",
+        ),
+    ],
+    ids=["another protocol", "another version"],
+)
+def test_a_dispatcher_of_another_version_is_named_at_the_first_word(dispatcher: Any, alter: Any, message: str) -> None:
+    dispatcher.alter = alter
+    with pytest.raises(ps.ServiceError, match=message):
         DispatcherClient(dispatcher.address).ask(GetStatus())
-    with pytest.raises(ps.ServiceError, match=OTHER_PROTOCOL), altering.workers_of(dispatcher.address):
+    with pytest.raises(ps.ServiceError, match=message), altering.workers_of(dispatcher.address):
         pass
     transformation = ps.service.distribute("distributed_epoch", dispatcher.address)
-    with pytest.raises(ps.ServiceError, match=OTHER_PROTOCOL):
+    with pytest.raises(ps.ServiceError, match=message):
         next(iter(ps.Dataset.range(3).apply(transformation)))
+
+
+WORKER_WITH_ANOTHER_NUMPY = """
+import sys
+import penstock as ps
+from penstock.service.wire import definitions
+
+ours = definitions.versions()
+definitions.versions = lambda: {**ours, "NumPy": "1.0"}
+with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=sys.argv[1])):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_with_another_numpy_ended_the_readers_of_others(
+    dispatcher: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = [sys.executable, "-c", WORKER_WITH_ANOTHER_NUMPY, dispatcher.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "ready\n"
+        transformation = ps.service.distribute("distributed_epoch", dispatcher.address)
+        dataset = ps.Dataset.range(200).map(lambda x: x).apply(transformation)
+        message = r"a trainer with NumPy .*, this data worker has NumPy 1\.0: install the same on both"
+        with iter(dataset) as iterator, pytest.raises(ps.ServiceError, match=message):
+            next(iterator)
+        with altering.workers_of(dispatcher.address):
+            assert [int(x) for x in dataset] == list(range(200))
+        other.communicate()
+    assert "this data worker has NumPy 1.0" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("alter", "message"),
-    [(of_the_next_version(WorkerNews), ONE_FIELD_MORE), (of_another_protocol, OTHER_PROTOCOL)],
+    [(with_one_field_more(WorkerNews), ONE_FIELD_MORE), (of_another_protocol, OTHER_PROTOCOL)],
     ids=["one field more", "another protocol"],
 )
 def test_a_worker_whose_dispatcher_comes_back_in_another_version_ends(
@@ -114,7 +162,7 @@ def test_a_worker_whose_dispatcher_comes_back_in_another_version_ends(
 @pytest.mark.parametrize("job_name", [None, "shared"])
 @pytest.mark.parametrize(
     ("alter", "message"),
-    [(of_the_next_version(ConsumerNews), ONE_FIELD_MORE), (of_another_protocol, OTHER_PROTOCOL)],
+    [(with_one_field_more(ConsumerNews), ONE_FIELD_MORE), (of_another_protocol, OTHER_PROTOCOL)],
     ids=["one field more", "another protocol"],
 )
 @pytest.mark.extended

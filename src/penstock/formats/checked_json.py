@@ -18,13 +18,15 @@ def read_checked_json(path: Path, version: int) -> dict[str, Any] | None:
     """The content of a document; None if there is none.
 
     Raises:
-        StorageError: it is damaged, or of another version.
+        StorageError: it cannot be read, is damaged, or of another version.
     """
     try:
         data = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
         raise StorageError(f"{path} is damaged: {error}") from error
     content = data.get("content") if isinstance(data, dict) else None
     if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):

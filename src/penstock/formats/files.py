@@ -7,7 +7,7 @@ import os
 import stat
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +100,38 @@ def _matching(call: str, pattern: str) -> list[str]:
         names = shared(pattern, lambda: formats.remote.matching(pattern))
     else:
         names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
+        if names:
+            check_listed(call, _folders_of(local_path(pattern)))
     if not names:
         why = "" if has_protocol(pattern) else _why_nothing(local_path(pattern))
         raise InvalidArgumentError(f"{call}: no file matches {pattern!r}{why}")
     return names
+
+
+def _folders_of(pattern: str) -> Iterator[str]:
+    """The directories in which `glob` looks for what a pattern says."""
+    parts = pattern.split(os.sep)
+    for number, part in enumerate(parts):
+        if not is_pattern(part):
+            continue
+        above = os.sep.join(parts[:number]) + os.sep if number else ""
+        folder = above + "**" + os.sep if part == "**" else above
+        yield from glob.glob(folder, recursive=True) if is_pattern(folder) else [folder or os.curdir]
+
+
+def check_listed(call: str, folders: Iterable[str]) -> None:
+    """Refuse directories that cannot be listed: what is in them would be left out, and nothing would tell.
+
+    Raises:
+        StorageError: the system does not allow it for one of them.
+    """
+    for folder in dict.fromkeys(folders):
+        try:
+            os.scandir(folder).close()
+        except (FileNotFoundError, NotADirectoryError):  # it is gone, or there is none: nothing is left out
+            continue
+        except OSError as error:
+            raise StorageError(f"{call}: {folder!r} cannot be listed: {error.strerror or error}") from error
 
 
 def _why_nothing(pattern: str) -> str:

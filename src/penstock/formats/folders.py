@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
-from penstock.formats.files import has_protocol
+from penstock.formats.files import check_listed, has_protocol
 from penstock.formats.result_memory import ResultMemory
 from penstock.formats.shared_listings import shared
 from penstock.paths import local_path
@@ -91,7 +91,9 @@ class ExampleFolder:
             found = shared(pattern, lambda: formats.remote.matching(pattern))
         else:
             self._folders(call)  # `os.walk` is silent about a directory that is not there
-            found = [os.path.join(root, name) for root, _, names in os.walk(self.directory) for name in names]
+            walked = list(os.walk(self.directory))
+            check_listed(call, [os.path.join(root, folder) for root, folders, _ in walked for folder in folders])
+            found = [os.path.join(root, name) for root, _, names in walked for name in names]
         return [name for name in found if name.lower().endswith(self.endings)]
 
 

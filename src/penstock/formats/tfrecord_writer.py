@@ -2,9 +2,11 @@
 
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.files import WINDOW_BITS, check_compression, has_protocol
 from penstock.formats.tfrecord import frame
 from penstock.other_names import OtherNames
@@ -25,6 +27,7 @@ class TFRecordWriter:
 
     Raises:
         InvalidArgumentError: another compression type, or a path with a protocol.
+        StorageError: the file cannot be written, as on a full disk; the written records are removed.
 
     Example:
         >>> import os, tempfile
@@ -47,7 +50,8 @@ class TFRecordWriter:
         self._path = local_path(self._path)
         self._work = f"{self._path}.writing"
         self._compressor: Any = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
-        self._file = open(self._work, "wb")  # noqa: SIM115  # `close` closes it
+        with self._removed_on_failure():
+            self._file = open(self._work, "wb")  # noqa: SIM115  # `close` closes it
 
     def write(self, record: bytes) -> None:
         """Append one record.
@@ -60,7 +64,8 @@ class TFRecordWriter:
             raise InvalidTypeError(f"TFRecordWriter.write takes bytes, got {type(record).__name__}: encode it first")
         self._check_open()
         framed = frame(bytes(record))
-        self._file.write(framed if self._compressor is None else self._compressor.compress(framed))
+        with self._removed_on_failure():
+            self._file.write(framed if self._compressor is None else self._compressor.compress(framed))
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system: it then survives the end of this process.
@@ -69,18 +74,35 @@ class TFRecordWriter:
             ClosedError: the writer was closed.
         """
         self._check_open()
-        if self._compressor is not None:
-            self._file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
-        self._file.flush()
+        with self._removed_on_failure():
+            if self._compressor is not None:
+                self._file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+            self._file.flush()
 
     def close(self) -> None:
         """Complete the file and give it its name. May be called again."""
         if self._file.closed:
             return
-        with self._file:
-            if self._compressor is not None:
-                self._file.write(self._compressor.flush())
-        os.replace(self._work, self._path)
+        with self._removed_on_failure():
+            with self._file:
+                if self._compressor is not None:
+                    self._file.write(self._compressor.flush())
+            os.replace(self._work, self._path)
+
+    @contextmanager
+    def _removed_on_failure(self) -> Iterator[None]:
+        """Remove what was written where no more can be, and say which file it is."""
+        try:
+            yield
+        except OSError as error:
+            self._remove()
+            raise StorageError(f"{self._path!r} cannot be written: {error.strerror or error}") from error
+
+    def _remove(self) -> None:
+        with suppress(AttributeError, OSError):  # it was never opened, or what is left cannot be written
+            self._file.close()
+        with suppress(OSError):
+            os.unlink(self._work)
 
     def _check_open(self) -> None:
         if self._file.closed:
@@ -93,5 +115,4 @@ class TFRecordWriter:
         if kind is None:
             self.close()
         elif not self._file.closed:
-            self._file.close()
-            os.unlink(self._work)
+            self._remove()

@@ -82,7 +82,8 @@ class WorkDirectory:
             return None  # another writer has just removed it
         owner = self.path / _OWNER
         with suppress(FileNotFoundError):  # another writer has just removed what it was
-            if not owner.exists() and any(self.path.iterdir()):
+            names = os.listdir(self.path)  # at once: another writer makes the owner first, and removes it last
+            if names and _OWNER not in names:
                 raise StorageError(f"{self.path} is there, and penstock has not made it: remove it, or write elsewhere")
         with suppress(FileNotFoundError), ExitStack() as undo:
             lock = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -113,7 +114,7 @@ class WorkDirectory:
     def discard(self) -> None:
         """Remove it. After `publish`, and twice, that does nothing."""
         if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove(self.path)
             self._let_go()
 
     def _let_go(self) -> None:
@@ -151,6 +152,17 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+def _remove(directory: Path) -> None:
+    """Remove a work directory, its owner last: what has files and no owner is nobody's that penstock knows."""
+    with suppress(OSError):
+        for left in list(directory.iterdir()):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            elif left.name != _OWNER:
+                left.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def _remove_dead(directory: Path) -> None:
     """Remove what writers have left there that were killed, if it is this user's."""
     with os.scandir(directory) as entries:
@@ -167,6 +179,6 @@ def _remove_if_dead(directory: Path) -> None:
     try:
         # One that holds no process yet is being made just now.
         if _locked(lock, without=False) and os.read(lock, 1):
-            shutil.rmtree(directory)
+            _remove(directory)
     finally:
         os.close(lock)

@@ -133,8 +133,9 @@ class _RunningService:
             self.dispatcher.stop(drain=True)
         for process in self._processes:
             _close_input(process)
+        until = time.monotonic() + _STOP_SECONDS
         for process in (*self._processes, *self._leaving):
-            _wait_until_ended(process)
+            _wait_until_ended(process, until)
         self.dispatcher.stop()
         forget(self._address)
         note_end(self._address)
@@ -284,9 +285,10 @@ def _close_input(process: "Popen[bytes]") -> None:
     process.stdin.close()
 
 
-def _wait_until_ended(process: "Popen[bytes]") -> None:
+def _wait_until_ended(process: "Popen[bytes]", until: float | None = None) -> None:
+    """Kill a process that has not ended in 5 seconds, or until then by `time.monotonic`."""
     try:
-        process.wait(_STOP_SECONDS)
+        process.wait(_STOP_SECONDS if until is None else max(0.0, until - time.monotonic()))
     except TimeoutExpired:  # it hangs in a user's function
         process.kill()
         process.wait()

@@ -181,6 +181,8 @@ class CacheStream(Stream):
         self._position = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
+        if self._complete is None and self._recorder is None and self._position == 0:
+            self._begin()
         if self._complete is not None:
             rows = min(allow, self._complete.length - self._position)
             if rows <= 0:
@@ -189,8 +191,6 @@ class CacheStream(Stream):
             self._position += len(kept)
             return kept
         assert self._input is not None
-        if self._recorder is None and self._position == 0 and self._node.kept.begin():
-            self._recorder = self._new_recorder()
         try:
             block = self._input.pull(need, allow)
         except failures():
@@ -206,12 +206,24 @@ class CacheStream(Stream):
             self._recorder = None
         return block
 
-    def _new_recorder(self) -> "_Recorder":
+    def _begin(self) -> None:
+        """Record the rows, unless another iteration does or has done so since this one was opened."""
+        if self._is_complete_now() or not self._node.kept.begin():
+            return
         try:
-            return _Recorder(self._node.filename)
-        except BaseException:
+            self._recorder = _Recorder(self._node.filename)
+        except BaseException as error:
             self._node.kept.given_up()
+            if isinstance(error, StorageError) and self._is_complete_now():
+                return
             raise
+
+    def _is_complete_now(self) -> bool:
+        self._complete = self._node.kept.complete(self._seed, self._node.filename)
+        if self._complete is not None and self._input is not None:
+            self._input.close()
+            self._input = None
+        return self._complete is not None
 
     def _discard(self) -> None:
         if self._recorder is not None:

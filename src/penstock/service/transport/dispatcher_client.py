@@ -140,14 +140,15 @@ class DispatcherClient:
                 if now >= warn_at:
                     warn_at = now + _WARN_AGAIN_SECONDS
                     _logger.warning("waiting for the dispatcher, for %.0f s at most: %s", patience, self.trouble)
-                self._closed.wait(min(pause, begun + patience - now))
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            self.trouble = ""
-            if isinstance(reply, Refused):
-                raise_refused(reply)
-            check_answer(message, reply, self.address)
-            return reply
+            else:
+                self.trouble = ""
+                if isinstance(reply, Refused):
+                    raise_refused(reply)
+                check_answer(message, reply, self.address)
+                return reply
+            # Not within `except`: Ctrl-C would be shown below all errors of the connection.
+            self._closed.wait(min(pause, begun + patience - now))
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _send_once(self, message: Message, seconds: float) -> Any:
         """Send a message once, and return the answer if it comes in time.

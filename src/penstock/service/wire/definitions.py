@@ -18,6 +18,7 @@ from penstock.data.node import Node, too_deep
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
 from penstock.runtime.main_program import send_main_by_value
+from penstock.service.wire.interfaces import UnusableDataWorkerError
 from penstock.service.wire.subjects import UNDECODABLE
 from penstock.service.wire.unpicklable import culprit_of
 from penstock.version import VERSION
@@ -91,14 +92,14 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
     """The dataset that `to_bytes` wrote. Its arrays are views of `definition`.
 
     Raises:
-        ServiceError: it was written by another version of Python, NumPy or penstock, or needs a module that is not
-            installed here.
+        UnusableDataWorkerError: it was written by another version of Python, NumPy or penstock.
+        ServiceError: it needs a module that is not installed here.
     """
     header, begin = _header(definition)
     ours = versions()
     different = [name for name, version in ours.items() if header.versions.get(name) != version]
     if different:
-        raise ServiceError(
+        raise UnusableDataWorkerError(
             f"the dataset comes from a trainer with {_described(header.versions, different)}, this data worker has "
             f"{_described(ours, different)}: install the same on both"
         )

@@ -76,7 +76,7 @@ def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, th
         speaker = _speaker_of(body)
     except UNDECODABLE as error:
         raise ProtocolError(f"what came from {theirs} is no message of penstock's: {error}") from error
-    if speaker.protocol != PROTOCOL:
+    if (speaker.protocol, speaker.version) != (PROTOCOL, VERSION):
         raise ProtocolError(
             f"{theirs} has penstock {speaker.version:.40}, which speaks protocol {speaker.protocol} of the data "
             f"service, and {ours} has penstock {VERSION} with protocol {PROTOCOL}: install the same version on both"

@@ -6,12 +6,14 @@ from typing import NoReturn
 from penstock import errors
 from penstock.errors import LostDataWorkerError, PenstockError, ServiceError
 from penstock.printing import many_lines, one_line
-from penstock.service.wire.interfaces import UnreachedDataWorkerError
+from penstock.service.wire.interfaces import UnreachedDataWorkerError, UnusableDataWorkerError
 from penstock.service.wire.subjects import Refused
 
 
 def refusal_of(error: BaseException) -> Refused:
     """The answer to a request that caused an error."""
+    if isinstance(error, UnusableDataWorkerError):
+        return Refused(kind=UnusableDataWorkerError.__name__, reason=str(error))
     if isinstance(error, PenstockError):
         # A private class goes as its nearest base class in `penstock.errors`.
         kind = next(base.__name__ for base in type(error).__mro__ if vars(errors).get(base.__name__) is base)
@@ -21,7 +23,9 @@ def refusal_of(error: BaseException) -> Refused:
 
 
 def raise_refused(refused: Refused) -> NoReturn:
-    """Raise the error of a refusal, which is always one of `penstock.errors`."""
+    """Raise the error of a refusal, which is always one of `penstock.errors`, or says that others may not refuse."""
+    if refused.kind == UnusableDataWorkerError.__name__:
+        raise UnusableDataWorkerError(many_lines(refused.reason))
     kind = getattr(errors, refused.kind, None)
     if kind is LostDataWorkerError:  # a worker that says so itself has not died over the request
         raise UnreachedDataWorkerError(many_lines(refused.reason))
