@@ -41,7 +41,11 @@ def add_stop(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "and then the dispatcher. The command does not wait for that.",
     )
     _add_service(parser)
-    parser.add_argument("--now", action="store_true", help="do not wait for readers: they wait for a dispatcher, up to their timeout, and raise")
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="do not wait for readers: they wait for a dispatcher, and raise at their timeout",
+    )
     parser.set_defaults(command=_stop)
 
 

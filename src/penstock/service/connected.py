@@ -64,7 +64,7 @@ class ConnectedService:
         """End the service: its workers, and then its dispatcher. Returns without waiting for that.
 
         Args:
-            drain: let readers read to the end first. Otherwise they wait for a dispatcher to come back, as long as their
+            drain: let readers read to the end first. Otherwise they wait for a dispatcher, as long as their
                 `dispatcher_timeout_seconds` say, and then raise.
         """
         client = DispatcherClient(self.target, patience_seconds=_PATIENCE_SECONDS)
