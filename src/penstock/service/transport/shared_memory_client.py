@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -63,7 +64,7 @@ class SharedMemoryConnection:
             self._ask(line, request)
             while not complete:
                 answer = self._next(line)
-                complete = not isinstance(answer, tuple)
+                complete = not isinstance(answer, tuple)  # a refusal is an answer too
                 if isinstance(answer, Refused):
                     raise_refused(answer)
                 yield answer
@@ -123,6 +124,8 @@ class _Line:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
+        # Before the socket warns that it was not closed, where both are garbage of one cycle, as of an exception.
+        weakref.finalize(self, line.close).atexit = False
         self._process = os.getpid()
         self._mappings: dict[int, Mapping] = {}
         self._sending = threading.Lock()
@@ -207,6 +210,3 @@ class _Line:
             self.send(StopFetch())
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RD)
-
-    def __del__(self) -> None:
-        self._line.close()
