@@ -2,8 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StorageError
@@ -50,8 +49,10 @@ class TFRecordWriter:
         self._path = local_path(self._path)
         self._work = f"{self._path}.writing"
         self._compressor: Any = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
-        with self._removed_on_failure():
+        try:
             self._file = open(self._work, "wb")  # noqa: SIM115  # `close` closes it
+        except OSError as error:
+            raise self._not_written(error) from error
 
     def write(self, record: bytes) -> None:
         """Append one record.
@@ -64,8 +65,11 @@ class TFRecordWriter:
             raise InvalidTypeError(f"TFRecordWriter.write takes bytes, got {type(record).__name__}: encode it first")
         self._check_open()
         framed = frame(bytes(record))
-        with self._removed_on_failure():
+        try:
             self._file.write(framed if self._compressor is None else self._compressor.compress(framed))
+        except OSError as error:
+            self._remove()
+            raise self._not_written(error) from error
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system: it then survives the end of this process.
@@ -74,32 +78,33 @@ class TFRecordWriter:
             ClosedError: the writer was closed.
         """
         self._check_open()
-        with self._removed_on_failure():
+        try:
             if self._compressor is not None:
                 self._file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
             self._file.flush()
+        except OSError as error:
+            self._remove()
+            raise self._not_written(error) from error
 
     def close(self) -> None:
         """Complete the file and give it its name. May be called again."""
         if self._file.closed:
             return
-        with self._removed_on_failure():
+        try:
             with self._file:
                 if self._compressor is not None:
                     self._file.write(self._compressor.flush())
             os.replace(self._work, self._path)
-
-    @contextmanager
-    def _removed_on_failure(self) -> Iterator[None]:
-        """Remove what was written where no more can be, and say which file it is."""
-        try:
-            yield
         except OSError as error:
             self._remove()
-            raise StorageError(f"{self._path!r} cannot be written: {error.strerror or error}") from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._path!r} cannot be written: {error.strerror or error}")
 
     def _remove(self) -> None:
-        with suppress(AttributeError, OSError):  # it was never opened, or what is left cannot be written
+        """Remove what was written, where no more can be or should."""
+        with suppress(OSError):  # what is left cannot be written
             self._file.close()
         with suppress(OSError):
             os.unlink(self._work)
