@@ -141,7 +141,7 @@ def test_a_cheap_function_is_called_serially(threads):
 def test_short_calls_are_looked_at_now_and_then(threads, monkeypatch):
     looked, clock = [], time.thread_time
     monkeypatch.setattr(time, "thread_time", lambda: looked.append(True) or clock())
-    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # other processes may have the processor in the middle of one
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # another process may have the processor for a while
     tuned = TunedCallers(threads, Bell(), lambda: None)
     for _ in range(320):
         tuned.call_serially(lambda: None, 1)
