@@ -523,7 +523,7 @@ class DatasetIterator(Iterator[Element]):
             if skipped is not None:
                 self._pass.skips.restore(skipped)
             self._called_apart(partial(self._pass.cursor.restore, cursor_state))
-            self._pass.run.live.consumed(cursor_state)
+            self._pass.run.live.consumed(cursor_state)  # so it knows what of the state is no longer needed, and when
         except BaseException as error:
             self._left = True
             self._leave()

@@ -237,7 +237,7 @@ class ResultsAlone(FunctionStream):
         rows = None if self._rows.left else self._input.remaining_elements()
         call = None if rows is None else self.call_of_rows()
         if rows is not None and call is not None:
-            self.give_back_rows()  # there are none, and no more are counted
+            self.give_back_rows()  # none are left, and what comes alone must not be counted as theirs
             return self._alone.of_rows(repeat(call), rows, self._input, self._first, cursor)
         return self._alone.of_blocks(self._rows, cursor) if large else None
 

@@ -101,7 +101,7 @@ def _matching(call: str, pattern: str) -> list[str]:
     else:
         names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
         if names:
-            check_listed(call, _folders_of(local_path(pattern)))
+            _check_listed(call, _folders_of(local_path(pattern)))
     if not names:
         why = "" if has_protocol(pattern) else _why_nothing(local_path(pattern))
         raise InvalidArgumentError(f"{call}: no file matches {pattern!r}{why}")
@@ -119,7 +119,7 @@ def _folders_of(pattern: str) -> Iterator[str]:
         yield from glob.glob(folder, recursive=True) if is_pattern(folder) else [folder or os.curdir]
 
 
-def check_listed(call: str, folders: Iterable[str]) -> None:
+def _check_listed(call: str, folders: Iterable[str]) -> None:
     """Refuse directories that cannot be listed: what is in them would be left out, and nothing would tell.
 
     Raises:
@@ -131,7 +131,12 @@ def check_listed(call: str, folders: Iterable[str]) -> None:
         except (FileNotFoundError, NotADirectoryError):  # it is gone, or there is none: nothing is left out
             continue
         except OSError as error:
-            raise StorageError(f"{call}: {folder!r} cannot be listed: {error.strerror or error}") from error
+            raise not_listed(call, error) from error
+
+
+def not_listed(call: str, error: OSError) -> StorageError:
+    """The error of a directory that the system does not list."""
+    return StorageError(f"{call}: {error.filename!r} cannot be listed: {error.strerror or error}")
 
 
 def _why_nothing(pattern: str) -> str:

@@ -4,14 +4,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
-from penstock.formats.files import check_listed, has_protocol
+from penstock.formats.files import has_protocol, not_listed
 from penstock.formats.result_memory import ResultMemory
 from penstock.formats.shared_listings import shared
 from penstock.paths import local_path
@@ -83,18 +84,20 @@ class ExampleFolder:
             with os.scandir(self.directory) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
         except OSError as error:
-            raise StorageError(f"{call}: {self.directory!r} cannot be listed: {error.strerror or error}") from error
+            raise not_listed(call, error) from error
 
     def _all_files(self, call: str) -> list[str]:
         if has_protocol(self.directory):
             pattern = f"{self.directory}/**"
             found = shared(pattern, lambda: formats.remote.matching(pattern))
         else:
-            self._folders(call)  # `os.walk` is silent about a directory that is not there
-            walked = list(os.walk(self.directory))
-            check_listed(call, [os.path.join(root, folder) for root, folders, _ in walked for folder in folders])
-            found = [os.path.join(root, name) for root, _, names in walked for name in names]
+            walk = os.walk(self.directory, onerror=partial(_refuse, call))  # which is silent about errors by itself
+            found = [os.path.join(root, name) for root, _, names in walk for name in names]
         return [name for name in found if name.lower().endswith(self.endings)]
+
+
+def _refuse(call: str, error: OSError) -> NoReturn:
+    raise not_listed(call, error) from error
 
 
 @dataclass(frozen=True)

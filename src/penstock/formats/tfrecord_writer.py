@@ -68,8 +68,7 @@ class TFRecordWriter:
         try:
             self._file.write(framed if self._compressor is None else self._compressor.compress(framed))
         except OSError as error:
-            self._remove()
-            raise self._not_written(error) from error
+            raise self._given_up(error) from error
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system: it then survives the end of this process.
@@ -83,8 +82,7 @@ class TFRecordWriter:
                 self._file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
             self._file.flush()
         except OSError as error:
-            self._remove()
-            raise self._not_written(error) from error
+            raise self._given_up(error) from error
 
     def close(self) -> None:
         """Complete the file and give it its name. May be called again."""
@@ -96,8 +94,11 @@ class TFRecordWriter:
                     self._file.write(self._compressor.flush())
             os.replace(self._work, self._path)
         except OSError as error:
-            self._remove()
-            raise self._not_written(error) from error
+            raise self._given_up(error) from error
+
+    def _given_up(self, error: OSError) -> StorageError:
+        self._remove()
+        return self._not_written(error)
 
     def _not_written(self, error: OSError) -> StorageError:
         return StorageError(f"{self._path!r} cannot be written: {error.strerror or error}")

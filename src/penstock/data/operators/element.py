@@ -312,7 +312,7 @@ class MapCallsInOrder(CallsInOrder):
             # What is left out below a stream is counted with pieces.
             by_blocks = large and self._map.input.indexable
             return self._alone.of_blocks(self._rows, cursor, self._work.callers) if by_blocks else None
-        self._rows.give_back()  # there are none, and no more are counted
+        self._rows.give_back()  # none are left, and what comes alone must not be counted as theirs
         position = self._work.first + self._input.met
         call = self._map.call_of_rows(self._run, self._epoch, structure, position)
         return self._alone.of_rows(self._work.callers.calls_here(call), rows, self._input, self._work.first, cursor)

@@ -208,17 +208,18 @@ class CacheStream(Stream):
 
     def _begin(self) -> None:
         """Record the rows, unless another iteration does or has done so since this one was opened."""
-        if self._is_complete_now() or not self._node.kept.begin():
+        if self._reads_complete_pass() or not self._node.kept.begin():
             return
         try:
             self._recorder = _Recorder(self._node.filename)
         except BaseException as error:
             self._node.kept.given_up()
-            if isinstance(error, StorageError) and self._is_complete_now():
+            if isinstance(error, StorageError) and self._reads_complete_pass():
                 return
             raise
 
-    def _is_complete_now(self) -> bool:
+    def _reads_complete_pass(self) -> bool:
+        """Read what another iteration has kept by now in place of the input; returns whether there is anything."""
         self._complete = self._node.kept.complete(self._seed, self._node.filename)
         if self._complete is not None and self._input is not None:
             self._input.close()
