@@ -353,12 +353,19 @@ def test_a_map_that_finds_its_threads_while_it_runs_gives_the_same_and_resumes(b
         assert [int(x) for x in resumed] == wanted[15:]
 
 
+def test_eight_calls_run_below_a_map_whose_calls_the_thread_that_reads_has_begun_to_make():
+    mapped = ps.Dataset.range(20 * CALLS).map(Together(), num_parallel_calls=CALLS)
+    with iter(mapped.map(lambda x: x, num_parallel_calls=2)) as iterator:
+        assert len(list(iterator)) == 20 * CALLS
+        assert "each takes less time than giving it to a thread" in iterator.explain()
+
+
 def test_short_calls_for_single_rows_are_made_by_the_thread_that_reads_and_slow_ones_run_together():
     met, slow, alone = threading.Barrier(2), [1 << 20], []
 
     def function(x):
         if x == slow[0]:
-            time.sleep(0.002)
+            time.sleep(0.01)
         elif slow[0] < x < slow[0] + 3 and not alone:
             met.wait(60)
         elif x == slow[0] + 5:

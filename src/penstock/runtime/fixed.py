@@ -1,11 +1,14 @@
 """Callers whose number the user has chosen, which do not use all of them for calls that are too short to gain by it.
 
-A task of one row costs the thread that hands it out and the one that makes it 50 to 100 µs together. Where rows come
+A task of one row costs the thread that hands it out and the one that makes it 50 to 200 µs together. Where rows come
 one by one, and a call takes a microsecond, the program would do nothing else: the thread that reads makes the calls.
 
 Where many rows come at a time, short calls in several threads pass Python's lock to each other in every call that lets
 it go, as NumPy does for an image of 28 x 28. Each time a thread is woken, which takes longer than the call: the threads
-take turns then, a task each.
+take turns then.
+
+Neither can be told from how long a call takes while others run, which on some machines is ten times as long as alone.
+So that decides no more than when to try, and how long it takes then whether to go on.
 """
 
 import time
@@ -14,23 +17,87 @@ from threading import Lock, get_ident
 from typing import Any
 
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, Result
-from penstock.runtime.gains import WORTH_SECONDS
+from penstock.runtime.gains import HANDING_SECONDS, WORTH_SECONDS
 from penstock.runtime.threads import Threads
 
-_SHORT_SECONDS = 7.5e-5
-"""A task that takes less gains nothing in a thread."""
-_LONG_SECONDS = 1.5e-4
-"""As soon as one takes more than this in the thread that reads, threads make the next."""
-_IN_A_ROW = 16
-"""For each call that may run, so many tasks must have been short, one after the other: as many may pass a slow one."""
 _BESIDE_OTHERS = 2.5
-"""A short call takes up to so many times as long while several threads make calls."""
+"""A short call takes up to so many times as long for each thread that makes calls."""
+_BACKOFF = 4
+"""So many times as many rows or tasks must be short before what was tried in vain is tried again."""
+_ENOUGH = 4
+"""What went on for so many times as many was not in vain."""
+
+_ROW_SECONDS = 1e-4
+"""A row that takes less gains nothing in a thread, if it is a task of its own."""
+_BESIDE_OTHERS_SECONDS = 1e-3
+"""So long a row that takes less may take beside other threads."""
+_ROWS = 16
+"""For each call that may run, so many rows may pass one that is slow."""
+
+_BESIDE_READER = 1.5
+"""A short call takes up to so many times as long beside the thread that reads."""
 _OVERDUE_SECONDS = 2.5 * TASK_SECONDS
 """Threads wait for their turn while tasks end, but no longer than this for a single one."""
 _KEPT = 0.875
 """What tasks before it weigh after each task: a single one may have been interrupted."""
-_PATIENCE = 4
-"""So many times as many tasks must be short before threads take turns again, each time that calls were not."""
+
+
+class ReadingThread:
+    """Whether the thread that reads makes the calls for rows that come one by one.
+
+    Args:
+        count: how many threads there are.
+
+    Attributes:
+        calls: whether it does.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.calls = False
+        self._count = count
+        # By how many seconds calls of late took longer than they may.
+        self._excess = _ROWS * _BESIDE_OTHERS_SECONDS
+        self._backoff = 1
+        # For how many rows it has made the calls.
+        self._rows = 0
+
+    @property
+    def patience(self) -> float:
+        """How many seconds the next call may take."""
+        return self._count * _ROWS * _ROW_SECONDS - self._excess + _ROW_SECONDS
+
+    def called(self, seconds: float, rows: int) -> None:
+        """Note how long it took for the last of some rows; those before were short."""
+        self._rows += rows
+        self._excess = max(0.0, self._excess - (rows - 1) * _ROW_SECONDS)
+        if seconds <= self.patience:
+            self._excess = max(0.0, self._excess + seconds - _ROW_SECONDS)
+            return
+        in_vain = self._rows < _ENOUGH * self._backoff * self._count * _ROWS
+        self._backoff = _BACKOFF * self._backoff if in_vain else 1
+        self.leave_to_threads()
+
+    def thread_called(self, seconds: float, rows: int, waiting: bool) -> None:
+        """Note how long a thread took for some rows.
+
+        Args:
+            waiting: whether there were no more rows for it.
+        """
+        longer = seconds - rows * _BESIDE_OTHERS_SECONDS
+        if rows > self._count:
+            self.leave_to_threads()
+        elif waiting or longer > 0:
+            self._excess = max(0.0, min(self._excess + longer, self._most))
+            if self._excess == 0.0 and not self.calls:
+                self.calls, self._rows = True, 0
+
+    def leave_to_threads(self) -> None:
+        """Have threads make the calls for a while."""
+        self.calls, self._excess = False, self._most
+
+    @property
+    def _most(self) -> float:
+        return self._backoff * self._count * _ROWS * _BESIDE_OTHERS_SECONDS
 
 
 class FixedCallers(Callers):
@@ -42,15 +109,15 @@ class FixedCallers(Callers):
     def __init__(self, threads: Threads, bell: Bell, count: int) -> None:
         super().__init__(threads, bell, count)
         self.serial = False
-        # How many tasks were short, one after the other, because there were no more rows for them.
-        self._short = 0
+        self._reader = ReadingThread(count)
         self._take_turns = False
         self._turn = Lock()
         self._has_turn: int | None = None  # the thread that has it
-        # So many tasks must have short calls before threads take turns; more, each time that this was wrong.
-        self._until_turns = self._patience = 1
-        # How many tasks were done in turn, and of late in how many seconds and for how many rows.
-        self._turns, self._seconds, self._rows = 0, 0.0, 0.0
+        self._alone = False  # whether no other thread was busy as it began
+        # So many tasks must be short before threads take turns; more, each time that this was in vain.
+        self._until_turns = self._backoff = 1
+        # How many tasks were done in turn, how many seconds they took of late, and in how many more threads would gain.
+        self._turns, self._seconds, self._worth = 0, 0.0, 0.0
 
     @property
     def want_more(self) -> bool:
@@ -65,45 +132,55 @@ class FixedCallers(Callers):
 
     def call_here(self, rows: int) -> bool:
         if self.serial and rows > self.count:  # so many at a time are worth handing out
-            self._leave_to_threads()
+            with self._lock:
+                self._reader.leave_to_threads()
+                self.serial, self._chunk = False, 1
         return self.serial
 
     def call_serially(
         self, call: Callable[[], Result], rows: int, made: Callable[[Result], int] | None = None
     ) -> Result:
-        """As the class above says; threads make the next calls if this one takes long."""
+        """As the class above says; threads make the next calls if these have taken long."""
         begun = time.perf_counter()
         try:
             return call()
         finally:
-            if time.perf_counter() - begun > _LONG_SECONDS:
-                self._leave_to_threads()
+            self._note_here(time.perf_counter() - begun, rows)
 
     def patience(self, rows: int) -> float:
-        return _LONG_SECONDS
+        return self._reader.patience
 
     def calls_here(self, call: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
         clock = time.perf_counter
+        rows = 0
 
         def timed(row: Any) -> Any:
+            nonlocal rows
+            rows += 1
             begun = clock()
             value = call(row)
-            if clock() - begun > _LONG_SECONDS:
-                self._leave_to_threads()
+            seconds = clock() - begun
+            if seconds > _ROW_SECONDS:
+                self._note_here(seconds, rows)
+                rows = 0
             return value
 
         while self.serial:
             yield timed
 
-    def _leave_to_threads(self) -> None:
+    def _note_here(self, seconds: float, rows: int) -> None:
         with self._lock:
-            self.serial, self._short, self._chunk = False, 0, 1
+            self._reader.called(seconds, rows)
+            if not self._reader.calls:
+                self.serial, self._chunk = False, 1
 
     def _do_task(self) -> bool:
         if not self._take_turns or not self._turn_taken():
             return super()._do_task()
         try:
-            return super()._do_task()
+            while (done := super()._do_task()) and self._take_turns:  # waking another thread takes longer than a call
+                pass
+            return done
         finally:
             self._has_turn = None
             self._turn.release()
@@ -116,24 +193,40 @@ class FixedCallers(Callers):
             if self._turn.acquire(timeout=_OVERDUE_SECONDS):
                 self._has_turn = get_ident()
                 return True
-        self._take_turns = False
+        with self._lock:
+            self._end_turns()
         return False
 
+    def _start(self) -> None:
+        super()._start()
+        self._alone = self.running == 1
+
     def _note(self, seconds: float, rows: int) -> None:
+        self._reader.thread_called(seconds, rows, waiting=rows < self.chunk)
+        self.serial = self._reader.calls
         super()._note(seconds, rows)
-        self._short = self._short + 1 if rows <= self.count and seconds < _SHORT_SECONDS else 0
-        self.serial = self._short >= _IN_A_ROW * self.count
         if self._has_turn == get_ident():
             self._note_turn(seconds, rows)
-        elif seconds < rows * _BESIDE_OTHERS * WORTH_SECONDS:
+        elif seconds < rows * self.count * _BESIDE_OTHERS * WORTH_SECONDS:
             self._until_turns -= 1
             self._take_turns = self._until_turns <= 0
 
     def _note_turn(self, seconds: float, rows: int) -> None:
         """Note a task that was done in turn: if calls are not short, all threads make them again."""
         self._turns += 1
+        if not self._alone:
+            return
         self._seconds = _KEPT * self._seconds + seconds
-        self._rows = _KEPT * self._rows + rows
-        if self._seconds > self._rows * WORTH_SECONDS and self._take_turns:
-            self._take_turns, self._seconds, self._rows = False, 0.0, 0.0
-            self._until_turns = self._patience = _PATIENCE * self._patience
+        worth = rows * WORTH_SECONDS + HANDING_SECONDS
+        self._worth = _KEPT * self._worth + worth
+        # The thread that reads needs the lock too, at times.
+        if self._seconds > self._worth * (_BESIDE_READER if self._worth > worth else 1):
+            self._end_turns()
+
+    def _end_turns(self) -> None:
+        """Have all threads make calls again, for longer each time that there were few turns before."""
+        if self._take_turns:
+            in_vain = self._turns < _ENOUGH * self._backoff
+            self._backoff = _BACKOFF * self._backoff if in_vain else 1
+            self._take_turns, self._until_turns = False, self._backoff
+            self._turns, self._seconds, self._worth = 0, 0.0, 0.0

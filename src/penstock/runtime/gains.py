@@ -12,7 +12,7 @@ from penstock.runtime.callers import TASK_SECONDS
 _MOST = 16
 WORTH_SECONDS = 2e-5
 """A call that takes less gains nothing, whatever it does."""
-_HANDING_SECONDS = 5e-5
+HANDING_SECONDS = 5e-5
 """What it costs the thread that reads to hand out a task and to take its result."""
 _RECENT_SECONDS = 0.25
 """Measurements of serial calls weigh half as soon as so many seconds of others are there."""
@@ -97,7 +97,7 @@ class Costs:
     @property
     def worthwhile(self) -> bool:
         """Whether they took so long that threads could gain anything, beside what handing them out costs."""
-        return self.own_seconds >= WORTH_SECONDS * self.rows + _HANDING_SECONDS * self.calls
+        return self.own_seconds >= WORTH_SECONDS * self.rows + HANDING_SECONDS * self.calls
 
 
 @dataclass
@@ -112,7 +112,7 @@ class _Window:
 
     @property
     def handing(self) -> float:
-        return self.tasks * _HANDING_SECONDS
+        return self.tasks * HANDING_SECONDS
 
     @property
     def row_seconds(self) -> float:

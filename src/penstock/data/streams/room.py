@@ -54,9 +54,10 @@ class Room:
 
     def free(self, pieces: Collection[Begun]) -> bool:
         """Whether there is room for another piece, ahead of these."""
-        if not self._callers or not all(callers.want_more for callers in self._callers):
+        with_threads = [callers for callers in self._callers if not callers.serial]
+        if not with_threads or not all(callers.want_more for callers in with_threads):
             return False
-        count = max(callers.count for callers in self._callers)
+        count = max(callers.count for callers in with_threads)
         ready = sum(piece.results for piece in takewhile(_DONE, pieces))
         if ready >= count or len(pieces) >= OVERTAKING * count:
             return False
