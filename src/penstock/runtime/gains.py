@@ -32,7 +32,10 @@ _FIRST_SECONDS = 0.05
 """A function that computes is called serially this long before threads are tried, and longer by this factor each
 time."""
 _BUSY = 0.75
-"""Threads that wait are too few if each is busy for this share of the time, and the processors are not."""
+"""Threads that wait are too few if each is busy for this share of the time, and the processors are not; at first there
+are as many as keep Python's lock for this share of it."""
+_ENOUGH_FOR = 16
+"""More threads that gained nothing are not tried in so many iterations, with the one in which they were."""
 _PATIENCE = 5
 _LONGEST_SECONDS = 60.0
 _TRIAL_SECONDS = 0.02
@@ -127,11 +130,13 @@ class Found:
         row_seconds: how long a row takes in the reading thread.
         count: how many threads gained; 0 for none.
         until_trial: how many seconds of serial calls must have passed before threads are tried again.
+        enough_for: in how many iterations, with this one, more threads are not tried because they gained nothing.
     """
 
     row_seconds: float
     count: int
     until_trial: float = _FIRST_SECONDS
+    enough_for: int = 0
 
     @property
     def grown_old(self) -> "Found":
@@ -171,9 +176,10 @@ class Gains:
         self._unchecked = 0.0
         self._until_check = _WINDOW_SECONDS
         self._computed_row = self._worked_row = 0.0
-        # While more threads are tried than gained: how many gained, and how long a row took. Whether more do not gain.
+        # While more threads are tried than gained: how many gained, and how long a row took.
         self._fewer: tuple[int, float] | None = None
-        self._enough = False
+        # In how many iterations, with this one, more are not tried.
+        self._enough_for = 0
         # While the reading thread makes calls only to compare: how many threads did, and what these have done.
         self._checked: tuple[int, _Window] | None = None
         if earlier is not None and earlier.count and earlier.row_seconds > TASK_SECONDS:
@@ -183,7 +189,7 @@ class Gains:
     @property
     def found(self) -> Found:
         """What another iteration should know."""
-        return Found(self.serial_costs.row_seconds, self.count, self._until_trial)
+        return Found(self.serial_costs.row_seconds, self.count, self._until_trial, self._enough_for)
 
     @property
     def short(self) -> bool:
@@ -230,11 +236,11 @@ class Gains:
             self._try_later()
 
     def _wanted(self) -> int:
-        """How many threads keep the processors busy."""
+        """How many threads keep the processors busy, or Python's lock where they wait as well; more may be tried."""
         costs = self.serial_costs
         if not costs.waiting:
             return self._cores
-        return max(2, min(_MOST, round(self._cores * costs.own_seconds / max(costs.computed, 1e-9))))
+        return min(_MOST, max(self._cores + 1, round(_BUSY * costs.own_seconds / max(costs.computed, 1e-9))))
 
     def _goes_on_as_before(self) -> bool:
         """Use the threads that gained in an earlier iteration, if a call takes about as long as it did then."""
@@ -251,11 +257,11 @@ class Gains:
 
     def _go_on_with(self, found: Found) -> None:
         self.serial_costs = Costs(found.row_seconds, found.row_seconds, 0.0, 1, 1)
-        self._begin_trial(found.count)
+        self._begin_trial(found.count, max(0, found.enough_for - 1))
 
-    def _begin_trial(self, count: int) -> None:
+    def _begin_trial(self, count: int, enough_for: int = 0) -> None:
         self.count, self._on_trial = count, True
-        self._fewer, self._enough = None, False
+        self._fewer, self._enough_for = None, enough_for
         self._window = _Window()
 
     def _try_later(self) -> None:
@@ -321,7 +327,7 @@ class Gains:
     @property
     def _may_want_more(self) -> bool:
         """Whether more threads may gain: for a function that waits, if more have not been tried in vain."""
-        return self._cores < self.count < _MOST and not self._enough
+        return self._cores < self.count < _MOST and self._enough_for == 0
 
     def _try_more(self, window: _Window) -> None:
         """Try more threads for a function that waits, if all have work and the processors have time left.
@@ -339,7 +345,7 @@ class Gains:
             return
         (count, row_seconds), self._fewer = self._fewer, None
         if row_seconds < _GAIN * window.row_seconds:
-            self.count, self._enough = count, True
+            self.count, self._enough_for = count, _ENOUGH_FOR
 
     def _keep(self, window: _Window, until_check: float) -> None:
         """Go on with threads, which gained."""
@@ -368,7 +374,7 @@ class Gains:
         self._checked, self.count, self.tried = None, count, count
         self.gain = costs.row_seconds / window.row_seconds
         if costs.worthwhile and self.gain >= self._least_gain:
-            self.count = self._wanted()
+            self.count = max(count, self._wanted()) if costs.waiting else self._wanted()
             self._keep(window, min(2 * self._until_check, _LONGEST_SECONDS))
         else:
             self._try_later()
