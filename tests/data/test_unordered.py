@@ -147,3 +147,38 @@ def test_a_state_of_what_stands_above_a_relaxed_map_lost_elements_and_gave_other
         with iter(dataset) as restored:
             restored.load_state_dict(state)
             assert sorted([*given, *map(int, restored)]) == list(range(40))
+
+
+def without_a_failing_row(failing):
+    """40 elements, one of which is left out, and the first of which come last: nobody waits for them."""
+
+    def function(x):
+        if x == failing:
+            raise ValueError("bad row")
+        return x
+
+    def slowly(x):
+        time.sleep(0.02 if x < 2 else 0)
+        return x
+
+    rows = ps.Dataset.range(40).map(function).ignore_errors(log=False)
+    return rows.map(slowly, num_parallel_calls=4, deterministic=False)
+
+
+def test_the_end_behind_a_row_that_was_left_out_came_before_calls_that_still_ran():
+    for _ in range(3):
+        assert sorted(map(int, without_a_failing_row(39))) == list(range(39))
+
+
+def test_what_was_left_out_before_the_end_of_what_a_state_names_lost_elements():
+    dataset = without_a_failing_row(38)
+    wanted = [*range(38), 39]
+    for cut in (1, 7, 20):
+        with iter(dataset) as iterator:
+            given = [int(next(iterator)) for _ in range(cut)]
+            state = json.loads(json.dumps(iterator.state_dict()))
+            assert sorted([*given, *map(int, iterator)]) == wanted
+        with iter(dataset) as restored:
+            restored.load_state_dict(state)
+            assert sorted([*given, *map(int, restored)]) == wanted
+            assert restored.errors.count == 1

@@ -62,6 +62,11 @@ class _CalledPiece:
         return self.pending is None or self.pending.done
 
     @property
+    def ends(self) -> bool:
+        """Whether the end came in place of rows."""
+        return self.rows is None and self.error is None
+
+    @property
     def nbytes(self) -> int:
         """How many bytes wait to be taken."""
         return self.pending.nbytes if self.pending is not None and self.done else 0
@@ -293,7 +298,8 @@ class CallsInAnyOrder(_CallsStream):
     def _next_done(self) -> _CalledPiece | None:
         if self._in_order:
             return self._pieces[0] if self._pieces and self._pieces[0].done else None
-        return next((piece for piece in self._pieces if piece.done), None)
+        first = self._pieces[0] if self._pieces else None
+        return next((piece for piece in self._pieces if piece.done and (piece is first or not piece.ends)), None)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._open is None:
