@@ -182,3 +182,27 @@ def test_what_was_left_out_before_the_end_of_what_a_state_names_lost_elements():
             restored.load_state_dict(state)
             assert sorted([*given, *map(int, restored)]) == wanted
             assert restored.errors.count == 1
+
+
+def test_a_failure_below_results_in_any_order_was_forgotten_by_a_state_from_before_it():
+    def function(x):
+        if x % 10 == 5:
+            raise ValueError(f"bad row {x}")
+        return x
+
+    dataset = ps.Dataset.range(40).map(function).map(lambda x: x, num_parallel_calls=4, deterministic=False)
+    for cut in (0, 3, 12, 26):
+        iterator = iter(dataset)
+        given, raised = [], []
+        for _ in range(cut):
+            try:
+                given.append(int(next(iterator)))
+            except ValueError as error:
+                raised.append(str(error))
+        state = json.loads(json.dumps(iterator.state_dict()))
+        iterator.close()
+        restored = iter(dataset)
+        restored.load_state_dict(state)
+        rest, errors = read_past_errors(restored, ValueError)
+        assert sorted([*given, *rest]) == [x for x in range(40) if x % 10 != 5]
+        assert sorted([*raised, *map(str, errors)]) == [f"bad row {x}" for x in (15, 25, 35, 5)]

@@ -341,7 +341,7 @@ class GroupByWindowStream(Stream):
         while self._input.repeating:
             input_state, met = self._input.state(), self._input.met
             block = self._input.repeat()
-            if block is None:
+            if isinstance(block, BaseException):
                 continue
             self._input_states.append((met, input_state))
             self._structure = block.structure

@@ -155,7 +155,7 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
         while self._input.repeating:
             first = self._input.met
             block = self._input.repeat()
-            if block is None:
+            if isinstance(block, BaseException):
                 continue
             for number in range(len(block)):
                 try:

@@ -261,7 +261,7 @@ class UniqueStream(OneInputStream):
         self._input.restore_at(self._begin, state)
         while self._input.repeating:
             block = self._input.repeat()
-            if block is not None:
+            if isinstance(block, Block):
                 self._seen.update(_identities(block))
 
 

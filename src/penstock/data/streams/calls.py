@@ -341,17 +341,17 @@ class CallsInAnyOrder(_CallsStream):
         found: list[_CalledPiece] = []
         while self._input.repeating:
             input_state, number = self._input.state(), self._input.met
-            rows = self._input.repeat()
-            if rows is None:
-                continue
+            met = self._input.repeat()
+            rows, error = (None, to_keep(met)) if isinstance(met, BaseException) else (met, None)
             for first, count in elements:
-                start, stop = max(first, number), min(first + count, number + len(rows))
+                start, stop = max(first, number), min(first + count, self._input.met)
                 if start < stop:
-                    whole = _CalledPiece(input_state, number, rows, [])
-                    piece = self._rest(whole, start - number)
-                    assert piece.rows is not None
-                    piece.rows = piece.rows.slice(0, stop - start)
+                    piece = _CalledPiece(input_state, number, rows, [])
+                    if rows is not None:
+                        piece = self._rest(piece, start - number)
+                        assert piece.rows is not None
+                        piece.rows = piece.rows.slice(0, stop - start)
+                    piece.error = error
                     found.append(piece)
         for piece in sorted(found, key=lambda piece: piece.number):
-            self._begin(piece)
-            self._pieces.append(piece)
+            self._add(piece)

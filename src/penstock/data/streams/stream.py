@@ -264,14 +264,14 @@ class CountingCursor(Cursor):
                     raise
                 _logger.debug("passed over a failure that was raised before: %r", error)
 
-    def repeat(self) -> Block | None:
-        """The next rows of those that were met before; None in place of a failure."""
+    def repeat(self) -> Block | BaseException:
+        """The next rows of those that were met before, or the failure that came in place of one."""
         left = self._known - self.met
         try:
             block = super().pull(left, left)
         except failures() as error:
-            _logger.debug("passed over a failure that was raised before: %r", error)
-            return None
+            _logger.debug("a failure came again: %r", error)
+            return error
         assert block is not None
         return block
 
