@@ -206,3 +206,29 @@ def test_a_failure_below_results_in_any_order_was_forgotten_by_a_state_from_befo
         rest, errors = read_past_errors(restored, ValueError)
         assert sorted([*given, *rest]) == [x for x in range(40) if x % 10 != 5]
         assert sorted([*raised, *map(str, errors)]) == [f"bad row {x}" for x in (15, 25, 35, 5)]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_restore_that_reads_ahead_raised_the_failure_of_a_row_before_the_state(deterministic):
+    def function(x):
+        if x % 10 == 5:
+            raise ValueError("bad row")
+        return x
+
+    mapped = ps.Dataset.range(64).map(function, num_parallel_calls=ps.AUTOTUNE, deterministic=deterministic)
+    ahead = mapped.prefetch(2).map(lambda x: x, num_parallel_calls=2)
+    wanted = [x for x in range(64) if x % 10 != 5]
+    for dataset in (mapped, ahead):
+        for cut in range(10, 60, 7):
+            given, raised = [], 0
+            with iter(dataset) as iterator:
+                while len(given) + raised < cut:
+                    try:
+                        given.append(int(next(iterator)))
+                    except ValueError:
+                        raised += 1
+                state = iterator.state_dict()
+            with iter(ahead) as restored:
+                restored.load_state_dict(state)
+                rest, errors = read_past_errors(restored, ValueError)
+            assert sorted([*given, *rest]) == wanted and raised + len(errors) == 6

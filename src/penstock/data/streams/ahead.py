@@ -99,6 +99,13 @@ class Ahead(Stream):
         self._channel.put(ready, len(block) if self._by_rows else 1)
         return True
 
+    def skip(self, rows: int) -> int:
+        if self._started:
+            return 0
+        skipped = self._stream.skip(rows)
+        self._state = self._stream.state()
+        return skipped
+
     def state(self) -> State:
         return self._state
 
