@@ -159,6 +159,18 @@ def test_a_prefetch_below_what_is_read_by_index_changes_neither_elements_nor_sta
             assert [str(element) for element in iterator] == elements[3:]
 
 
+def test_a_state_was_refused_where_a_map_below_a_cache_was_relaxed():
+    def skipping(deterministic):
+        mapped = ps.Dataset.range(30).map(failing(2, 5, 21), num_parallel_calls=2, deterministic=deterministic)
+        return mapped.cache().filter(lambda x: True).with_options(SKIP)
+
+    iterator = iter(skipping(None))
+    given = [int(next(iterator)) for _ in range(7)]
+    restored = iter(skipping(False))
+    restored.load_state_dict(iterator.state_dict())
+    assert sorted([*given, *map(int, restored)]) == [x for x in range(30) if x not in (2, 5, 21)]
+
+
 def test_a_prefetch_puts_no_guard_where_nothing_can_fail():
     rows = ps.Dataset.range(5).prefetch(1).ragged_batch(2).with_options(SKIP)
     assert rows.cardinality() == 3 and "ignore_errors" not in rows.explain()

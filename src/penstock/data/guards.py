@@ -47,7 +47,8 @@ class _Placed:
     Attributes:
         node: the dataset.
         judged: what decides where guards belong: the dataset without each prefetch that the plan moves to the top of
-            what is read by index. So a guard has the same place, and a state the same nodes, with it and without it.
+            what is read by index, and with each map in order. So a guard has the same place, and a state the same
+            nodes, with a prefetch and without it, and whatever order is asked for.
         failing: whether elements can still fail at its end.
     """
 
@@ -85,7 +86,7 @@ def _over(node: Node, parts: list[_Placed]) -> _Placed:
     failing = any(part.failing for part in parts)
     if isinstance(node, Prefetch) and parts[0].judged.indexable:
         return _Placed(whole, parts[0].judged, failing)
-    return _Placed(whole, with_inputs(node, [part.judged for part in parts]), failing)
+    return _Placed(whole, with_inputs(node.in_order() or node, [part.judged for part in parts]), failing)
 
 
 def _without_moved(node: Node) -> Node:
