@@ -107,9 +107,30 @@ def test_zip_keeps_pairs_together_where_calls_run_ahead_in_the_other_member():
     assert drain(iter(pairs)) == [0, 0, "no 2", 0, 0, "no 5", 0, 0]
 
 
-@pytest.mark.parametrize("kind", ["stream", "generator"])
-def test_skip_counts_an_element_that_fails_among_those_it_passes_over(kind):
-    assert drain(iter(over(kind).map(fails_at(1, 6)).skip(3))) == ["no 1", 30, 40, 50, "no 6", 70]
+@pytest.mark.parametrize("kind", KINDS)
+def test_skip_passes_over_an_element_that_fails_as_over_others(kind):
+    skipped = over(kind).map(fails_at(1, 2, 6)).skip(3)
+    assert drain(iter(skipped)) == [30, 40, 50, "no 6", 70]
+    pairs = ps.Dataset.zip(skipped, ps.Dataset.range(3, 8)).map(lambda a, b: a - 10 * b)
+    assert drain(iter(pairs)) == [0, 0, 0, "no 6", 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_element_that_fails_belongs_to_one_shard(kind):
+    dataset = over(kind).map(fails_at(1, 2, 6))
+    assert drain(iter(dataset.shard(2, 0))) == [0, "no 2", 40, "no 6"]
+    assert drain(iter(dataset.shard(2, 1))) == ["no 1", 30, 50, 70]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_a_generator_that_breaks_off_among_what_is_passed_over_says_so(rows):
+    def numbers():
+        yield from range(rows)
+        raise ZeroDivisionError("broken")
+
+    dataset = ps.Dataset.from_generator(numbers, output_signature=ps.TensorSpec((), np.int64))
+    assert drain(iter(dataset.skip(5))) == ["broken"]
+    assert [drain(iter(dataset.shard(3, index)))[-1] for index in range(3)] == ["broken"] * 3
 
 
 @pytest.mark.parametrize(

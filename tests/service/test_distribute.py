@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from past_errors import read_past_errors
 
 import penstock as ps
 
@@ -317,6 +318,14 @@ def test_rows_that_fail_on_workers_are_left_out_and_counted_at_the_reader(target
             assert found + [element.tolist() for element in resumed] == expected
             assert sorted(row.position for row in resumed.errors.rows) == sorted(row.position for row in errors.rows)
             assert resumed.errors.count == 6
+
+
+def test_failures_among_elements_that_are_skipped_took_the_last_ones_away(target: str) -> None:
+    rows = ps.Dataset.range(30).scan(0, lambda state, x: (state, x)).map(fails_at_fives)
+    found, raised = read_past_errors(through(rows.skip(8), target), ValueError)
+    assert (found, len(raised)) == ([x for x in range(8, 30) if x % 5], 4)
+    found, raised = read_past_errors(through(rows.shard(2, 1), target), ValueError)
+    assert (found, len(raised)) == ([x for x in range(1, 30, 2) if x % 5], 3)
 
 
 def test_readers_in_step_leave_out_on_the_workers_what_fails(target: str) -> None:

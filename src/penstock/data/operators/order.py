@@ -10,8 +10,9 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, scaled, surely
 from penstock.data.node_class import node_class
+from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.chained import ChainedStream
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.reading import Reading, to_keep
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -231,7 +232,11 @@ class Skip(SameElements):
 
 
 class SkipStream(OneInputStream):
-    """The state is the input's, and how many elements are still to be skipped."""
+    """The state is the input's, and how many elements are still to be skipped.
+
+    Elements that are skipped and fail are passed over, as their functions are not called where the input is read by
+    index. What a source raises as it breaks off there comes at the end.
+    """
 
     def __init__(self, node: Skip, run: Run, epoch: int) -> None:
         self._left = node.count
@@ -239,18 +244,22 @@ class SkipStream(OneInputStream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace()
+        passed_over: Exception | None = None
         while self._left:
             rows = min(self._left, pace.start())
             try:
                 block = self._input.pull(rows, rows)
-            except failures():
+            except failures() as error:
                 self._left -= 1
-                raise
+                passed_over = _of_row(error)
+                continue
             if block is None:
-                return None
+                return _end(passed_over)
+            passed_over = None
             self._left -= len(block)
             pace.stop(block.nbytes, len(block))
-        return self._input.pull(need, allow)
+        block = self._input.pull(need, allow)
+        return _end(passed_over) if block is None else block
 
     def state(self) -> State:
         return [self._input.state(), self._left]
@@ -258,6 +267,21 @@ class SkipStream(OneInputStream):
     def restore(self, state: State) -> None:
         position, self._left = state
         self._input.restore(position)
+
+
+def _of_row(error: BaseException) -> Exception:
+    """An exception of an element that is passed over; any other is raised again."""
+    if not isinstance(error, Exception) or not belongs_to_row(error):
+        raise error
+    to_keep(error)
+    return error
+
+
+def _end(passed_over: Exception | None) -> Block | None:
+    """The end, or what the input has raised just before it: a generator that raises has ended."""
+    if passed_over is not None:
+        raise passed_over
+    return None
 
 
 @node_class
@@ -286,7 +310,11 @@ class Shard(SameElements):
 
 
 class ShardStream(OneInputStream):
-    """The state is the input's, and the position there modulo the number of shards."""
+    """The state is the input's, and the position there modulo the number of shards.
+
+    An element that fails belongs to one shard too, and the others pass over it, as they do where the input is read by
+    index. What a source raises as it breaks off comes at the end of each.
+    """
 
     def __init__(self, node: Shard, run: Run, epoch: int) -> None:
         self._node = node
@@ -297,18 +325,27 @@ class ShardStream(OneInputStream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         count, index = self._node.num_shards, self._node.index
+        passed_over: Exception | None = None
         while True:
             # Up to and including the wanted element, and no further.
             ahead = (index - self._phase) % count + 1
             most = self._pace.start()
             if ahead > most:
-                asked = min(most, ahead - 1)
-                block = self._input.pull(asked, asked)
+                sure = asked = min(most, ahead - 1)
             else:
                 asked = (min(allow, max(1, most // count)) - 1) * count + ahead
-                block = self._input.pull(min((need - 1) * count + ahead, asked), asked)
+                sure = min((need - 1) * count + ahead, asked)
+            try:
+                block = self._input.pull(sure, asked)
+            except failures() as error:
+                self._phase = (self._phase + 1) % count
+                if ahead == 1:
+                    raise
+                passed_over = _of_row(error)
+                continue
             if block is None:
-                return None
+                return _end(passed_over)
+            passed_over = None
             self._pace.stop(block.nbytes, len(block), asked)
             self._phase = (self._phase + len(block)) % count
             wanted = range(ahead - 1, len(block), count)
