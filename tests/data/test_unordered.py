@@ -37,6 +37,22 @@ def test_a_slow_element_does_not_hold_up_the_others(kind):
     assert sorted(first + [int(x) for x in iterator]) == list(range(10))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_slow_elements_held_up_others_whose_short_calls_the_reader_makes(kind):
+    released = threading.Event()
+
+    def function(x):
+        if x < 2:
+            assert released.wait(10)
+        return x
+
+    iterator = iter(over(kind, 500).map(function, num_parallel_calls=4, deterministic=False))
+    first = [int(next(iterator)) for _ in range(498)]
+    released.set()
+    assert sorted(first) == list(range(2, 500))
+    assert sorted(map(int, iterator)) == [0, 1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_taken_anywhere_gives_exactly_the_rest(kind):
@@ -150,37 +166,53 @@ def test_a_state_of_what_stands_above_a_relaxed_map_lost_elements_and_gave_other
 
 
 def without_a_failing_row(failing):
-    """40 elements, one of which is left out, and the first of which come last: nobody waits for them."""
+    """40 elements, one of which is left out, and an event that the calls for the first two wait for."""
+    released = threading.Event()
 
     def function(x):
         if x == failing:
             raise ValueError("bad row")
         return x
 
-    def slowly(x):
-        time.sleep(0.02 if x < 2 else 0)
+    def wait(x):
+        if x < 2:
+            assert released.wait(60)
         return x
 
     rows = ps.Dataset.range(40).map(function).ignore_errors(log=False)
-    return rows.map(slowly, num_parallel_calls=4, deterministic=False)
+    return rows.map(wait, num_parallel_calls=4, deterministic=False), released
+
+
+def others_first(iterator, released, *, given=()):
+    """All elements in order, with those given before; those that wait are released after the 37 others came."""
+    elements = [*given]
+    try:
+        for element in iterator:
+            elements.append(int(element))
+            if len(elements) == 37:
+                released.set()
+    finally:
+        released.set()
+    return sorted(elements)
 
 
 def test_the_end_behind_a_row_that_was_left_out_came_before_calls_that_still_ran():
-    for _ in range(3):
-        assert sorted(map(int, without_a_failing_row(39))) == list(range(39))
+    dataset, released = without_a_failing_row(39)
+    assert others_first(iter(dataset), released) == list(range(39))
 
 
 def test_what_was_left_out_before_the_end_of_what_a_state_names_lost_elements():
-    dataset = without_a_failing_row(38)
     wanted = [*range(38), 39]
     for cut in (1, 7, 20):
+        dataset, released = without_a_failing_row(38)
         with iter(dataset) as iterator:
             given = [int(next(iterator)) for _ in range(cut)]
             state = json.loads(json.dumps(iterator.state_dict()))
-            assert sorted([*given, *map(int, iterator)]) == wanted
+            assert others_first(iterator, released, given=given) == wanted
+        dataset, released = without_a_failing_row(38)
         with iter(dataset) as restored:
             restored.load_state_dict(state)
-            assert sorted([*given, *map(int, restored)]) == wanted
+            assert others_first(restored, released, given=given) == wanted
             assert restored.errors.count == 1
 
 

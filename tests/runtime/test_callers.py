@@ -7,7 +7,7 @@ import pytest
 
 from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.channel import Closed
-from penstock.runtime.fixed import FixedCallers, ReadingThread
+from penstock.runtime.fixed import FixedCallers
 from penstock.runtime.tuning import TunedCallers
 
 
@@ -130,60 +130,21 @@ def test_threads_stop_taking_turns_when_calls_have_become_longer(threads, monkey
     assert not ended.is_set()
 
 
-def calls_by_threads(reader, seconds):
-    """Threads make calls for rows that come one by one until the thread that reads does, or so many were made."""
-    for count, each in enumerate(seconds):
-        if reader.calls:
-            return count
-        reader.thread_called(each, 1, waiting=True)
-    return None
+def test_calls_by_the_thread_that_reads_that_take_long_and_raise_are_left_to_threads(threads):
+    callers = FixedCallers(threads, Bell(), 2)
+    rung = callers.bell.rung
+    while not callers.serial:
+        callers.add(Work(lambda start, stop: None, 1))
+        callers.bell.wait(rung)
+        rung = callers.bell.rung
 
+    def times_out(row):
+        time.sleep(0.01)
+        raise TimeoutError(row)
 
-def calls_by_reader(reader, seconds):
-    """The thread that reads makes calls until threads do."""
-    for count, each in enumerate(seconds):
-        if not reader.calls:
-            return count
-        reader.called(each, 1)
-    return None
-
-
-def test_short_calls_of_which_few_are_interrupted_are_made_by_the_thread_that_reads():
-    reader = ReadingThread(4)
-    assert calls_by_threads(reader, [0.0002] * 15 + [0.004] + [0.0002] * 100) == 25
-    assert calls_by_reader(reader, ([1e-6] * 15 + [0.001]) * 1000) is None
-
-
-def test_a_reader_whose_calls_wait_leaves_them_to_threads_and_tries_again_less_often():
-    reader = ReadingThread(2)
-    tried = []
-    for _ in range(3):
-        tried.append(calls_by_threads(reader, [1e-6] * 10_000))
-        assert calls_by_reader(reader, [1e-6] * 30 + [0.02]) is None and not reader.calls
-    assert tried == [17, 129, 513]
-
-
-def test_calls_that_are_slow_for_once_leave_the_reader_no_longer_than_for_once():
-    reader = ReadingThread(2)
-    for wanted in (17, 33, 33):
-        assert calls_by_threads(reader, [1e-6] * 1000) == wanted
-        assert calls_by_reader(reader, [1e-6] * 1000 + [0.02]) is None and not reader.calls
-
-
-def test_calls_of_which_one_in_thirty_waits_are_hardly_made_by_the_thread_that_reads():
-    reader, made = ReadingThread(8), 0
-    waits = [0.02 if row % 30 == 29 else 1e-6 for row in range(30_000)]
-    while made < len(waits):
-        made += calls_by_threads(reader, waits[made:]) or len(waits)
-        made += (by_reader := calls_by_reader(reader, waits[made:]) or 0)
-        assert by_reader <= 30
-
-
-def test_many_rows_at_once_are_for_threads():
-    reader = ReadingThread(2)
-    assert calls_by_threads(reader, [1e-6] * 100) is not None
-    reader.thread_called(1e-5, 100, waiting=False)
-    assert not reader.calls
+    with pytest.raises(TimeoutError):
+        next(callers.calls_here(times_out))(7)
+    assert not callers.serial and list(callers.calls_here(times_out)) == []
 
 
 def test_tasks_for_threads_that_were_stopped_are_refused(threads):

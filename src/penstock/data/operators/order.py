@@ -12,7 +12,7 @@ from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, s
 from penstock.data.node_class import node_class
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.chained import ChainedStream
-from penstock.data.streams.reading import Reading, to_keep
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -273,7 +273,6 @@ def _of_row(error: BaseException) -> Exception:
     """An exception of an element that is passed over; any other is raised again."""
     if not isinstance(error, Exception) or not belongs_to_row(error):
         raise error
-    to_keep(error)
     return error
 
 

@@ -141,11 +141,11 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
-        if self._work.callers.serial and (self._pieces or need <= 0):
+        if self._work.callers.serial and not self._reads_for(need):
             return
         # Waiting for the rows of a slow source must not delay results that are there.
         reads = 2 if self._work.paced else -1
-        while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
+        while reads and not self._ended and (self._reads_for(need) or self._room.free(self._pieces)):
             serial = self._work.callers.serial
             rows = allow if serial else min(self._work.callers.chunk, self._most_rows)
             sure = rows if not self._work.paced else need if serial else self._sure(need)
@@ -155,6 +155,10 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
             reads -= self._next_done() is not None
         if self._ended and self._then is not None and self._room.free(self._pieces) and self._pieces:
             self._then()
+
+    def _reads_for(self, need: int) -> bool:
+        """Whether nothing can be given where so much is needed, unless more is read."""
+        return need > 0 and not self._pieces
 
     def _sure(self, need: int) -> int:
         """How many rows may be read of a source that shows how far it is read: as needed, and one for each call."""
@@ -300,6 +304,11 @@ class CallsInAnyOrder(_CallsStream):
             return self._pieces[0] if self._pieces and self._pieces[0].done else None
         first = self._pieces[0] if self._pieces else None
         return next((piece for piece in self._pieces if piece.done and (piece is first or not piece.ends)), None)
+
+    def _reads_for(self, need: int) -> bool:
+        # What other threads still make holds up nothing that this thread can make itself.
+        overtakes = self._work.callers.serial and not self._in_order and self._next_done() is None
+        return super()._reads_for(need) or (need > 0 and overtakes)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._open is None:
