@@ -32,6 +32,7 @@ settings.load_profile("penstock")
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"
 _DESCRIPTORS = "/proc/self/fd"
+_FAILED = pytest.StashKey[bool]()
 
 # What one process of a test run has compiled none of the others compiles again: Python's own files first, of which
 # some hundred processes would each compile all they import, wherever this variable is set. pytest keeps the tests'
@@ -102,11 +103,21 @@ def own_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runtime.child_process.Popen", subprocess.Popen)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note whether a test has failed."""
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread of penstock's running, a child process alive, or files open in its wake."""
     before, earlier = _data_files(), _our_threads()  # servers that several tests share run already
     yield
+    if request.node.stash.get(_FAILED, False):
+        return  # its traceback keeps alive what it has made
     for thread in _our_threads() - earlier:
         if thread.is_alive():
             thread.join(timeout=0.1)  # most are about to end, which costs less than a collection of garbage

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,77 @@ def test_no_row_fails_and_each_is_counted_once_wherever_the_state_is_taken(sourc
             if ended:
                 assert next(resumed, None) is None
                 assert resumed.errors.count == whole.count
+
+
+def waits(x):
+    time.sleep(0.0003 * (x % 3))
+    return x
+
+
+# Each takes a dataset of integers and a number of calls. None depends on the order of the elements.
+UNORDERED_STEPS = {
+    "map": lambda d, calls: d.map(lambda x: x + 1, num_parallel_calls=calls),
+    "map in any order": lambda d, calls: d.map(lambda x: x * 3, num_parallel_calls=calls or 1, deterministic=False),
+    "waiting map": lambda d, calls: d.map(waits, num_parallel_calls=calls or 1, deterministic=False),
+    "failing map": lambda d, calls: d.map(fails_sometimes, num_parallel_calls=calls),
+    "failing map in any order": lambda d, calls: d.map(
+        fails_sometimes, num_parallel_calls=calls or 1, deterministic=False
+    ),
+    "failing filter": lambda d, calls: d.filter(lambda x: fails_sometimes(x) % 3 != 0),
+    "ignore_errors": lambda d, calls: d.ignore_errors(log=False),
+    "prefetch": lambda d, calls: d.prefetch(calls or 0),
+    "flat_map": lambda d, calls: d.flat_map(lambda x: ps.Dataset.range(x, x + 2)),
+    "interleave": lambda d, calls: d.interleave(lambda x: ps.Dataset.range(x, x + 3), 2, num_parallel_calls=calls),
+    "zip": lambda d, calls: ps.Dataset.zip(d, ps.Dataset.counter()).map(lambda a, b: a),
+}
+
+
+@pytest.mark.slow
+@given(
+    source=st.sampled_from(sorted(SOURCES)),
+    steps=st.lists(st.sampled_from(sorted(UNORDERED_STEPS)), max_size=3),
+    relaxed=st.sampled_from(["map in any order", "waiting map", "failing map in any order"]),
+    above=st.lists(st.sampled_from(sorted(UNORDERED_STEPS)), max_size=2),
+    on_error=st.sampled_from(["raise", "skip"]),
+    runs=st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([None, 1, 2, 4, ps.AUTOTUNE]), min_size=6, max_size=6),
+            st.integers(0, 9),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+)
+def test_in_any_order_nothing_is_lost_or_given_twice(source, steps, relaxed, above, on_error, runs):
+    def make(calls):
+        dataset = SOURCES[source]()
+        for step, number in zip([*steps, relaxed, *above], calls, strict=False):
+            dataset = UNORDERED_STEPS[step](dataset, number)
+        return dataset.with_options(ps.Options(seed=9, on_error=on_error))
+
+    def read(iterator, count):
+        found = []
+        while len(found) < count:
+            try:
+                found.append(str(next(iterator)))
+            except ZeroDivisionError as error:
+                found.append(str(error))
+            except StopIteration:
+                break
+        return found
+
+    with iter(make([None] * 6)) as iterator:
+        expected = sorted(read(iterator, 1000))
+        failed = iterator.errors.count
+    state, found = None, []
+    for calls, count in [*runs, ([2] * 6, 1000)]:
+        with iter(make(calls)) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            found += read(iterator, count)
+            state = json.loads(json.dumps(iterator.state_dict()))
+    assert sorted(found) == expected
+    assert iterator.errors.count == failed
 
 
 # What the guide allows to be added and removed, and what changes it allows, anywhere.

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from itertools import chain
+from itertools import chain, islice
 
 import pytest
 from past_errors import read_past_errors
@@ -214,6 +214,49 @@ def test_what_was_left_out_before_the_end_of_what_a_state_names_lost_elements():
             restored.load_state_dict(state)
             assert others_first(restored, released, given=given) == wanted
             assert restored.errors.count == 1
+
+
+def test_rows_left_out_before_a_slow_element_were_not_counted():
+    released = threading.Event()
+
+    def function(x):
+        if x % 4 == 0:
+            raise ValueError("bad row")
+        return x
+
+    def wait(x):
+        if x == 1:
+            assert released.wait(60)
+        return x
+
+    rows = ps.Dataset.range(40).map(function).ignore_errors(log=False)
+    iterator = iter(rows.map(wait, num_parallel_calls=4, deterministic=False))
+    assert 1 not in [int(next(iterator)) for _ in range(29)]
+    released.set()
+    assert [int(x) for x in iterator] == [1]
+    assert [row.position for row in iterator.errors.rows] == list(range(0, 40, 4))
+
+
+@pytest.mark.parametrize("more", [1, 2, 3])
+def test_rows_left_out_before_elements_in_flight_were_not_counted_after_two_restores(more):
+    def function(x):
+        if x % 4 == 2:
+            raise ValueError("bad row")
+        return x
+
+    def make(calls):
+        rows = ps.Dataset.range(12).map(function).ignore_errors(log=False)
+        return rows.map(lambda x: x, num_parallel_calls=calls, deterministic=False)
+
+    found, state = [], None
+    for calls, count in [(2, 1), (1, more), (2, 12)]:
+        with iter(make(calls)) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            found += map(int, islice(iterator, count))
+            state = json.loads(json.dumps(iterator.state_dict()))
+    assert sorted(found) == [x for x in range(12) if x % 4 != 2]
+    assert [row.position for row in iterator.errors.rows] == [2, 6, 10]
 
 
 def test_a_failure_below_results_in_any_order_was_forgotten_by_a_state_from_before_it():

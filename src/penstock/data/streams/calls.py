@@ -102,8 +102,15 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
             if piece is not None:
                 break
             self._work.callers.bell.wait(rung)
-        self._skips.count(piece.skips)  # if these are too many, the piece comes with the next pull
+        self._count_skips(piece)  # if these are too many, the piece comes with the next pull
         return self._taken(piece, need, allow)
+
+    def _count_skips(self, last: _CalledPiece) -> None:
+        """Count what was left out up to a piece, in the order of reading: what comes before it cannot count later."""
+        for piece in self._pieces:
+            self._skips.count(piece.skips)
+            if piece is last:
+                return
 
     def _taken(self, piece: _CalledPiece, need: int, allow: int) -> Block | None:
         self._pieces.remove(piece)
@@ -352,6 +359,7 @@ class CallsInAnyOrder(_CallsStream):
             input_state, number = self._input.state(), self._input.met
             met = self._input.repeat()
             rows, error = (None, to_keep(met)) if isinstance(met, BaseException) else (met, None)
+            skips = self._skips.taken()
             for first, count in elements:
                 start, stop = max(first, number), min(first + count, self._input.met)
                 if start < stop:
@@ -361,6 +369,7 @@ class CallsInAnyOrder(_CallsStream):
                         assert piece.rows is not None
                         piece.rows = piece.rows.slice(0, stop - start)
                     piece.error = error
+                    piece.skips, skips = skips, []
                     found.append(piece)
         for piece in sorted(found, key=lambda piece: piece.number):
             self._add(piece)
