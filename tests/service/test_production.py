@@ -143,6 +143,67 @@ def test_elements_before_a_failure_come_first_and_those_after_it_from_next_on(se
     assert (elements, last) == ([], End(length=10))
 
 
+def read_past_failures(production, start, stop, **more):
+    """(elements, how many failures came) of a span; what follows a failure is asked for as a reader does."""
+    elements, failures = [], 0
+    while True:
+        found, last = fetched(production, start, stop, **more)
+        elements += found
+        if isinstance(last, End):
+            return elements, failures
+        failures += 1
+        start, stop, more["skip"] = last.next.start, last.next.stop, last.next.skip
+
+
+# Of one position that stands for all elements, and of one for each.
+FAILING = {
+    "groups": ps.Dataset.range(1).flat_map(lambda _: ps.Dataset.range(1000)),
+    "rows": ps.Dataset.range(1000),
+}
+
+
+def test_after_each_failure_all_elements_of_the_group_before_it_were_made_again(serve):
+    Counting.calls = 0
+    production = serve(FAILING["groups"].map(Counting()).map(fails_at(*range(0, 1000, 10))))
+    assert read_past_failures(production, 0, FAR) == ([x for x in range(1000) if x % 10], 100)
+    assert Counting.calls < 3000
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_what_follows_a_failure_comes_to_all_who_ask_for_it(serve, kind):
+    production = serve(FAILING[kind].map(fails_at(*range(0, 1000, 50))))
+    wanted = [x for x in range(1000) if x % 50]
+    _, last = fetched(production, 0, FAR)
+    rest = {"start": last.next.start, "stop": last.next.stop, "skip": last.next.skip}
+    for _ in range(3):
+        assert read_past_failures(production, **rest) == (wanted, 19)
+    found, _ = fetched(production, rest["start"], 1 if kind == "groups" else 5, skip=rest["skip"])
+    assert found == (wanted[:49] if kind == "groups" else [1, 2, 3, 4])
+    results = {}
+    others = [
+        threading.Thread(target=lambda n=n: results.update({n: read_past_failures(production, **rest)})) for n in (0, 1)
+    ]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert results == {0: (wanted, 19), 1: (wanted, 19)}
+
+
+def test_of_readers_that_were_left_at_a_failure_the_latest_stay_open(serve):
+    Counting.calls = 0
+    numbers = ps.Dataset.range(20).flat_map(lambda x: ps.Dataset.range(100 * x, 100 * x + 100))
+    production = serve(numbers.map(Counting()).map(fails_at(*range(99, 2000, 100))).filter(lambda x: True))
+    left = [fetched(production, start, start + 1)[1].next for start in range(20)]
+    for calls, number in ((2000, 19), (2100, 0)):
+        rest = left[number]
+        assert fetched(production, rest.start, rest.stop, skip=rest.skip)[0] == []
+        assert Counting.calls == calls
+    production.close()
+    with pytest.raises(LostDataWorkerError):
+        fetched(production, 18, 19)
+
+
 def test_other_consumers_of_a_strided_sequence_do_not_meet_a_failure(serve):
     production = serve(KINDS["sequence"])
     assert fetched(production, 0, FAR, stride=5) == ([0, 5], End(length=10))

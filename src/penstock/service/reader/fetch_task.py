@@ -69,6 +69,7 @@ class FetchTask:
         wrong_answers: how many workers in a row have given a wrong answer.
         came: how many elements and failures arrived in its last turn; 1 before the first.
         fetched_at: when its last turn ended, by `time.monotonic`.
+        left_with: the worker that has left off in the middle of its span, and goes on there faster; -1 for none.
         looks_in: only tell the worker that the reader is alive, and fetch nothing.
         before: rows left out before the next element, as another answer reported them.
     """
@@ -86,6 +87,7 @@ class FetchTask:
     wrong_answers: int = 0
     came: int = 1
     fetched_at: float = 0.0
+    left_with: int = -1
     looks_in: bool = False
     poison_search: PoisonSearch = field(default_factory=PoisonSearch)
     items: deque[Arrival] = field(default_factory=deque)

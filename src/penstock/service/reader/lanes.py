@@ -178,7 +178,9 @@ class Lanes:
         request = options.request(
             self._session.opened, info, span, alone=alone, wait_seconds=wait_seconds, looks_in=looks_in
         )
-        worker = self._workers.choose(info.worker_id, lambda: shared.stopping, alone=alone)
+        preferred = task.left_with if info.worker_id < 0 else info.worker_id
+        task.left_with = -1
+        worker = self._workers.choose(preferred, lambda: shared.stopping, alone=alone)
         if worker is None:
             return
         asked = time.monotonic()
@@ -188,6 +190,8 @@ class Lanes:
             answers = checked(self._workers.fetch(worker, request), request, options.kind, length)
             for number, answer in enumerate(answers):
                 task.wrong_answers = 0
+                if isinstance(answer, Failed):
+                    task.left_with = worker.worker_id
                 if alone and isinstance(answer, Pause):
                     self._workers.occupied(worker)
                 if not self._accept_piece(task, answer, request, first=number == 0):

@@ -14,7 +14,7 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import PassInfo, Span
+from penstock.service.wire.subjects import PassInfo, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import kind_of, without_prefetch
 from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
@@ -25,6 +25,7 @@ from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader
 from penstock.service.worker.window import SharedReader, SharedWindow
 
 _WITHOUT_END = 1 << 62
+_LEFT_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,14 @@ class PassKey:
     def info(self) -> PassInfo:
         """The pass."""
         return PassInfo(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
+
+
+_Request = tuple[PassOffset, int, bool, int]
+
+
+def _key(request: Fetch, span: Span) -> _Request:
+    """What tells a reader of one pass from others: where it is, where it ends, and how it counts."""
+    return span.first, span.stop, request.by_element, request.stride
 
 
 @dataclass(frozen=True)
@@ -109,9 +118,33 @@ class OpenPass:
         self._closing = False
         self._released = time.monotonic()
         self._paces: list[Pace] = []
+        # Readers that were left where an element failed, by the request for what follows; the latest at the end.
+        self._left: dict[_Request, SpanReader] = {}
+        self._ended = False
 
     def reader(self, request: Fetch) -> SpanReader:
-        """A reader of the span that is asked for."""
+        """A reader of the span that is asked for: one that was left there, or a new one."""
+        with self._lock:
+            left = None if request.trainer else self._left.pop(_key(request, request.span), None)
+        return self._new_reader(request) if left is None else left
+
+    def leave(self, reader: SpanReader, request: Fetch) -> None:
+        """Take back the reader of a request, of which an element has failed: the rest will be asked for next.
+
+        A new reader of groups would have to make all elements again that come before it.
+        """
+        key = _key(request, reader.rest())
+        with self._lock:
+            unwanted: SpanReader | None = reader
+            if not self._ended and not request.trainer:
+                unwanted = self._left.pop(key, None)
+                self._left[key] = reader
+                if len(self._left) > _LEFT_READERS:
+                    unwanted = self._left.pop(next(iter(self._left)))
+        if unwanted is not None:
+            unwanted.close()
+
+    def _new_reader(self, request: Fetch) -> SpanReader:
         span = request.span
         if request.trainer:
             return SharedReader(self._shared, span, request.trainer, request.consumer, request.holds_back)
@@ -181,6 +214,11 @@ class OpenPass:
 
     def end(self) -> None:
         """End its streams and threads, even if it is held."""
+        with self._lock:
+            self._ended = True
+            left, self._left = self._left, {}
+        for reader in left.values():
+            reader.close()
         self._sequence.close()
         self._shared.close()
         self._threads.stop()

@@ -138,23 +138,20 @@ class Production:
     def _answer(self, request: Fetch) -> Answers:
         """All of it."""
         opened = self._open(request)
-        reader: SpanReader | None = None
         try:
-            reader = opened.reader(request)
-            yield from self._answers(opened, reader, request)
+            yield from self._answers(opened, opened.reader(request), request)
         except PenstockError:
             raise
         except (Exception, SystemExit) as error:  # an error of opening something: nothing follows it
             span = request.span
             yield failed_of(as_exception(error), Span(pass_number=span.pass_number, start=span.stop, stop=span.stop))
         finally:
-            if reader is not None:
-                reader.close()
             opened.release()
 
     def _answers(self, opened: OpenPass, reader: SpanReader, request: Fetch) -> Answers:
         pace = opened.take_pace(request.block_bytes)
         gathered = Gathered(reader)
+        left_open = False
         try:
             while not self._closed:
                 begun = time.perf_counter()
@@ -165,7 +162,10 @@ class Production:
                     yield End(length=reader.length, skip=reader.skip, seconds=seconds, left_out=reader.left_out)
                     return
                 if isinstance(piece.found, Exception):
-                    yield failed_of(piece.found, reader.rest(), piece.left_out)
+                    failed = failed_of(piece.found, reader.rest(), piece.left_out)
+                    left_open = True
+                    opened.leave(reader, request)  # before anybody can ask for the rest
+                    yield failed
                     return
                 pace.stop(piece.found.nbytes, len(piece.found))
                 self._count(piece.found, piece.kept if request.trainer else None)
@@ -173,6 +173,8 @@ class Production:
                 yield _chunk_of(piece, len(piece.found), seconds), piece.found
             raise LostDataWorkerError(STOPPED)
         finally:
+            if not left_open:
+                reader.close()
             opened.give_pace_back(pace)
 
     def _count(self, block: Block, hit: bool | None) -> None:
