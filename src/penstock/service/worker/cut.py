@@ -7,6 +7,7 @@ runs in the trainer.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.data.node import DependsOn, Node, OneInput
@@ -151,11 +152,24 @@ def check_shared(cut: Cut) -> None:
 
 def without_prefetch(node: Node) -> Node:
     """The pipeline without prefetching, and with maps that keep their order: the same elements."""
-    inputs = [without_prefetch(below) for below in node.inputs]
-    if node.reads_ahead:
-        return inputs[0]
-    node = with_inputs(node, inputs)
+    return _changed(node, lambda below: below.inputs[0] if below.reads_ahead else _in_order(below))
+
+
+def in_order(node: Node) -> Node:
+    """The pipeline with maps that keep their order: every worker must give the same elements at the same positions."""
+    return _changed(node, _in_order)
+
+
+def _in_order(node: Node) -> Node:
     return (node.in_order() or node) if node.unordered else node
+
+
+def _changed(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The pipeline with each node changed; one that several others read stays one node."""
+    changed: dict[int, Node] = {}
+    for below in node.walk():
+        changed[id(below)] = change(with_inputs(below, [changed[id(one)] for one in below.inputs]))
+    return changed[id(node)]
 
 
 def _by_one_worker(node: Node, reason: str) -> Cut:
