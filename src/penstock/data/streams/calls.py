@@ -106,7 +106,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         return self._taken(piece, need, allow)
 
     def _count_skips(self, last: _CalledPiece) -> None:
-        """Count what was left out up to a piece, in the order of reading: what comes before it cannot count later."""
+        """Count what was left out up to a piece, in the order of reading: what lies before a counted row is counted."""
         for piece in self._pieces:
             self._skips.count(piece.skips)
             if piece is last:

@@ -69,7 +69,7 @@ class FetchTask:
         wrong_answers: how many workers in a row have given a wrong answer.
         came: how many elements and failures arrived in its last turn; 1 before the first.
         fetched_at: when its last turn ended, by `time.monotonic`.
-        left_with: the worker that has left off in the middle of its span, and goes on there faster; -1 for none.
+        left_with: the worker whose answer ended at a failure, and which can go on there; -1 for none.
         looks_in: only tell the worker that the reader is alive, and fetch nothing.
         before: rows left out before the next element, as another answer reported them.
     """

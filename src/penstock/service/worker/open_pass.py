@@ -54,10 +54,10 @@ class PassKey:
         return PassInfo(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
 
 
-_Request = tuple[PassOffset, int, bool, int]
+_Key = tuple[PassOffset, int, bool, int]
 
 
-def _key(request: Fetch, span: Span) -> _Request:
+def _key(request: Fetch, span: Span) -> _Key:
     """What tells a reader of one pass from others: where it is, where it ends, and how it counts."""
     return span.first, span.stop, request.by_element, request.stride
 
@@ -98,6 +98,7 @@ class OpenPass:
     ) -> None:
         nodes = nodes_of_pass(node, key.policy, key.info)
         self.kind, self._length = kind_of(nodes)
+        # Elements must come in the same order on every worker.
         options = replace(options, deterministic=None)
         plan = make_plan(in_order(nodes) if self.kind == "sequence" else without_prefetch(nodes), options)
         self.key = key
@@ -118,7 +119,7 @@ class OpenPass:
         self._released = time.monotonic()
         self._paces: list[Pace] = []
         # Readers that were left where an element failed, by the request for what follows; the latest at the end.
-        self._left: dict[_Request, SpanReader] = {}
+        self._left: dict[_Key, SpanReader] = {}
         self._ended = False
 
     def reader(self, request: Fetch) -> SpanReader:
