@@ -295,6 +295,48 @@ def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> 
         coordinator.join()
 
 
+def test_a_dataset_function_that_fails_fails_only_what_reads_it(coordinator, tmp_path: Path) -> None:
+    def read(missing: Path) -> ps.Dataset:
+        return ps.Dataset.range(int(missing.read_text()))
+
+    rows = tmp_path / "rows"
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: read(rows)))
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError) as raised:
+            coordinator.schedule(next, args=(iterator,)).fetch()
+        assert raised.value.__notes__[-1].count("in read\n") == 1
+        with pytest.raises(FileNotFoundError):
+            coordinator.join()
+        assert coordinator.schedule(len, args=("abc",)).fetch() == 3
+    rows.write_text("4")
+    assert coordinator.schedule(next, args=(iterator,)).fetch() == 0
+
+
+def test_an_error_that_is_raised_again_does_not_grow(coordinator) -> None:
+    def fails() -> None:
+        if not hasattr(datasets, "kept_error"):
+            datasets.kept_error = ZeroDivisionError("no data")
+        raise datasets.kept_error
+
+    notes = []
+    for _ in range(6):
+        with pytest.raises(ZeroDivisionError) as raised:
+            coordinator.schedule(fails).fetch()
+        notes.append(len(raised.value.__notes__))
+        with pytest.raises(ZeroDivisionError):
+            coordinator.join()
+    assert notes == [1] * 6
+
+
+def test_a_position_that_cannot_be_saved_fails_the_function_that_read(coordinator) -> None:
+    dataset = ps.Dataset.range(3).scan("", lambda state, x: (threading.Lock(), x))
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    with pytest.raises(ps.InvalidTypeError, match="cannot save .* in a state"):
+        coordinator.schedule(next, args=(iterator,)).fetch()
+    with pytest.raises(ps.InvalidTypeError):
+        coordinator.join()
+
+
 def test_misuse_is_refused_where_it_happens(coordinator) -> None:
     variables = promises.counter(coordinator)
     lock = threading.Lock()

@@ -98,13 +98,15 @@ def result_bytes(value: Any) -> bytes:
 
 
 def error_bytes(error: BaseException, trace: str) -> bytes:
-    """An exception of a closure, with where it was raised as a note."""
-    error.add_note(f"raised on a worker:\n{trace}")
+    """An exception of a closure, with where it was raised as a note; one that is raised again has no note of before."""
+    note = f"raised on a worker:\n{trace}"
+    error.add_note(note)
     try:
         content = dumps("the error", error)
         loads(content)  # some exceptions can be written and not read
     except Exception:
         replaced = WorkerError(f"the function raised {type(error).__name__}: {error}")
-        replaced.add_note(f"raised on a worker:\n{trace}")
+        replaced.add_note(note)
         content = dumps("the error", replaced)
+    error.__notes__.remove(note)
     return content

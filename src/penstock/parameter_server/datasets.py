@@ -8,7 +8,7 @@ from typing import Any, Self
 from penstock.data.dataset import Dataset
 from penstock.distribute.contexts import InputContext
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.parameter_server.closures import loads
+from penstock.parameter_server.closures import dumps, loads
 
 
 class PerWorkerDataset:
@@ -102,6 +102,8 @@ def dataset_of_worker(made: Any, context: InputContext) -> Dataset[Any]:
 
 _opened: dict[int, Any] = {}
 """The iterators of this worker's process, by their numbers."""
+_unopened: dict[int, tuple[bytes, bytes, InputContext]] = {}
+"""What `open_iterator` got for those that could not be opened yet."""
 _read: set[int] = set()
 
 
@@ -120,6 +122,8 @@ class PerWorkerIterator:
         return self
 
     def __next__(self) -> Any:
+        if self._number in _unopened:  # each function that reads it tries again, and only those fail that do
+            open_iterator(self._number, *_unopened[self._number])
         if self._number not in _opened:
             raise InvalidArgumentError(
                 "an iterator over a per-worker dataset is read on the workers: give it to a function that "
@@ -129,29 +133,37 @@ class PerWorkerIterator:
         return next(_opened[self._number])
 
 
-def open_iterator(number: int, dataset: bytes, position: bytes, context: InputContext) -> Any:
+def open_iterator(number: int, dataset: bytes, position: bytes, context: InputContext) -> bytes:
     """Open an iterator on this worker, and return its state.
 
     Raises:
         InvalidTypeError: the function has returned something else than a dataset.
+        Exception: what the function raised; reading the iterator calls it again.
     """
+    _unopened[number] = dataset, position, context
     iterator = iter(dataset_of_worker(loads(dataset), context))
     if position:
         iterator.load_state_dict(loads(position))
-    state = iterator.state_dict()
+    state = _state(iterator)
     _opened[number] = iterator
+    del _unopened[number]
     return state
 
 
 def close_iterator(number: int) -> None:
     """Close an iterator of this worker, if it could be opened."""
+    _unopened.pop(number, None)
     iterator = _opened.pop(number, None)
     if iterator is not None:
         iterator.close()
 
 
-def positions() -> dict[int, Any]:
+def positions() -> tuple[tuple[int, bytes], ...]:
     """The states of the iterators that were read since the last call."""
-    states = {number: _opened[number].state_dict() for number in sorted(_read)}
+    read = sorted(_read)
     _read.clear()
-    return states
+    return tuple((number, _state(_opened[number])) for number in read)
+
+
+def _state(iterator: Any) -> bytes:
+    return dumps("the position of an iterator", iterator.state_dict())

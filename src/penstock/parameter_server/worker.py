@@ -4,12 +4,12 @@ import faulthandler
 import signal
 import traceback
 from collections import defaultdict
+from contextlib import suppress
 
 import numpy as np
 
 from penstock.distribute.contexts import InputContext
-from penstock.errors import PenstockError
-from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
+from penstock.parameter_server.closures import error_bytes, loads, result_bytes
 from penstock.parameter_server.datasets import close_iterator, enter_pipeline, open_iterator, positions
 from penstock.parameter_server.functions import FunctionsOfWorker
 from penstock.parameter_server.line import Array, ProcessLine
@@ -41,7 +41,6 @@ class WorkerProgram:
         self._servers = servers
         self._arena = arena
         self._functions = FunctionsOfWorker()
-        self._unopened: PenstockError | Exception | None = None
         self._pushed: dict[int, list[tuple[int, list[Array]]]] = defaultdict(list)
         self._lines = ServerLines(servers, self._push)
         enter(self._lines)
@@ -70,10 +69,8 @@ class WorkerProgram:
             elif isinstance(message, Define):
                 self._functions.define(message.function, message.content)
             elif isinstance(message, OpenIterator):
-                try:
+                with suppress(Exception):  # a closure that reads it tries again, and raises why
                     self._open_iterator(message)
-                except Exception as error:  # the next closure raises it
-                    self._unopened = error
             elif isinstance(message, ForgetIterator):
                 close_iterator(message.iterator)
             elif isinstance(message, ForgetFunction):
@@ -87,26 +84,25 @@ class WorkerProgram:
         """
         state = open_iterator(message.iterator, message.dataset, message.position, self._context)
         if not message.position:
-            self._coordinator.send(Opened(message.iterator, dumps("the position of an iterator", state)))
+            self._coordinator.send(Opened(message.iterator, state))
 
     def _finished(self, run: RunClosure) -> Finished:
         self._pushed.clear()
         self._lines.before_end.clear()
         self._lines.closures += 1
         try:
-            if self._unopened is not None:
-                raise self._unopened
             function = self._functions.get(run.function)
             args, kwargs = loads(run.arguments)
             result = result_bytes(function(*args, **kwargs))
             for call in self._lines.before_end:
                 call()
+            read = positions()
             for server, pushes in self._pushed.items():
                 self._stage(run.closure, server, pushes)
+            return Finished(run.closure, result, False, tuple(self._pushed), read)
         except Exception as error:
             self._pushed.clear()
-            return Finished(run.closure, error_bytes(error, traceback.format_exc()), True, (), _positions())
-        return Finished(run.closure, result, False, tuple(self._pushed), _positions())
+            return Finished(run.closure, error_bytes(error, traceback.format_exc()), True, (), positions())
 
     def _push(self, server: int, variables: int, arrays: list[Array]) -> None:
         self._pushed[server].append((variables, [self._copy(array) for array in arrays]))
@@ -132,7 +128,3 @@ class WorkerProgram:
         if line.remote and line.receive() is None:
             self._lines.broken = True
             raise lost(server)
-
-
-def _positions() -> tuple[tuple[int, bytes], ...]:
-    return tuple((number, dumps("the position of an iterator", state)) for number, state in positions().items())
