@@ -147,6 +147,20 @@ def test_a_functions_error_comes_after_the_rows_before_it_with_both_places():
     assert "element 3" in told
 
 
+KEPT = KeyError("no such label")
+
+
+def raises_the_same_object(x):
+    if x:
+        raise KEPT
+    return x
+
+
+def test_an_error_that_a_function_raises_again_does_not_grow():
+    *_, last = elements_and_errors(in_processes(ps.Dataset.range(8), raises_the_same_object))
+    assert "\n".join(last.__notes__).count("raised in a process of map(processes=True)") == 1
+
+
 def test_an_error_of_a_class_that_does_not_travel_is_told_by_name():
     class Unsent(Exception):
         def __init__(self, one, two):

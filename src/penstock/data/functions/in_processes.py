@@ -198,12 +198,12 @@ def _sendable(error: BaseException) -> BaseException:
     """An exception with the traceback of this process as a note; of a class of Python's where it does not travel."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     try:
-        if type(pickle.loads(cloudpickle.dumps(error))) is not type(error):
+        sent: BaseException = pickle.loads(cloudpickle.dumps(error))  # the function may raise the object itself again
+        if type(sent) is not type(error):
             raise TypeError
     except Exception:
-        notes = getattr(error, "__notes__", ())
-        error = RuntimeError(f"{type(error).__qualname__}: {error}")
-        for note in notes:
-            error.add_note(note)
-    error.add_note(f"penstock: raised in a process of map(processes=True):\n{trace}")
-    return error
+        sent = RuntimeError(f"{type(error).__qualname__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            sent.add_note(note)
+    sent.add_note(f"penstock: raised in a process of map(processes=True):\n{trace}")
+    return sent
