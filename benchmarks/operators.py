@@ -27,7 +27,7 @@ Epoch = Callable[[str], float]
 def measure() -> list[Figure]:
     """The figures of this file."""
     with tensorflow() as theirs:
-        return [*interleaved(theirs), *relaxed(theirs), *grouped(theirs), *chained()]
+        return [*interleaved(theirs), *grouped(theirs), *chained()]
 
 
 def interleaved(theirs: Epoch | None) -> Iterator[Figure]:
@@ -37,12 +37,6 @@ def interleaved(theirs: Epoch | None) -> Iterator[Figure]:
             dataset = ps.Dataset.range(cycle).interleave(_member(member, ROWS // cycle), cycle, 1).batch(BATCH)
             question = f"interleave of {cycle} datasets by {member}, a row in turn"
             yield from _compared(question, dataset, theirs, f"interleave {member} {cycle} {ROWS}", goal=3)
-
-
-def relaxed(theirs: Epoch | None) -> Iterator[Figure]:
-    """Results in any order, of two calls at a time."""
-    dataset = ps.Dataset.range(ROWS).map(lambda x: x + 1, num_parallel_calls=2, deterministic=False).batch(BATCH)
-    yield from _compared("map(deterministic=False), 2 calls", dataset, theirs, f"relaxed {ROWS}", goal=10)
 
 
 def grouped(theirs: Epoch | None) -> Iterator[Figure]:

@@ -22,11 +22,6 @@ def interleaved(member: str, cycle: int, rows: int) -> Any:
     return tf.data.Dataset.range(cycle).interleave(kinds[member], cycle, 1)
 
 
-def relaxed(rows: int) -> Any:
-    """Results in any order."""
-    return tf.data.Dataset.range(rows).map(lambda x: x + 1, num_parallel_calls=2, deterministic=False)
-
-
 def grouped(keys: int, size: int, rows: int) -> Any:
     """Windows of rows of equal keys, as batches, taken apart again."""
     numbers = tf.data.Dataset.range(rows)
@@ -35,7 +30,7 @@ def grouped(keys: int, size: int, rows: int) -> Any:
 
 def main() -> None:
     """Run the cases."""
-    cases = {"interleave": interleaved, "relaxed": relaxed, "group": grouped}
+    cases = {"interleave": interleaved, "group": grouped}
     for line in sys.stdin:
         name, *arguments = line.split()
         dataset = cases[name](*(int(word) if word.isdecimal() else word for word in arguments)).batch(BATCH)

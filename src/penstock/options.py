@@ -90,7 +90,8 @@ class Options:
 
     Args:
         auto_shard_policy: how the dataset is divided over several workers: an `AutoShardPolicy`, or its name.
-        deterministic: the default of `map(deterministic=...)`.
+        deterministic: False lets a data service give elements as they arrive, in any order. Within a process the order
+            is always kept.
         seed: the root of all randomness that has no seed of its own.
         on_error: "skip" leaves out the rows at which one of your functions or a source fails, anywhere in the dataset;
             the iterator's `errors` names them. "raise", the default, raises the exception in their place.

@@ -373,7 +373,7 @@ def test_a_signature_makes_a_map_exact_and_saves_the_call(threads):
         (lambda x: np.zeros((2, 1)), ps.TensorSpec((None,), np.float64), r"shape=\(None,\).*got .*shape=\(2, 1\)"),
     ],
 )
-@pytest.mark.parametrize("threads", [{}, {"num_parallel_calls": 2}, {"num_parallel_calls": 2, "deterministic": False}])
+@pytest.mark.parametrize("threads", [{}, {"num_parallel_calls": 2}])
 @pytest.mark.parametrize("source", [lambda: ps.Dataset.range(9), lambda: ps.Dataset.range(9).filter(lambda x: True)])
 def test_a_result_that_breaks_the_signature_is_an_error_at_its_row(function, signature, wrong, threads, source):
     iterator = iter(source().map(function, output_signature=signature, **threads))
@@ -381,8 +381,6 @@ def test_a_result_that_breaks_the_signature_is_an_error_at_its_row(function, sig
         list(iterator)
     assert "test_element_spec.py" in caught.value.__notes__[0]
     first_wrong = 5 if "5" in str(function.__code__.co_consts) else 0
-    if not threads.get("deterministic", True):
-        return
     assert caught.value.__notes__[0].endswith(f"element {first_wrong}")
 
 

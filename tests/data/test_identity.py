@@ -110,47 +110,6 @@ def test_a_state_was_unusable_after_a_change_that_changes_no_order(name, source)
                 assert values(again) == expected[count:], (name, count)
 
 
-@pytest.mark.parametrize("source", [numbers, streamed])
-def test_elements_in_flight_of_a_relaxed_map_come_first_where_the_order_is_kept_again(source):
-    relaxed = source().map(slowly, num_parallel_calls=4, deterministic=False).prefetch(2)
-    given, state = state_after(relaxed, 9)
-    assert state["in_flight"]
-    for going_on in (relaxed, source().map(slowly), source().map(slowly, num_parallel_calls=3).prefetch(1)):
-        with iter(going_on) as resumed:
-            resumed.load_state_dict(state)
-            rest = values(resumed)
-        assert sorted(given + rest) == list(range(40))
-        if going_on is not relaxed:
-            assert rest == sorted(rest)
-    with pytest.raises(ps.StateMismatchError, match="in flight in a map.*restore it with a map in that place"):
-        iter(source()).load_state_dict(state)
-
-
-@pytest.mark.parametrize("source", [numbers, streamed])
-def test_a_state_in_order_goes_on_in_order_under_a_relaxed_map(source):
-    _, state = state_after(source().map(slowly).batch(3), 4)
-    with iter(source().map(slowly, num_parallel_calls=4, deterministic=False).batch(3)) as resumed:
-        resumed.load_state_dict(state)
-        assert "in_flight" not in resumed.state_dict()
-        assert [x for batch in values(resumed) for x in batch] == list(range(12, 40))
-
-
-@pytest.mark.slow
-def test_two_relaxed_maps_lost_elements_when_they_were_restored():
-    def make():
-        return (
-            numbers()
-            .map(slowly, num_parallel_calls=4, deterministic=False)
-            .map(slowly, num_parallel_calls=4, deterministic=False)
-        )
-
-    for count in (3, 11, 30):
-        given, state = state_after(make(), count)
-        with iter(make()) as resumed:
-            resumed.load_state_dict(state)
-            assert sorted(given + values(resumed)) == list(range(40))
-
-
 def test_a_shuffle_that_two_inputs_of_a_zip_share_was_two_shuffles_under_a_map():
     shuffled = streamed(8).map(lambda x: x).shuffle(8)
     pairs = values(ps.Dataset.zip(shuffled, shuffled.skip(1)))

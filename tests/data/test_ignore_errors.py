@@ -73,7 +73,6 @@ def test_above_batch_a_whole_batch_is_left_out_and_below_it_one_row(kind):
 WAYS = {
     "map": lambda d: d.map(failing(2, 5)),
     "map in threads": lambda d: d.map(failing(2, 5), num_parallel_calls=3),
-    "map in any order": lambda d: d.map(failing(2, 5), num_parallel_calls=3, deterministic=False),
     "map twice": lambda d: d.map(failing(2)).map(failing(5)),
     "filter": lambda d: d.filter(lambda x: failing(2, 5)(x) >= 0),
     "flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.from_tensors(failing(2, 5)(x))),
@@ -100,8 +99,8 @@ WAYS = {
 def test_on_error_skip_leaves_out_the_row_wherever_it_fails(way, kind):
     dataset = WAYS[way](over(kind)).with_options(SKIP)
     elements, errors = read(dataset)
-    assert (sorted(elements), errors.count) == ([0, 1, 3, 4, 6, 7, 8, 9], 2)
-    assert [row.error for row in errors.rows] == ["ValueError: no 2", "ValueError: no 5"] or "any order" in way
+    assert (elements, errors.count) == ([0, 1, 3, 4, 6, 7, 8, 9], 2)
+    assert [row.error for row in errors.rows] == ["ValueError: no 2", "ValueError: no 5"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,18 +156,6 @@ def test_a_prefetch_below_what_is_read_by_index_changes_neither_elements_nor_sta
         with iter(restoring) as iterator:
             iterator.load_state_dict(state)
             assert [str(element) for element in iterator] == elements[3:]
-
-
-def test_a_state_was_refused_where_a_map_below_a_cache_was_relaxed():
-    def skipping(deterministic):
-        mapped = ps.Dataset.range(30).map(failing(2, 5, 21), num_parallel_calls=2, deterministic=deterministic)
-        return mapped.cache().filter(lambda x: True).with_options(SKIP)
-
-    iterator = iter(skipping(None))
-    given = [int(next(iterator)) for _ in range(7)]
-    restored = iter(skipping(False))
-    restored.load_state_dict(iterator.state_dict())
-    assert sorted([*given, *map(int, restored)]) == [x for x in range(30) if x not in (2, 5, 21)]
 
 
 def test_a_prefetch_puts_no_guard_where_nothing_can_fail():

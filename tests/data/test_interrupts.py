@@ -22,7 +22,6 @@ PIPELINES = {
     "parallel calls": lambda d, call: d.map(call, num_parallel_calls=3),
     "parallel calls under prefetch": lambda d, call: d.map(call, num_parallel_calls=3).batch(16).prefetch(1),
     "a batch under prefetch": lambda d, call: d.map(call).batch(16).prefetch(1),
-    "parallel calls in any order": lambda d, call: d.map(call, num_parallel_calls=3, deterministic=False),
     "interleave": lambda d, call: d.interleave(
         lambda x: ps.Dataset.from_tensors(x).map(call), cycle_length=3, num_parallel_calls=3
     ),
@@ -223,9 +222,6 @@ SIGNALLED = {
         .unbatch()
     ),
     "cache": lambda call: ps.Dataset.from_generator(numbers).map(call).cache(),
-    "in any order": lambda call: (
-        ps.Dataset.from_generator(numbers).map(passed_on, num_parallel_calls=2, deterministic=False).map(call)
-    ),
 }
 
 

@@ -128,8 +128,6 @@ def test_what_a_function_makes_by_index_is_refused_when_it_is_joined_with_anothe
     with pytest.raises(ps.InvalidTypeError, match="one kind"):
         join(others, numbers.map(lambda x: {"x": x}))
     with pytest.raises(ps.InvalidTypeError, match="one kind"):
-        join(numbers.map(lambda x: x, num_parallel_calls=2, deterministic=False), others)
-    with pytest.raises(ps.InvalidTypeError, match="one kind"):
         join(numbers.scan(0, lambda total, x: (total + x, total)), others)
     assert set(calls) == {0}, "called with the first element alone"
     assert len(list(join(numbers, numbers.map(lambda x: [x, x])).take(2))) == 2  # axes are nobody's kind

@@ -9,6 +9,7 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
+from past_errors import read_past_errors
 from together import CALLS, ROWS, Held, Together, generator
 
 import penstock as ps
@@ -61,9 +62,8 @@ def test_eight_calls_run_under_any_operator(below, above):
 
 
 @pytest.mark.parametrize("below", BELOW.values(), ids=BELOW.keys())
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_eight_calls_run_over_any_operator_in_order_or_not(below, deterministic):
-    mapped = below(ROWS).map(Together(), num_parallel_calls=CALLS, deterministic=deterministic)
+def test_eight_calls_run_over_any_operator(below):
+    mapped = below(ROWS).map(Together(), num_parallel_calls=CALLS)
     assert len(list(mapped.prefetch(1))) == ROWS
 
 
@@ -390,3 +390,55 @@ def test_short_calls_for_single_rows_are_made_by_the_thread_that_reads_and_slow_
         assert [int(x) for x in islice(resumed, 14)] == wanted
         with pytest.raises(ValueError, match="bad row"):
             next(resumed)
+
+
+@pytest.mark.parametrize("options", [ps.Options(), ps.Options(deterministic=False)])
+def test_results_come_in_order_though_a_program_of_tf_data_asks_for_none(options):
+    def slowly(x):
+        time.sleep(0.001 * (x % 3 == 0))
+        return x
+
+    for rows in (ps.Dataset.range(40), ps.Dataset.range(40).filter(lambda x: True)):
+        mapped = rows.map(slowly, num_parallel_calls=4, deterministic=False).with_options(options)
+        with iter(mapped) as iterator:
+            given = [int(next(iterator)) for _ in range(9)]
+            state = iterator.state_dict()
+        with iter(rows.map(slowly).with_options(options)) as restored:
+            restored.load_state_dict(state)
+            assert [*given, *map(int, restored)] == list(range(40))
+
+
+def test_random_numbers_after_a_row_that_failed_are_those_of_a_serial_map():
+    rows = ps.Dataset.range(6).filter(lambda x: True).map(lambda x: x if x != 2 else int("two"))
+
+    def drawn(calls):
+        noise = rows.map(lambda x, rng: rng.integers(1 << 40), seed=1, num_parallel_calls=calls)
+        return list(read_past_errors(noise, ValueError)[0])
+
+    assert len(drawn(None)) == 5
+    assert drawn(2) == drawn(ps.AUTOTUNE) == drawn(None)
+
+
+def test_a_restore_that_reads_ahead_raised_the_failure_of_a_row_before_the_state():
+    def function(x):
+        if x % 10 == 5:
+            raise ValueError("bad row")
+        return x
+
+    mapped = ps.Dataset.range(64).map(function, num_parallel_calls=ps.AUTOTUNE)
+    ahead = mapped.prefetch(2).map(lambda x: x, num_parallel_calls=2)
+    wanted = [x for x in range(64) if x % 10 != 5]
+    for dataset in (mapped, ahead):
+        for cut in range(10, 60, 7):
+            given, raised = [], 0
+            with iter(dataset) as iterator:
+                while len(given) + raised < cut:
+                    try:
+                        given.append(int(next(iterator)))
+                    except ValueError:
+                        raised += 1
+                state = iterator.state_dict()
+            with iter(ahead) as restored:
+                restored.load_state_dict(state)
+                rest, errors = read_past_errors(restored, ValueError)
+            assert [*given, *rest] == wanted and raised + len(errors) == 6

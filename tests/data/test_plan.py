@@ -12,13 +12,13 @@ from penstock.testing import assert_same_elements
 
 
 def names(dataset):
-    return [node.name for node in make_plan(dataset.node, ps.Options()).root.walk()]
+    return [node.name for node in make_plan(dataset.node).root.walk()]
 
 
 def test_a_prefetch_rises_to_the_top_of_what_is_read_by_index():
     dataset = ps.Dataset.range(100).map(abs).prefetch(10).shuffle(100, seed=1).batch(4)
     assert names(dataset) == ["range", "map", "shuffle", "batch", "prefetch"]
-    assert make_plan(dataset.node, ps.Options()).root.buffer_size == 3  # 10 elements are 3 batches
+    assert make_plan(dataset.node).root.buffer_size == 3  # 10 elements are 3 batches
     assert_same_elements(dataset, ps.Dataset.range(100).map(abs).shuffle(100, seed=1).batch(4))
 
 

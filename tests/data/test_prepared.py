@@ -17,15 +17,7 @@ def test_iterations_of_a_dataset_share_one_plan() -> None:
     dataset = ps.Dataset.range(4).map(lambda x: x).batch(2)
     first, second = iter(dataset), iter(dataset)
     second.load_state_dict(first.state_dict())
-    assert first._plan is second._plan
-
-
-def test_a_restored_iteration_keeps_the_order_that_its_map_need_not_keep() -> None:
-    dataset = ps.Dataset.range(4).map(lambda x: x, num_parallel_calls=2, deterministic=False)
-    prepared = Prepared(dataset.node, Options())
-    assert prepared.plan.root.unordered
-    assert not prepared.plan_after(None).root.unordered
-    assert prepared.plan_after(None) is prepared.plan_after(None)
+    assert first._prepared.plan is second._prepared.plan
 
 
 def test_a_constant_that_a_filter_uses_may_change_between_iterations(monkeypatch: pytest.MonkeyPatch) -> None:

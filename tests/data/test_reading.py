@@ -451,7 +451,6 @@ def others_go_first(dataset):
     [
         lambda d: d.map(lambda x: x, num_parallel_calls=2),
         lambda d: d.prefetch(3),
-        lambda d: d.map(lambda x: x, num_parallel_calls=2, deterministic=False),
         lambda d: ps.Dataset.from_generator(lambda: others_go_first(d)),
     ],
 )

@@ -8,7 +8,6 @@ import pytest
 import penstock as ps
 from penstock.data.dataset import Dataset
 from penstock.data.node import SameElements
-from penstock.data.plan import make_plan
 from penstock.data.shards import EveryNth, NotByFile, divided_by_file, shard_of_files
 from penstock.service.worker.cut import check_shared, cut
 
@@ -55,9 +54,3 @@ def test_a_cache_in_a_directory_is_refused_above_a_shared_job(tmp_path):
 def test_maps_do_not_pass_it_on_their_way_to_the_workers():
     node = Dataset(Silent(ps.Dataset.range(9).filter(odd).node)).map(abs).node
     assert [step.name for step in cut(node).above] == ["silent", "map"]
-
-
-def test_a_map_below_it_keeps_its_order():
-    slow = ps.Dataset.range(9).map(abs, num_parallel_calls=2, deterministic=False)
-    (move,) = make_plan(Silent(slow.node), ps.Options()).moves
-    assert move.endswith("silent() above it must be able to read the same rows again")

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -635,29 +634,3 @@ def test_a_hint_above_an_unseeded_shuffle_is_refused() -> None:
     # Above the hint each worker may have an order of its own.
     divided = ps.Dataset.range(12).shard(ps.SHARD_HINT, ps.SHARD_HINT)
     assert sorted(rows_of_workers(divided.shuffle(12).batch(2).with_options(hinted))) == list(range(12))
-
-
-def asked_to_keep_no_order(dataset: ps.Dataset, slow: Any, by: str) -> ps.Dataset:
-    if by == "options":
-        return dataset.map(slow, num_parallel_calls=4).with_options(ps.Options(deterministic=False))
-    return dataset.map(lambda x: x, 2, deterministic=False).map(slow, num_parallel_calls=4, deterministic=False)
-
-
-@pytest.mark.parametrize("by", ["argument", "options"])
-@pytest.mark.parametrize("policy", [Policy.DATA, Policy.HINT])
-def test_workers_that_divide_rows_by_number_lose_none_to_a_map_without_order(policy, by) -> None:
-    others = threading.Event()
-
-    def slow(x: Any) -> Any:
-        if x == 0:
-            others.wait(5)  # without an order the other rows overtake this one
-        elif x == 11:
-            others.set()
-        return x
-
-    dataset = asked_to_keep_no_order(ps.Dataset.range(12).filter(lambda x: True), slow, by)
-    if policy is Policy.HINT:
-        dataset = dataset.shard(ps.SHARD_HINT, ps.SHARD_HINT)
-    first, second = views(under(policy, dataset.batch(4)))
-    assert sorted(rows_of(first) + rows_of(second)) == list(range(12))
-    assert rows_of(first) == sorted(rows_of(first)) and rows_of(second) == sorted(rows_of(second))

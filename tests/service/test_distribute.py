@@ -274,14 +274,6 @@ def test_explain_shows_what_runs_where(target: str) -> None:
     assert lines[2].startswith("@ filter(")
 
 
-@pytest.mark.parametrize("mode", ["distributed_epoch", "parallel_epochs"])
-def test_explain_shows_that_maps_of_workers_keep_their_order(mode: str, target: str) -> None:
-    rows = ps.Dataset.range(9).filter(lambda x: x > 1).prefetch(1)
-    mapped = rows.map(lambda x: x, num_parallel_calls=2, deterministic=False)
-    assert "in any order" in mapped.explain()
-    assert "in any order" not in through(mapped, target, mode).explain()
-
-
 def test_the_cardinality_is_known_where_one_reader_reads_alone(target: str) -> None:
     assert through(ps.Dataset.range(10).batch(3), target).cardinality() == 4
     assert through(ps.Dataset.range(10), target, job_name="many").cardinality() == ps.UNKNOWN_CARDINALITY

@@ -300,27 +300,6 @@ def test_consumers_of_a_sequence_share_what_is_produced(serve):
     assert Counting.calls == 100
 
 
-class Overtaken:
-    """Gives element 0 after element 5 was made."""
-
-    made = threading.Event()
-
-    def __call__(self, x):
-        if x == 5:
-            self.made.set()
-        if x == 0:
-            assert self.made.wait(60)
-        return x
-
-
-@pytest.mark.parametrize("more", [{}, {"trainer": "t"}, {"policy": ShardingPolicy.OFF}])
-def test_a_map_in_any_order_gave_other_elements_to_who_asked_a_second_worker(serve, more):
-    for rows in (STREAM, STREAM.prefetch(2)):
-        Overtaken.made.clear()
-        production = serve(rows.map(Overtaken(), num_parallel_calls=4, deterministic=False))
-        assert everything(production, **more) == list(range(10))
-
-
 def test_what_several_consumers_see_cannot_be_written(serve):
     production = serve(STREAM)
     for more in ({}, {"trainer": "t"}):

@@ -256,25 +256,3 @@ def test_consumers_in_turns_get_the_elements_of_each_part(source, names, count, 
             ]
     finally:
         close(produced)
-
-
-@pytest.mark.slow
-@given(
-    source=st.sampled_from(sorted(compositions.SOURCES)),
-    steps=st.lists(st.sampled_from(sorted(compositions.UNORDERED_STEPS)), min_size=1, max_size=4),
-    calls=st.sampled_from([2, 4, ps.AUTOTUNE]),
-    at=st.integers(0, 12),
-)
-@example(source="generator", steps=["waiting map"], calls=4, at=3)
-def test_elements_after_maps_in_any_order_are_those_of_every_other_worker(source, steps, calls, at):
-    dataset = compositions.SOURCES[source]()
-    for step in steps:
-        dataset = compositions.UNORDERED_STEPS[step](dataset, calls)
-    first, second = workers(dataset.node, ps.Options(seed=SEED))
-    try:
-        found, _ = elements(first, 0, FAR, by_element=True)
-        rest, _ = elements(second, min(at, len(found)), FAR, by_element=True)
-    finally:
-        first.close()
-        second.close()
-    assert list(map(str, rest)) == list(map(str, found[at:]))

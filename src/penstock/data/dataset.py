@@ -723,10 +723,8 @@ class Dataset(Generic[Element]):
             num_parallel_calls: how many calls run at the same time, in threads, whatever steps come before and after;
                 elements are read that far ahead. `ps.AUTOTUNE` times the first calls, and uses threads only where they
                 gain.
-            deterministic: False gives the results of parallel calls as soon as they are ready, in any order; no element
-                is lost or given twice, even after a restore. Before a step that may have to read the same rows again
-                (`shuffle`, `unbatch`, …) the order is kept all the same, and `explain()` says so. None uses
-                `ps.Options(deterministic=...)`, and if that is not set, keeps the order of the input.
+            deterministic: accepted for programs written for tf.data; it changes nothing. Results come in the order of
+                the input, and behind a slow call there is room for many others.
             seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
                 so that an element gets the same random numbers on any number of threads. Do not use it after the call.
             output_signature: the structure of a result with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf,
@@ -767,7 +765,6 @@ class Dataset(Generic[Element]):
             self.node,
             fn,
             num_parallel_calls,
-            deterministic,
             seed,
             signature,
             processes=processes,

@@ -86,7 +86,7 @@ def _over(node: Node, parts: list[_Placed]) -> _Placed:
     failing = any(part.failing for part in parts)
     if isinstance(node, Prefetch) and parts[0].judged.indexable:
         return _Placed(whole, parts[0].judged, failing)
-    return _Placed(whole, with_inputs(node.in_order() or node, [part.judged for part in parts]), failing)
+    return _Placed(whole, with_inputs(node, [part.judged for part in parts]), failing)
 
 
 def _without_moved(node: Node) -> Node:

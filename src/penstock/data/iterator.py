@@ -167,7 +167,7 @@ class DatasetIterator(Iterator[Element]):
         # Where Ctrl-C has ended the pass, and in which thread: `next` goes on from there.
         self._left_at: State = None
         self._left_in = 0
-        self._open(prepared.plan, {})
+        self._open({})
 
     @property
     def errors(self) -> SkippedRows:
@@ -190,7 +190,7 @@ class DatasetIterator(Iterator[Element]):
             >>> print(iterator.explain().splitlines()[0].split("  ")[-1])
             element_spec assumed, calls are made by the thread that reads
         """
-        return described(self._plan, self._pass.run.calls_of)
+        return described(self._prepared.plan, self._pass.run.calls_of)
 
     @cached_property
     def _identities(self) -> list[Identity]:
@@ -200,9 +200,9 @@ class DatasetIterator(Iterator[Element]):
     def _entries(self) -> list[list[str]]:
         return [identity.entry() for identity in self._identities]
 
-    def _open(self, plan: Plan, live: dict[str, State]) -> None:
+    def _open(self, live: dict[str, State]) -> None:
+        plan = self._prepared.plan
         self._pass = _Pass(plan, self._prepared.options, self._epoch, self._seed, live, seeded=self._drawn is None)
-        self._plan = plan
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
         self._left = False
@@ -328,8 +328,7 @@ class DatasetIterator(Iterator[Element]):
         self._base, self._block, self._put = self._pass.cursor.state(), None, 0
         self._pace_alone.stop(0, _ALONE)
         rows = self._pace_alone.start()
-        # Elements whose order does not come again cannot be passed over: the position before each is noted.
-        self._alone = islice(elements, min(rows, _ALONE) if self._plan.in_flight is None else 1)
+        self._alone = islice(elements, min(rows, _ALONE))
         return self._alone
 
     @property
@@ -349,8 +348,7 @@ class DatasetIterator(Iterator[Element]):
         if self._left_in != get_ident():
             raise ClosedError("this iterator was interrupted: only the thread in which that was can go on with it")
         cursor_state, _ = taken_apart(self._left_at)
-        plan = self._prepared.plan_after(self._plan.in_flight)
-        self._go_on_from(self._left_at, plan, self._pass.run.live.replays(cursor_state))
+        self._go_on_from(self._left_at, self._pass.run.live.replays(cursor_state))
 
     def _pull(self, most: int | None = None) -> Block | None:
         """The next rows as a block, none of which counts as given yet."""
@@ -485,7 +483,6 @@ class DatasetIterator(Iterator[Element]):
             "position": cursor_state,
             **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
-            **({"in_flight": self._plan.in_flight} if self._plan.in_flight is not None else {}),
             **({"live": replays} if replays else {}),
             **({"skipped": skipped} if skipped else {}),
         }
@@ -501,7 +498,6 @@ class DatasetIterator(Iterator[Element]):
         """
         check_state(state, self._identities)
         node = self._prepared.node
-        plan = self._prepared.plan_after(state.get("in_flight"))
         drawn = drawn_in(state, node)
         live = dict(state.get("live", {}))
         self._pass.run.live.leave_to(live)
@@ -512,12 +508,12 @@ class DatasetIterator(Iterator[Element]):
             own.seed = seed
         self._drawn = drawn
         self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)
-        self._go_on_from(position_in(state), plan, live)
+        self._go_on_from(position_in(state), live)
 
-    def _go_on_from(self, position: State, plan: Plan, live: dict[str, State]) -> None:
+    def _go_on_from(self, position: State, live: dict[str, State]) -> None:
         """Open a pass, and continue from a position; if that is interrupted or fails, `next` does so again."""
         self._left_at, self._left_in = position, get_ident()
-        self._open(plan, live)
+        self._open(live)
         cursor_state, skipped = taken_apart(position)
         try:
             if skipped is not None:

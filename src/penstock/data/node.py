@@ -418,11 +418,6 @@ class Node(ABC):
         return False
 
     @property
-    def unordered(self) -> bool:
-        """Whether its elements come in an order that does not come again."""
-        return False
-
-    @property
     def rows_per_batch(self) -> int:
         """The rows that it puts into each batch but the last; 0 where it makes no batches."""
         return 0

@@ -1,6 +1,7 @@
 """From the nodes a user wrote to the nodes that run, and their description.
 
-A map that may give its results in any order does so unless something above it must be able to read the same rows again.
+A data service that may give its elements in any order does so unless something above it must be able to read the same
+rows again.
 Two rewrites, neither of which changes a single element:
 
 * *prefetch rises*: a prefetch in the middle of what can be read by index moves to its top, so that everything above it
@@ -12,16 +13,14 @@ Two rewrites, neither of which changes a single element:
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
-from penstock.data.identity import digests_of
 from penstock.data.node import Node, too_deep
 from penstock.data.operators.element import Map
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.shuffle import Shuffle
-from penstock.errors import StateMismatchError
-from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 
 _Result = TypeVar("_Result")
 
@@ -38,15 +37,6 @@ class Plan:
     root: Node
     moves: tuple[str, ...]
 
-    @cached_property
-    def in_flight(self) -> str | None:
-        """What counts where a map gives its results in any order, as `identity.digests_of` tells it; None if none does.
-
-        A state names the elements that are in flight there.
-        """
-        unordered = next((node for node in self.root.walk() if node.unordered), None)
-        return None if unordered is None else digests_of(self.root)[id(unordered)]
-
 
 class _Memo:
     """What became of the nodes that one rewrite has met: a node that several others read stays one node."""
@@ -62,7 +52,7 @@ class _Memo:
         return result
 
 
-def make_plan(node: Node, options: Options) -> Plan:
+def make_plan(node: Node) -> Plan:
     """The plan of a dataset.
 
     Raises:
@@ -70,75 +60,22 @@ def make_plan(node: Node, options: Options) -> Plan:
     """
     moves: list[str] = []
     try:
-        settled = _settled(node, options, None, moves, _Memo())
+        settled = _settled(node, None, moves, _Memo())
         root, ahead = _raised(_sunk(settled, moves, _Memo()), moves, _Memo())
     except RecursionError as error:
         raise too_deep(node) from error
     return Plan(_with_prefetch(root, ahead), tuple(moves))
 
 
-def going_on(node: Node, options: Options, in_flight: str | None) -> Node:
-    """The nodes of a dataset as they can go on from a state, whatever order their maps ask for.
-
-    The rest of the epoch comes in order, unless the state names elements that are in flight: then these come first.
-
-    Args:
-        in_flight: as in the plan that the state was saved under.
-
-    Raises:
-        StateMismatchError: the state names elements in flight, and there is no map here where they were.
-    """
-    digests = digests_of(node)
-    found = False
-
-    def settled(below: Node, *, once: bool) -> Node:
-        nonlocal found
-        once = once and below.reads_once
-        here = isinstance(below, Map) and once and not found and digests[id(below)] == in_flight
-        found = found or here
-        below_once = once and not here
-        below = with_inputs(below, [memo.of(part, partial(settled, part, once=below_once)) for part in below.inputs])
-        if not isinstance(below, Map):
-            return below
-        wanted = options.deterministic if below.deterministic is None else below.deterministic
-        if wanted is not False and not here:
-            return below
-        return replace(below, deterministic=wanted is not False or not here, in_flight=here)
-
-    memo = _Memo()
-    ready = settled(node, once=True)
-    if in_flight is not None and not found:
-        raise StateMismatchError(
-            "the state names elements that were in flight in a map(deterministic=False), which do not come in order; "
-            "restore it with a map in that place, which may keep the order from there on"
-        )
-    return ready
-
-
-def _settled(node: Node, options: Options, above: Node | None, moves: list[str], memo: _Memo) -> Node:
-    """The nodes with every map's order decided; `above` is the nearest node above that may read rows a second time.
-
-    A state must name exactly the rows that were given, and results in any order do not come in the same order again.
-    """
-    wanted = node.deterministic if isinstance(node, Map) else None
-    wanted = options.deterministic if wanted is None else wanted
-    unordered = isinstance(node, Map) and above is None and replace(node, deterministic=wanted).unordered
-    below = above if node.reads_once and not unordered else node
-    inputs = [memo.of(part, partial(_settled, part, options, below, moves, memo)) for part in node.inputs]
-    node = with_inputs(node, inputs)
-    if not isinstance(node, Map):
-        ordered = None if above is None else node.in_order()
-        if above is None or ordered is None or ordered is node:
-            return node
-        moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
-        return ordered
-    if unordered:
-        return replace(node, deterministic=wanted)
-    if wanted is not False or not node.overlaps:
+def _settled(node: Node, above: Node | None, moves: list[str], memo: _Memo) -> Node:
+    """The nodes with every order decided; `above` is the nearest node above that may read rows a second time."""
+    below = above if node.reads_once else node
+    node = with_inputs(node, [memo.of(part, partial(_settled, part, below, moves, memo)) for part in node.inputs])
+    ordered = None if above is None else node.in_order()
+    if above is None or ordered is None or ordered is node:
         return node
-    assert above is not None
     moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
-    return replace(node, deterministic=None)
+    return ordered
 
 
 def _sunk(node: Node, moves: list[str], memo: _Memo) -> Node:

@@ -112,4 +112,4 @@ class MeshInput(DividedInput):
 
     def fix_seeds_alone(self) -> None:
         # Not the user's own dataset, whose other iterations would count as epochs of this loader.
-        self._part = Dataset(self.shard.node, self._options())
+        self._part = Dataset(self.shard.node, self._whole.options())

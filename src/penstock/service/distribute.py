@@ -21,7 +21,7 @@ from penstock.service.wire.definitions import to_bytes
 from penstock.service.wire.dispatcher_messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
 from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy
 from penstock.service.wire.subjects import DatasetInfo, PassKind
-from penstock.service.worker.cut import check_shared, cut, in_order, kind_of, without_last_guards
+from penstock.service.worker.cut import check_shared, cut, kind_of, without_last_guards
 from penstock.service.worker.pass_nodes import check_policy
 from penstock.spec import describe_mismatch
 
@@ -136,7 +136,6 @@ def _distributed(
     produced, counted = (node, []) if settings.by_element else without_last_guards(node)
     if divided is not None:
         produced, counted = divided.worker, list(divided.above)
-    produced = in_order(produced)  # as workers read it, also for `explain`
     if settings.cross_trainer_cache is not None and produced.cardinality != INFINITE_CARDINALITY:
         raise InvalidArgumentError(
             f"{node.where()}: a cross_trainer_cache is for a dataset that never ends, because trainers come and go "
@@ -172,7 +171,7 @@ def _defined(
         cardinality=node.cardinality,
         element_spec=element_spec,
         compression=compression,
-        explanation=described(make_plan(node, options)),
+        explanation=described(make_plan(node)),
         fingerprint=fingerprint((node, options)),
     )
     return definition, info

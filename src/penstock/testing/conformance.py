@@ -114,7 +114,7 @@ def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any])
     for rows in (1, 3, 1000):
         dataset = make_dataset()
         threads = Threads()
-        root = make_plan(dataset.node, dataset.options()).root
+        root = make_plan(dataset.node).root
         seed = dataset.options().seed
         cursor = root.cursor(Run(root, seed or 0, threads, seeded=seed is not None), 0)
         found: list[Any] = []

@@ -16,7 +16,7 @@ DATA_LOADER = names_of(
         "collate_fn": "the dataset's batch, padded_batch or ragged_batch make batches; a map after them changes these",
         "drop_last": "dataset.batch(size, drop_remainder=True)",
         "generator": _ORDER,
-        "in_order": "dataset.with_options(ps.Options(deterministic=False)) gives elements as they are ready",
+        "in_order": "elements come in order, and a slow call holds up only those that come much later",
         "multiprocessing_context": _NOTHING,
         "num_workers": _CALLS,
         "persistent_workers": _NOTHING,

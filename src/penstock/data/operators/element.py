@@ -28,7 +28,7 @@ from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
 from penstock.data.results_alone import AloneResults, PulledRows, ResultsAlone
 from penstock.data.skipped import SkipsAhead
-from penstock.data.streams.calls import CallSettings, CallsInAnyOrder, CallsInOrder
+from penstock.data.streams.calls import CallSettings, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
@@ -61,12 +61,9 @@ class Map(PromisedResults, OneInput):
     keeps_places = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
-    deterministic: bool | None = None
     seed: int | None = None
     output_signature: Any = field(default=None, repr=False)
     processes: bool = field(default=False, kw_only=True)
-    in_flight: bool = field(default=False, repr=False, kw_only=True)
-    """Whether it goes on from a state that names elements by number, because they did not come in order."""
 
     @property
     def reads_files(self) -> bool:  # type: ignore[override]  # a function says whether it does
@@ -82,7 +79,7 @@ class Map(PromisedResults, OneInput):
             return super().mode
         calls = "as many calls as gain" if self._tuned else str(threads_of(self.num_parallel_calls))
         where = " in processes" if self.processes else ""
-        return f"{super().mode}, {calls} at once{where}{' in any order' if self.unordered else ''}"
+        return f"{super().mode}, {calls} at once{where}"
 
     @property
     def cardinality(self) -> int:
@@ -90,20 +87,12 @@ class Map(PromisedResults, OneInput):
 
     @property
     def indexable(self) -> bool:
-        return self.input.indexable and not self.unordered
+        return self.input.indexable
 
     @property
     def identity(self) -> None:
         """Elements that differ come in the same number and order."""
         return None
-
-    @property
-    def unordered(self) -> bool:
-        """Whether results come as soon as they are there: if that was asked for and several calls may run."""
-        return self.in_flight or (self.deterministic is False and self.overlaps)
-
-    def in_order(self) -> "Map":
-        return replace(self, deterministic=None) if self.deterministic is False else self
 
     def serial(self) -> "Map":
         return replace(self, num_parallel_calls=None, processes=False)
@@ -205,11 +194,11 @@ class Map(PromisedResults, OneInput):
         return Calls(run, self, callers, results, positions, self.promise, at_once)
 
     def _callers(self, run: Run) -> Callers:
-        assert self.num_parallel_calls is not None or self.in_flight
+        assert self.num_parallel_calls is not None
         if self.processes:
             seconds = functions.in_processes.IN_PROCESSES_TASK_SECONDS
             return run.callers(self, threads_of(self.num_parallel_calls), self.function, seconds)
-        return run.callers(self, self.num_parallel_calls or 1, self.function)
+        return run.callers(self, self.num_parallel_calls, self.function)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         block = yield from self.input.reading(run, epoch, indices)
@@ -228,23 +217,19 @@ class Map(PromisedResults, OneInput):
         return output
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        by_blocks = (self.overlaps and not self._tuned) or self.unordered
+        by_blocks = self.overlaps and not self._tuned
         return self.open(run, epoch) if by_blocks else self.stream(run, epoch)
 
     def stream(self, run: Run, epoch: int) -> Stream:
-        if not self.overlaps and not self.unordered:
+        if not self.overlaps:
             return MapStream(self, run, epoch)
 
         def start(block: Block, position: int) -> Pending:
             return self._calls(run, epoch, block, range(position, position + len(block)))
 
         own, skips = run.ahead()
-        first = 0 if self.unordered else run.first(self.input)
-        work = CallSettings(start, self._callers(run), first, paced=self.input.paced)
-        if not self.unordered:
-            return MapCallsInOrder(self, run, epoch, self.input.cursor(own, epoch), work, skips)
-        input = self.input.counting_cursor(own, epoch)
-        return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
+        work = CallSettings(start, self._callers(run), run.first(self.input), paced=self.input.paced)
+        return MapCallsInOrder(self, run, epoch, self.input.cursor(own, epoch), work, skips)
 
 
 def _rows_made(outcome: tuple[Block | None, Failure | None]) -> int:

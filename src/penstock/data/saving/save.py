@@ -307,13 +307,12 @@ class _Stopped(Exception):
 
 def in_any_order(node: Node, options: Options) -> bool:
     """Whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
-    plan = make_plan(node, options)
-    below = plan.root
+    below = make_plan(node).root
     while below.reads_ahead:
         (below,) = below.inputs
     # A cache in a directory is filled by one iteration, from the first row to the last.
     cached = any(each.one_writer for each in node.walk_all())
-    by_index = below.indexable and below.cardinality >= 0 and plan.in_flight is None
+    by_index = below.indexable and below.cardinality >= 0
     return by_index and not cached and options.on_error != "skip"
 
 

@@ -4,7 +4,6 @@ Rows are read in the thread that pulls, in order. The state describes what was r
 it is read again.
 """
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from penstock.data.block import Block
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.reading import Pending, to_keep
 from penstock.data.streams.room import OVERTAKING, Room, results_of
-from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, RowsBeforeFailure, State
+from penstock.data.streams.stream import Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
 from penstock.structure import Structure
@@ -76,8 +75,17 @@ class _CalledPiece:
         return 1 if self.pending is None else results_of(self.pending.tasks, self.pending.rows, self.nbytes)
 
 
-class _CallsStream(RowsBeforeFailure, OneInputStream):
-    """What streams of calls have in common: reading rows and having the function called as long as there is room."""
+class CallsInOrder(RowsBeforeFailure, OneInputStream):
+    """The results in the order of the rows, of calls that begin as long as there is room.
+
+    The state is the input's before the first row that is not given. It never passes a failure that has not been raised
+    yet: it is met again.
+    """
+
+    same_rows = True
+
+    # Of the rows for which this thread has made the calls, as soon as there were any.
+    _structure: Structure | None = None
 
     def __init__(self, input: Cursor, work: CallSettings, skips: SkipsAhead) -> None:
         self._input = input
@@ -93,27 +101,21 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         self._then: Callable[[], None] | None = None
 
     def _make(self, need: int, allow: int) -> Block | None:
+        return self._made_here(need, allow) if self._calls_here else self._made_ahead(need, allow)
+
+    def _made_ahead(self, need: int, allow: int) -> Block | None:
+        """The results of the first piece, when its calls have ended."""
         while True:
             rung = self._work.callers.bell.rung
             self._fill(need, allow)
             if not self._pieces:
                 return None
-            piece = self._next_done()
-            if piece is not None:
+            piece = self._pieces[0]
+            if piece.done:
                 break
             self._work.callers.bell.wait(rung)
-        self._count_skips(piece)  # if these are too many, the piece comes with the next pull
-        return self._taken(piece, need, allow)
-
-    def _count_skips(self, last: _CalledPiece) -> None:
-        """Count what was left out up to a piece, in the order of reading: what lies before a counted row is counted."""
-        for piece in self._pieces:
-            self._skips.count(piece.skips)
-            if piece is last:
-                return
-
-    def _taken(self, piece: _CalledPiece, need: int, allow: int) -> Block | None:
-        self._pieces.remove(piece)
+        self._skips.count(piece.skips)  # if these are too many, the piece comes with the next pull
+        self._pieces.popleft()
         if piece.error is not None:
             raise piece.error
         if piece.rows is None:
@@ -121,7 +123,6 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         assert piece.pending is not None
         output: Block | None
         output, failure = piece.pending.outcome()
-        self._given(piece)
         if failure is not None:
             self._failure, self._failed = failure.error, self._rest(piece, failure.row)
         else:
@@ -148,24 +149,20 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
-        if self._work.callers.serial and not self._reads_for(need):
+        if self._work.callers.serial and (self._pieces or need <= 0):
             return
         # Waiting for the rows of a slow source must not delay results that are there.
         reads = 2 if self._work.paced else -1
-        while reads and not self._ended and (self._reads_for(need) or self._room.free(self._pieces)):
+        while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
             serial = self._work.callers.serial
             rows = allow if serial else min(self._work.callers.chunk, self._most_rows)
             sure = rows if not self._work.paced else need if serial else self._sure(need)
             if sure <= 0:
                 break
             self._read(min(sure, rows), rows)
-            reads -= self._next_done() is not None
+            reads -= bool(self._pieces) and self._pieces[0].done
         if self._ended and self._then is not None and self._room.free(self._pieces) and self._pieces:
             self._then()
-
-    def _reads_for(self, need: int) -> bool:
-        """Whether nothing can be given where so much is needed, unless more is read."""
-        return need > 0 and not self._pieces
 
     def _sure(self, need: int) -> int:
         """How many rows may be read of a source that shows how far it is read: as needed, and one for each call."""
@@ -207,13 +204,6 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         assert piece.rows is not None
         piece.pending = self._work.start(piece.rows, self._work.first + piece.number)
 
-    @abstractmethod
-    def _next_done(self) -> _CalledPiece | None:
-        """The piece to give now, if its calls have ended."""
-
-    def _given(self, piece: _CalledPiece) -> None:
-        """Note that the first rows of a piece are given now."""
-
     def run_ahead(self) -> None:
         self._fill(0, 1)
 
@@ -226,26 +216,10 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
                 piece.pending.unwanted = True
         super().close()
 
-
-class CallsInOrder(_CallsStream):
-    """The results in the order of the rows.
-
-    The state is the input's before the first row that is not given. It never passes a failure that has not been raised
-    yet: it is met again.
-    """
-
-    same_rows = True
-
-    # Of the rows for which this thread has made the calls, as soon as there were any.
-    _structure: Structure | None = None
-
     @property
     def _calls_here(self) -> bool:
         """Whether this thread makes the next calls, and nothing else is under way."""
         return self._work.callers.serial and not self._pieces and not self._ended
-
-    def _make(self, need: int, allow: int) -> Block | None:
-        return self._made_here(need, allow) if self._calls_here else super()._make(need, allow)
 
     def _made_here(self, need: int, allow: int) -> Block | None:
         """The next rows with the calls made by this thread, where nothing else is under way: without a piece."""
@@ -253,18 +227,18 @@ class CallsInOrder(_CallsStream):
             rows = next(self._pulled(need if self._work.paced else allow, allow))
         except failures() as error:
             self._input.withhold(to_keep(error))
-            return super()._make(need, allow)
+            return self._made_ahead(need, allow)
         skips, count = self._skips.taken(), 0 if rows is None else len(rows)
         if skips or rows is None:
             self._add(self._piece_of_last(rows, count, skips))
-            return super()._make(need, allow)
+            return self._made_ahead(need, allow)
         self._structure = rows.structure
         pending = self._work.start(rows, self._work.first + self._input.met - count)
         if not pending.done:  # threads make the rest of the calls
             piece = self._piece_of_last(rows, count, [])
             piece.pending = pending
             self._pieces.append(piece)
-            return super()._make(need, allow)
+            return self._made_ahead(need, allow)
         output: Block | None
         output, failure = pending.outcome()
         if failure is not None:
@@ -275,101 +249,7 @@ class CallsInOrder(_CallsStream):
         """The `count` rows that were pulled last."""
         return _CalledPiece(self._input.state_before(count), self._input.met - count, rows, skips)
 
-    def _next_done(self) -> _CalledPiece | None:
-        return self._pieces[0] if self._pieces and self._pieces[0].done else None
-
     def state(self) -> State:
         if self._failed is not None:
             return self._failed.input_state
         return self._pieces[0].input_state if self._pieces else self._input.state()
-
-
-class CallsInAnyOrder(_CallsStream):
-    """The results in the order in which the calls end, one row at a time.
-
-    The state names the elements that were read but not given, as ranges, and a state of the input from which to read
-    them again. Their order would be another one then: so a state of what stands above must never lie within a block,
-    of which it could only say how many rows to pass over, and blocks have one row.
-
-    Args:
-        in_order: give the results in the order of the elements all the same: after what a state names, if it was
-            restored from one.
-    """
-
-    _input: CountingCursor
-
-    def __init__(self, input: CountingCursor, work: CallSettings, skips: SkipsAhead, *, in_order: bool) -> None:
-        super().__init__(input, work, skips)
-        self._in_order = in_order
-        # Results that are there: of which piece, and how many of them were given.
-        self._taken_last: _CalledPiece | None = None
-        self._open: tuple[_CalledPiece, Block] | None = None
-        self._passed = 0
-
-    def _next_done(self) -> _CalledPiece | None:
-        if self._in_order:
-            return self._pieces[0] if self._pieces and self._pieces[0].done else None
-        first = self._pieces[0] if self._pieces else None
-        return next((piece for piece in self._pieces if piece.done and (piece is first or not piece.ends)), None)
-
-    def _reads_for(self, need: int) -> bool:
-        # What other threads still make holds up nothing that this thread can make itself.
-        overtakes = self._work.callers.serial and not self._in_order and self._next_done() is None
-        return super()._reads_for(need) or (need > 0 and overtakes)
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        if self._open is None:
-            block = super().pull(need, allow)
-            if block is None:
-                return None
-            assert self._taken_last is not None
-            self._open, self._passed = (self._taken_last, block), 0
-        _, block = self._open
-        row = block.slice(self._passed, self._passed + 1)
-        self._passed += 1
-        if self._passed == len(block):
-            self._open = None
-        return row
-
-    def _given(self, piece: _CalledPiece) -> None:
-        self._taken_last = piece
-
-    def state(self) -> State:
-        if self._open is None:
-            return self._state([])
-        piece, block = self._open
-        return self._state([(piece, self._passed, len(block) - self._passed)])
-
-    def _state(self, kept: list[tuple[_CalledPiece, int, int]]) -> State:
-        """The state if of these pieces so many rows, after so many, were not given."""
-        if self._failed is not None:
-            assert self._failed.rows is not None
-            kept = [*kept, (self._failed, 0, len(self._failed.rows))]
-        open_pieces = kept + [(piece, 0, 1 if piece.rows is None else len(piece.rows)) for piece in self._pieces]
-        first = min((piece for piece, _, _ in open_pieces), key=lambda piece: piece.number, default=None)
-        input_state = self._input.state() if first is None else first.input_state
-        elements = sorted([piece.number + passed, rows] for piece, passed, rows in open_pieces if rows)
-        return [input_state, self._input.known, elements]
-
-    def restore(self, state: State) -> None:
-        input_state, known, elements = state
-        self._input.restore_at(input_state, known)
-        found: list[_CalledPiece] = []
-        while self._input.repeating:
-            input_state, number = self._input.state(), self._input.met
-            met = self._input.repeat()
-            rows, error = (None, to_keep(met)) if isinstance(met, BaseException) else (met, None)
-            skips = self._skips.taken()
-            for first, count in elements:
-                start, stop = max(first, number), min(first + count, self._input.met)
-                if start < stop:
-                    piece = _CalledPiece(input_state, number, rows, [])
-                    if rows is not None:
-                        piece = self._rest(piece, start - number)
-                        assert piece.rows is not None
-                        piece.rows = piece.rows.slice(0, stop - start)
-                    piece.error = error
-                    piece.skips, skips = skips, []
-                    found.append(piece)
-        for piece in sorted(found, key=lambda piece: piece.number):
-            self._add(piece)

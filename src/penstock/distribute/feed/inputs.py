@@ -21,7 +21,7 @@ from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard, shard_
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
 from penstock.distribute.feed.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 from penstock.structure import flatten
 
@@ -239,13 +239,13 @@ class DividedInput(Inputs):
     def fix_seeds(self, seed: int, drawn: list[int]) -> None:
         for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
             own.seed = agreed
-        options = self._options()
+        options = self._whole.options()
         given = options.seed is not None
         iterations = Iterations(options.seed if given else seed, seeded=given)
         self._part = Dataset(self.shard.node, options, iterations)
 
     def fix_seeds_alone(self) -> None:
-        options = self._options()
+        options = self._whole.options()
         unseeded = [node for node in self.shard.same_order if node.unseeded]
         if self.workers.count > 1 and unseeded and options.seed is None:
             random = next((node for top in unseeded for node in top.walk() if node.draws_unseeded), None)
@@ -260,12 +260,6 @@ class DividedInput(Inputs):
         # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
         if self.workers.count > 1 or self.shard.node is not self._whole.node:
             self._part = Dataset(self.shard.node, options)
-
-    def _options(self) -> Options:
-        """Those of the dataset, with maps in order where workers take elements by their numbers, or read the same."""
-        options, workers = self._whole.options(), self.workers
-        alike = bool(self.shard.same_order) or workers.shares < workers.count
-        return replace(options, deterministic=None) if workers.count > 1 and alike else options
 
     @property
     def dataset(self) -> Dataset:
@@ -332,7 +326,7 @@ class DividedInput(Inputs):
         each = [(index, state.get("replicas", self.workers.replicas)) for index, state in enumerate(states)]
         others = [DividedInput(self._whole, StrategyWorkers(len(states), *one)) for one in each]
         for other in others:
-            other._part = Dataset(other.shard.node, self._options(), iterations_of(self._part))
+            other._part = Dataset(other.shard.node, self._whole.options(), iterations_of(self._part))
         steps = [other.open() for other in others]
         return JoinedWorkers(steps, self.workers.replicas_in_sync, self.workers.own_slices)
 

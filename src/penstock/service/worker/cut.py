@@ -7,7 +7,6 @@ runs in the trainer.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.data.node import DependsOn, Node, OneInput
@@ -151,25 +150,12 @@ def check_shared(cut: Cut) -> None:
 
 
 def without_prefetch(node: Node) -> Node:
-    """The pipeline without prefetching, and with maps that keep their order: the same elements."""
-    return _changed(node, lambda below: below.inputs[0] if below.reads_ahead else _in_order(below))
-
-
-def in_order(node: Node) -> Node:
-    """The pipeline with maps that keep their order: every worker must give the same elements at the same positions."""
-    return _changed(node, _in_order)
-
-
-def _in_order(node: Node) -> Node:
-    return (node.in_order() or node) if node.unordered else node
-
-
-def _changed(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The pipeline with each node changed; one that several others read stays one node."""
-    changed: dict[int, Node] = {}
+    """The pipeline without prefetching: the same elements. A node that several others read stays one node."""
+    bare: dict[int, Node] = {}
     for below in node.walk():
-        changed[id(below)] = change(with_inputs(below, [changed[id(one)] for one in below.inputs]))
-    return changed[id(node)]
+        inputs = [bare[id(one)] for one in below.inputs]
+        bare[id(below)] = inputs[0] if below.reads_ahead else with_inputs(below, inputs)
+    return bare[id(node)]
 
 
 def _by_one_worker(node: Node, reason: str) -> Cut:

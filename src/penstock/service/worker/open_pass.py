@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 from penstock.data.guards import guarded_below
@@ -16,7 +16,7 @@ from penstock.service.wire.left_out import Noted
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import PassInfo, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
-from penstock.service.worker.cut import in_order, kind_of, without_prefetch
+from penstock.service.worker.cut import kind_of, without_prefetch
 from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
 from penstock.service.worker.pass_nodes import nodes_of_pass, seed_of
 from penstock.service.worker.rounds import RoundsReader
@@ -98,9 +98,7 @@ class OpenPass:
     ) -> None:
         nodes = nodes_of_pass(node, key.policy, key.info)
         self.kind, self._length = kind_of(nodes)
-        # Elements must come in the same order on every worker.
-        options = replace(options, deterministic=None)
-        plan = make_plan(in_order(nodes) if self.kind == "sequence" else without_prefetch(nodes), options)
+        plan = make_plan(nodes if self.kind == "sequence" else without_prefetch(nodes))
         self.key = key
         self._epoch = key.epoch
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
