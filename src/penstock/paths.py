@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,20 @@ def local_path(path: str | os.PathLike[str]) -> str:
             "a file that is called so"
         )
     return expanded
+
+
+def names_in_directory(names: Sequence[str]) -> list[str]:
+    """The names of files without their directories; from where these part, if some would be the same without.
+
+    Example:
+        >>> names_in_directory(["data/b.txt", "data/a.txt"]), names_in_directory(["data/x/a.txt", "data/y/a.txt"])
+        (['b.txt', 'a.txt'], ['x/a.txt', 'y/a.txt'])
+    """
+    last = [name.rpartition("/")[2] for name in names]
+    if len(set(last)) == len(set(names)):
+        return last
+    shared = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071  # what is cut off ends with a slash
+    return [name[shared:] for name in names]
 
 
 def link_of_others(path: str | os.PathLike[str]) -> str:

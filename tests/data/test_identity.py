@@ -257,6 +257,59 @@ def test_code_of_another_version_of_python_is_not_compared():
         assert next(resumed) == 6
 
 
+def lines_of(directory, names, first=0):
+    """Files of four lines each, of as many bytes."""
+    for number, name in enumerate(names):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{row}\n" for row in range(10 + first + 4 * number, 14 + first + 4 * number)))
+    return [str(directory / name) for name in names]
+
+
+def by_number(names):
+    return ps.FilesDataset(names, "text")
+
+
+READERS = [by_number, ps.TextLineDataset, lambda names: ps.TextLineDataset(ps.Dataset.from_tensor_slices(names))]
+
+
+@pytest.mark.parametrize("read", READERS[:2])
+def test_a_state_went_on_over_files_in_another_order_and_rows_were_lost(tmp_path, read):
+    names = lines_of(tmp_path, ["a", "b", "c"])
+    _, state = state_after(read(names).batch(2), 2)
+    for other in (names[::-1], [names[0], *lines_of(tmp_path, ["d"]), names[2]]):
+        with pytest.raises(ps.StateMismatchError, match="was files.* with other data or arguments than here files"):
+            iter(read(other).batch(2)).load_state_dict(state)
+
+
+def test_a_state_went_on_over_a_file_that_was_replaced(tmp_path):
+    names = lines_of(tmp_path, ["a", "b", "c"])
+    _, state = state_after(by_number(names), 2)
+    (tmp_path / "b").write_text("100\n101\n102\n103\n")
+    with pytest.raises(ps.StateMismatchError, match="FilesDataset.* with other data or arguments"):
+        iter(by_number(names)).load_state_dict(state)
+
+
+def test_a_state_went_on_over_other_rows_of_the_same_files(tmp_path):
+    (name,) = lines_of(tmp_path, ["a"])
+
+    def part(start):
+        return by_number(ps.Dataset.from_tensor_slices(([name], [start], [start + 2])))
+
+    _, state = state_after(part(0), 1)
+    with pytest.raises(ps.StateMismatchError, match="with other data or arguments"):
+        iter(part(2)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("names", [["a", "b"], ["x/a", "y/a"]])
+def test_a_state_fits_the_same_files_in_another_directory(tmp_path, read, names):
+    _, state = state_after(read(lines_of(tmp_path / "before", names)).batch(3), 1)
+    with iter(read(lines_of(tmp_path / "mnt" / "after", names)).batch(3)) as resumed:
+        resumed.load_state_dict(state)
+        assert [int(x) for batch in values(resumed) for x in batch] == list(range(13, 18))
+
+
 SCRIPT = """
 import json, penstock as ps
 def {name}(x):

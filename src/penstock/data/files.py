@@ -11,11 +11,11 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import Node
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.indexed_files import IndexedFiles
-from penstock.data.operators.sources import Listing, Slices
+from penstock.data.operators.sources import FileNames, Listing
 from penstock.data.tensorflow import FILES
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
-from penstock.formats.files import check_compression, check_exists, has_protocol, is_pattern, matching_files
+from penstock.formats.files import check_compression, check_exists, has_protocol, is_pattern, matching_files, size_of
 from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.differing_files import difference
 from penstock.formats.indexed.file_format import FileFormat
@@ -235,7 +235,8 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
             if other[1] != first[1]:
                 raise StorageError(f"{call}: {difference(call, first, other)}")
     options = files.options() if isinstance(files, Dataset) else None
-    return Dataset(IndexedFiles(names, call, format, counts, site=user_site()), options)
+    sizes = {name: size_of(name) for name in counts}
+    return Dataset(IndexedFiles(names, call, format, counts, sizes, site=user_site()), options)
 
 
 def first_name(call: str, files: Files) -> str:
@@ -281,7 +282,7 @@ def names_of(call: str, files: Files) -> Node:
         raise _no_files(call)
     for name in names:
         check_exists(call, name)
-    kind = Slices if names == given else Listing
+    kind = FileNames if names == given else Listing
     return kind("files", (object_column(names),), LEAF, len(names), site=user_site())
 
 

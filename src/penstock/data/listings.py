@@ -10,6 +10,7 @@ from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Listing
 from penstock.data.plan import with_inputs
+from penstock.paths import names_in_directory
 
 
 def listings_of(node: Node) -> list[Listing]:
@@ -23,8 +24,10 @@ def names_of_listings(node: Node) -> list[list[str]]:
 
 
 def digest_of_names(names: list[str]) -> str:
-    """What differs when the names do."""
-    return hashlib.blake2b("\0".join(names).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    """What differs when the names do, whatever directory they are in."""
+    return hashlib.blake2b(
+        "\0".join(names_in_directory(names)).encode(errors="surrogateescape"), digest_size=16
+    ).hexdigest()
 
 
 def with_listings(node: Node, names: Sequence[Sequence[str]]) -> Node:

@@ -168,6 +168,16 @@ def check_exists(call: str, name: str) -> None:
         raise StorageError(f"{call}: {name!r} is a directory: name its files, for example by ps.Dataset.list_files")
 
 
+def size_of(name: str) -> int:
+    """The bytes of a file that was opened before; -1 where nothing has told, which one more request would."""
+    if has_protocol(name):
+        return formats.remote.SIZES.get(name, -1)
+    try:
+        return os.stat(name).st_size
+    except OSError:  # a format may name what is no file
+        return -1
+
+
 def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
     """The bytes of a file, decompressed; of `file` where that was opened already, which its reader closes.
 

@@ -26,6 +26,8 @@ HEAD_BYTES: Final = 1 << 18
 _SMALLEST: Final = 1 << 18
 AHEAD_BYTES: Final = 4 * REQUEST_BYTES
 """How much of a file is held and asked for in advance, at most, while it is read from front to back."""
+SIZES: Final[dict[str, int]] = {}
+"""The bytes of the files that were opened last under these names."""
 
 Bounds = tuple[int, int]
 """Where a part of a file begins and ends."""
@@ -60,6 +62,7 @@ def open_remote(name: str, first: int = 0) -> RemoteFile:
         raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+    SIZES[name] = found.size
     return kept(found) if keeps else found
 
 

@@ -14,9 +14,10 @@ from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.node_class import node_class
 from penstock.data.one_kind import check_kind
 from penstock.errors import ElementError, StorageError
-from penstock.formats.files import has_protocol
+from penstock.formats.files import has_protocol, size_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.remote_file import ask_ahead, at_once
+from penstock.paths import names_in_directory
 from penstock.runtime.threads import Threads, failures
 from penstock.structure import flatten
 
@@ -41,6 +42,8 @@ class IndexedFiles(OneInput):
     format: FileFormat = field(repr=False)
     counts: Mapping[str, int] = field(repr=False)
     """How many rows each file had when the dataset was made."""
+    sizes: Mapping[str, int] = field(repr=False)
+    """How many bytes each file had then."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves every format
@@ -55,8 +58,10 @@ class IndexedFiles(OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """How many rows each file has, in order, without the files' paths."""
-        return {"counts": list(self.counts.values())}
+        """The rows that are read of each file, in order, and what it is known by in any directory."""
+        names, starts, ends = self._pieces
+        facts = [(self.counts[name], self.sizes[name]) for name in names]
+        return {"files": repr([names_in_directory(names), facts, starts.tolist(), ends.tolist()])}
 
     def counted(self) -> "IndexedFiles":
         """This node, which has looked into all files that its input names.
@@ -65,8 +70,8 @@ class IndexedFiles(OneInput):
             StorageError: one of them cannot be read.
         """
         names = [str(one[0] if isinstance(one, tuple) else one) for one in self._given]
-        counts = {name: self.counts.get(name, -1) for name in names}
-        return replace(self, counts={name: self.format.count(name) if n < 0 else n for name, n in counts.items()})
+        counts = {name: self.counts[name] if name in self.counts else self.format.count(name) for name in names}
+        return replace(self, counts=counts, sizes={name: size_of(name) for name in counts})
 
     @property
     def _given(self) -> list[Any]:

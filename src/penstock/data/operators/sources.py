@@ -10,6 +10,7 @@ from penstock.data.block import Block, Column, Indices, locked_entries
 from penstock.data.node import KnownLength, Node, Run
 from penstock.data.node_class import node_class
 from penstock.options import INFINITE_CARDINALITY
+from penstock.paths import names_in_directory
 from penstock.printing import in_bytes
 from penstock.rng import Shares, hash_positions, mix, uniform_positions
 from penstock.spec import TensorSpec
@@ -156,7 +157,16 @@ class Slices(KnownLength):
 
 
 @node_class
-class Listing(Slices):
+class FileNames(Slices):
+    """The names of files. Their order counts, and not the directory in which all of them are."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"names": "\0".join(names_in_directory(self.columns[0].tolist()))}
+
+
+@node_class
+class Listing(FileNames):
     """The names of the files that were there when the dataset was made, and the classes that their folders name."""
 
     classes: tuple[str, ...] = field(default=(), repr=False)

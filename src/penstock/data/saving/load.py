@@ -9,7 +9,7 @@ from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.keep import Saved
-from penstock.data.operators.sources import Range, Slices
+from penstock.data.operators.sources import FileNames, Range
 from penstock.errors import InvalidArgumentError
 from penstock.formats.files import has_protocol
 from penstock.formats.saving.manifest import read_manifest
@@ -39,5 +39,6 @@ def saved_node(path: str | os.PathLike[str]) -> Node:
         return Range(0, 0, 1, site=user_site())
     files = SavedFiles(manifest, directory.absolute())
     counts = {name: files.count(name) for name in files.files}
-    names = Slices("files", (object_column(counts),), LEAF, len(counts), site=user_site())
-    return IndexedFiles(names, "load", files, counts, site=user_site())
+    names = FileNames("files", (object_column(counts),), LEAF, len(counts), site=user_site())
+    sizes = {name: size for name, (_, size) in files.files.items()}
+    return IndexedFiles(names, "load", files, counts, sizes, site=user_site())
