@@ -1,7 +1,11 @@
 """Structures are taken apart and put together again without a change, and specifications describe them."""
 
 import dataclasses
-from collections import OrderedDict, namedtuple
+import json
+import pickle
+from collections import OrderedDict, UserDict, namedtuple
+from contextlib import suppress
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -9,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.errors import InvalidTypeError
+from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
 from penstock.spec import as_leaf, covers, describe_mismatch, merged, spec_of
 from penstock.structure import flatten, map_structure
 
@@ -28,6 +34,7 @@ nested = st.recursive(
         st.tuples(inner)
         | st.tuples(inner, inner)
         | st.dictionaries(st.text(), inner)
+        | st.dictionaries(st.text(), inner).map(OrderedDict)
         | st.builds(Point, inner, inner)
         | st.builds(Sample, inner, inner)
     ),
@@ -46,6 +53,28 @@ def test_unflatten_undoes_flatten(value):
 def test_dictionaries_are_visited_in_sorted_order_whatever_order_they_were_made_in():
     assert flatten({"b": 1, "a": 2})[0] == flatten(OrderedDict(a=2, b=1))[0] == [2, 1]
     assert flatten({"b": 1, "a": 2})[1] == flatten({"a": 0, "b": 0})[1]
+
+
+@given(nested)
+def test_dictionaries_keep_the_order_of_their_keys_here_and_when_sent(value):
+    found, structure = flatten(value)
+    assert repr(structure.unflatten(found)) == repr(value)
+    assert repr(pickle.loads(pickle.dumps(structure)).unflatten(found)) == repr(value)
+    assert repr(structure.nested([flatten({"z": 0, "a": 0})[1]] * len(found))) == repr(
+        flatten(map_structure(lambda leaf: {"z": 0, "a": 0}, value))[1]
+    )
+    with suppress(InvalidTypeError):  # classes of this test have no name
+        sent = structure_of_data(json.loads(json.dumps(structure_to_data(structure))), stored_class)
+        assert repr(sent.unflatten(found)) == repr(value)
+
+
+@pytest.mark.parametrize("made", [OrderedDict, dict, UserDict, MappingProxyType])
+def test_any_mapping_is_a_dictionary_and_an_ordered_one_stays_so(made):
+    value = made({"b": 1, "a": made({"z": 2, "c": 3})})
+    found, structure = flatten(value)
+    kind = OrderedDict if made is OrderedDict else dict
+    assert repr(structure.unflatten(found)) == repr(kind({"b": 1, "a": kind({"z": 2, "c": 3})}))
+    assert structure == flatten({"a": {"c": 0, "z": 0}, "b": 0})[1]
 
 
 def test_paths_name_every_leaf():

@@ -1,13 +1,16 @@
 """Nested structures: tuples, named tuples, dictionaries and dataclasses of leaves.
 
 `flatten` takes a value apart into its leaves and a `Structure`; `Structure.unflatten` puts it together again.
-Dictionary keys are visited in sorted order, as JAX does, so two dictionaries with the same keys have the same
-structure. None is a structure without leaves. A list is a leaf: it stands for an array. Instances of classes are taken
+The leaves of a dictionary come in the sorted order of its keys, as in JAX, so two dictionaries with the same keys have
+the same structure and leaves that correspond. A structure also knows in which order it was given the keys, and puts
+dictionaries together in that order. Any other mapping becomes a dictionary; an OrderedDict stays one.
+None is a structure without leaves. A list is a leaf: it stands for an array. Instances of classes are taken
 apart and put together by their fields; no constructor is called.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter, itemgetter
@@ -18,8 +21,9 @@ import numpy as np
 from penstock.errors import ElementError, InvalidTypeError
 
 Kind = Literal["leaf", "none", "tuple", "dict", "class"]
-Form = tuple[Kind, tuple[Any, ...]]
-"""The kind of a structure, and the forms of its children: a structure without what is the user's, names and classes."""
+Form = tuple[str, tuple[Any, ...], tuple[int, ...]]
+"""The kind of a structure, "OrderedDict" among them, the forms of its children, and their order in a dictionary: a
+structure without what is the user's, names and classes."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,11 @@ class Structure:
     Attributes:
         kind: "leaf", "none", "tuple", "dict", or "class" for named tuples and dataclasses.
         children: the structures below this one, in the order of `names`.
-        names: the keys of a "dict", the field names of a "class", the positions of a "tuple".
+        names: the keys of a "dict", sorted; the field names of a "class", the positions of a "tuple".
         python_class: the class itself, of a "class".
         leaf_count: the number of leaves in all.
+        order: the places in `names` of the keys of a "dict" in the order in which they were given.
+        ordered: whether the "dict" is an OrderedDict.
     """
 
     kind: Kind
@@ -39,10 +45,12 @@ class Structure:
     names: tuple[Any, ...] = ()
     python_class: type | None = None
     leaf_count: int = dataclasses.field(default=1, compare=False)
+    order: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+    ordered: bool = dataclasses.field(default=False, compare=False)
 
     def __reduce__(self) -> Any:
-        """Without what was found out since: equal structures are equal bytes."""
-        return type(self), (self.kind, self.children, self.names, self.python_class, self.leaf_count)
+        """Without what was found out since."""
+        return type(self), tuple([getattr(self, field.name) for field in dataclasses.fields(self)])
 
     @cached_property
     def is_flat_tuple(self) -> bool:
@@ -57,7 +65,26 @@ class Structure:
     @cached_property
     def form(self) -> Form:
         """The form of this structure."""
-        return self.kind, tuple([child.form for child in self.children])
+        kind = "OrderedDict" if self.ordered else self.kind
+        return kind, tuple([child.form for child in self.children]), self.order
+
+    @cached_property
+    def in_order(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """Puts what belongs to the children into the order in which they are shown: in a dictionary, that of its keys.
+
+        The leaves of a flat dictionary are its children.
+        """
+        moved = self.order != tuple(range(len(self.order)))
+        return itemgetter(*self.order) if moved else lambda values: values
+
+    @cached_property
+    def shown_names(self) -> tuple[Any, ...]:
+        """The names in the order in which they are shown."""
+        return tuple(self.in_order(self.names))
+
+    def _dictionary(self, values: Sequence[Any]) -> dict[Any, Any]:
+        pairs = zip(self.shown_names, self.in_order(values), strict=True)
+        return OrderedDict(pairs) if self.ordered else dict(pairs)
 
     @cached_property
     def beside_a_leaf(self) -> "Structure":
@@ -71,7 +98,7 @@ class Structure:
         if self.is_flat_tuple:
             return tuple(leaves)
         if self.kind == "dict" and self.is_flat:
-            return dict(zip(self.names, leaves, strict=True))
+            return self._dictionary(leaves)
         return self._take(iter(leaves))
 
     def _take(self, leaves: Iterator[Any]) -> Any:
@@ -83,7 +110,7 @@ class Structure:
         if self.kind == "tuple":
             return tuple(values)
         if self.kind == "dict":
-            return dict(zip(self.names, values, strict=True))
+            return self._dictionary(values)
         assert self.python_class is not None
         return instance_of(self.python_class, self.names, values)
 
@@ -124,7 +151,7 @@ class Structure:
             return next(parts)
         children = tuple(child._nested(parts) for child in self.children)
         count = sum(child.leaf_count for child in children)
-        return Structure(self.kind, children, self.names, self.python_class, count)
+        return dataclasses.replace(self, children=children, leaf_count=count)
 
     def __str__(self) -> str:
         return self.shown(["*"] * self.leaf_count)
@@ -141,7 +168,7 @@ class Structure:
         children = [child._shown(leaves) for child in self.children]
         if self.kind == "tuple":
             return f"({', '.join(children)}{',' if len(children) == 1 else ''})"
-        pairs = zip(self.names, children, strict=True)
+        pairs = zip(self.shown_names, self.in_order(children), strict=True)
         if self.kind == "dict":
             return "{" + ", ".join(f"{name!r}: {child}" for name, child in pairs) + "}"
         assert self.python_class is not None
@@ -160,7 +187,7 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
     Example:
         >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
         >>> leaves, str(structure)
-        ([2, 3, 1], "{'a': (*, *), 'b': *}")
+        ([2, 3, 1], "{'b': *, 'a': (*, *)}")
     """
     leaves: list[Any] = []
     return leaves, _visit(value, leaves)
@@ -197,6 +224,18 @@ def quick_leaves(structure: Structure) -> Callable[[Any], tuple[Any, ...] | None
     )
 
 
+def dictionary_of(keys: Sequence[Any], children: Sequence[Structure], *, ordered: bool = False) -> Structure:
+    """The structure of dictionaries with these keys, in this order, and the children of each.
+
+    Raises:
+        InvalidTypeError: the keys cannot be sorted.
+    """
+    names, order = _sorted(keys)
+    found = dict(zip(keys, children, strict=True))
+    count = sum(child.leaf_count for child in children)
+    return Structure("dict", tuple([found[name] for name in names]), names, None, count, order, ordered)
+
+
 def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     """`function` applied to corresponding leaves; the result has the structure of `first`."""
     leaves, structure = flatten(first)
@@ -220,7 +259,7 @@ def instance_of(python_class: type, names: Sequence[str], values: Sequence[Any])
 def _is_container(value: Any) -> bool:
     if isinstance(value, _COMMON_LEAVES):
         return False
-    return value is None or isinstance(value, (tuple, dict)) or _is_dataclass_value(value)
+    return value is None or isinstance(value, (tuple, dict, Mapping)) or _is_dataclass_value(value)
 
 
 def _is_dataclass_value(value: Any) -> bool:
@@ -238,23 +277,35 @@ def _visit(value: Any, leaves: list[Any]) -> Structure:
             return _node("class", value._fields, value, leaves, python_class=type(value))
         return _node("tuple", range(len(value)), value, leaves)
     if isinstance(value, dict):
-        try:
-            keys = sorted(value)
-        except TypeError as error:
-            raise InvalidTypeError(
-                f"the keys of a dictionary element must be sortable, got {list(value)!r}: use strings"
-            ) from error
-        return _node("dict", keys, [value[key] for key in keys], leaves)
+        return _visit_mapping(value, leaves)
     if _is_dataclass_value(value):
         names = [field.name for field in dataclasses.fields(value)]
         return _node("class", names, [getattr(value, name) for name in names], leaves, python_class=type(value))
+    if isinstance(value, Mapping):
+        return _visit_mapping(value, leaves)
     leaves.append(value)
     return LEAF
 
 
-def _node(
-    kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], python_class: type | None = None
-) -> Structure:
+def _visit_mapping(value: Mapping[Any, Any], leaves: list[Any]) -> Structure:
+    names, order = _sorted(list(value))
+    values = [value[name] for name in names]
+    return _node("dict", names, values, leaves, order=order, ordered=isinstance(value, OrderedDict))
+
+
+def _sorted(keys: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The keys of a dictionary sorted, and the places of the given ones among them."""
+    try:
+        names = sorted(keys)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"the keys of a dictionary element must be sortable, got {list(keys)!r}: use strings"
+        ) from error
+    places = range(len(names)) if names == keys else map({name: at for at, name in enumerate(names)}.get, keys)
+    return tuple(names), tuple(places)  # type: ignore[arg-type]  # each is there
+
+
+def _node(kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], **more: Any) -> Structure:
     before = len(leaves)
     children = []
     for value in values:
@@ -263,4 +314,4 @@ def _node(
             children.append(LEAF)
         else:
             children.append(_visit(value, leaves))
-    return Structure(kind, tuple(children), tuple(names), python_class, len(leaves) - before)
+    return Structure(kind, tuple(children), tuple(names), leaf_count=len(leaves) - before, **more)

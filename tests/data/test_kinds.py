@@ -1,8 +1,11 @@
 """What counts as one kind of element: strings of any width, numbers that fit their dtype, datasets joined."""
 
 import inspect
+from collections import OrderedDict, UserDict
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
@@ -153,3 +156,123 @@ def test_strings_of_unlike_width_and_rows_of_unlike_shape_are_one_kind():
     assert words.element_spec == ps.TensorSpec((), "U3")
     rows = ps.Dataset.range(1, 3).map(lambda x: [x] * int(x)).concatenate(ps.Dataset.range(2).map(lambda x: [x] * 4))
     assert [row.tolist() for row in rows] == [[1], [2, 2], [0] * 4, [1] * 4]
+
+
+UNLIKE = {
+    "flat_map": lambda made: ps.Dataset.range(3).flat_map(made),
+    "interleave": lambda made: ps.Dataset.range(3).interleave(made, cycle_length=2, block_length=2),
+    "interleave in threads": lambda made: ps.Dataset.range(3).interleave(made, cycle_length=2, num_parallel_calls=2),
+    "group_by_window": lambda made: ps.Dataset.range(3).group_by_window(
+        lambda x: x, lambda key, window: made(key), window_size=1
+    ),
+}
+UNLIKE_ROWS = {
+    "dtype": (lambda x: [1.5, 2.5] if x == 1 else [1, 2], "int64.*float32"),
+    "structure": (lambda x: {"a": [1, 2]} if x == 1 else ([1, 2],), r"\(int64,\).*{'a': int64}"),
+}
+
+
+@pytest.mark.parametrize("read", UNLIKE.values(), ids=UNLIKE.keys())
+@pytest.mark.parametrize(("rows", "shown"), UNLIKE_ROWS.values(), ids=UNLIKE_ROWS.keys())
+@pytest.mark.parametrize("sizes", [1, 3, 64])
+def test_inner_datasets_of_another_kind_are_refused_at_their_elements(read, rows, shown, sizes):
+    dataset = read(lambda x: ps.Dataset.from_tensor_slices(rows(x)))
+    with pytest.raises(ps.ElementError, match=rf"of one kind.*{shown}"):
+        list(dataset.batch(sizes))
+    skipped = [repr(row) for row in dataset.ignore_errors()]
+    good = [repr(row) for x in (0, 2) for row in ps.Dataset.from_tensor_slices(rows(x))]
+    assert sorted(skipped) == sorted(good)
+
+
+class Rows:
+    """Rows whose dictionaries have the same keys, in another order in every second one."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"w": index, "a": {"z": 2, "b": 3}} if index % 2 == 0 else {"a": {"b": 3, "z": 2}, "w": index}
+
+
+READ = {
+    "from_source": lambda: ps.Dataset.from_source(Rows()),
+    "from_list": lambda: ps.Dataset.from_list([Rows()[index] for index in range(4)]),
+    "from_generator": lambda: ps.Dataset.from_generator(lambda: map(Rows().__getitem__, range(4))),
+    "map": lambda: ps.Dataset.range(4).map(lambda x: Rows()[int(x)]),
+    "map in threads": lambda: ps.Dataset.range(4).map(lambda x: Rows()[int(x)], num_parallel_calls=2),
+    "map of a class": lambda: ps.Dataset.range(4).map(lambda x: UserDict(Rows()[int(x)])),
+    "flat_map": lambda: ps.Dataset.range(4).flat_map(lambda x: ps.Dataset.from_tensors(Rows()[int(x)])),
+    "interleave": lambda: ps.Dataset.range(4).interleave(
+        lambda x: ps.Dataset.from_tensors(Rows()[int(x)]), cycle_length=2, block_length=1
+    ),
+    "concatenate": lambda: joined_by(ps.Dataset.concatenate),
+    "concatenate streams": lambda: joined_by(ps.Dataset.concatenate, stream),
+    "choose_from_datasets": lambda: joined_by(lambda *both: ps.Dataset.choose_from_datasets(both, CHOICE)),
+    "sorted in a buffer": lambda: stream(ps.Dataset.from_source(Rows())).shuffle(4, seed=1),
+    "group_by_window": lambda: ps.Dataset.from_source(Rows()).group_by_window(lambda row: 0, lambda key, rows: rows, 2),
+    "scan": lambda: ps.Dataset.from_source(Rows()).scan(0, lambda state, row: (state, row)),
+    "saved": lambda: ps.Dataset.from_source(Rows()).cache(),
+}
+CHOICE = ps.Dataset.from_tensor_slices([0, 1])
+
+
+def joined_by(join, made=lambda dataset: dataset):
+    first, second = (made(ps.Dataset.from_list([Rows()[index]])) for index in (0, 1))
+    return join(first, second)
+
+
+def stream(dataset):
+    return dataset.filter(lambda row: True)
+
+
+@pytest.mark.parametrize("read", READ.values(), ids=READ.keys())
+def test_rows_have_their_keys_in_the_order_of_the_first_one(read):
+    dataset = read()
+    found = [*dataset, *dataset.batch(2), *dataset.padded_batch(3), *dataset.batch(2).rebatch(3), dataset.element_spec]
+    assert {(tuple(row), tuple(row["a"])) for row in found} == {(("w", "a"), ("z", "b"))}
+    assert sorted(int(row["w"]) for row in dataset) == list(range(len(list(dataset))))
+
+
+@pytest.mark.parametrize("form", ["penstock", "parquet", "npy", "tfrecord"])
+def test_saved_rows_keep_the_order_of_their_keys(form, tmp_path):
+    rows = ps.Dataset.range(3).map(lambda x: {"w": x, "a": x, "h": {"z": x, "b": x}})
+    rows.save(str(tmp_path / "rows"), format=form)
+    found = ps.Dataset.load(str(tmp_path / "rows"))
+    for row in [*found, *found.batch(2), found.element_spec]:
+        assert (list(row), list(row["h"])) == (["w", "a", "h"], ["z", "b"])
+    if form == "parquet":
+        (file,) = (tmp_path / "rows").glob("*.parquet")
+        assert pq.read_schema(file).names == ["w", "a", "h"]
+
+
+def test_columns_of_a_table_keep_their_order(tmp_path):
+    (tmp_path / "rows.csv").write_text("weight,age,height\n1,2,3\n4,5,6\n")
+    (tmp_path / "rows.jsonl").write_text('{"weight": 1, "age": 2, "height": 3}\n')
+    table = pa.table({"weight": [1, 4], "age": [2, 5], "height": [3, 6]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for dataset in (
+        ps.CsvDataset(str(tmp_path / "rows.csv")),
+        ps.JsonLinesDataset(str(tmp_path / "rows.jsonl")),
+        ps.ParquetDataset(str(tmp_path / "rows.parquet")),
+        ps.Dataset.from_arrow(table),
+        ps.Dataset.from_tensor_slices(table),
+    ):
+        batch = next(iter(dataset.batch(2)))
+        assert np.stack(list(batch.values()), 1)[0].tolist() == [1, 2, 3]
+
+
+def test_ordered_dictionaries_stay_ordered():
+    dataset = ps.Dataset.range(3).map(lambda x: OrderedDict(b=x, a=x))
+    for found in (*dataset, *dataset.batch(2), *ps.Dataset.from_list(list(dataset)).batch(3), dataset.element_spec):
+        assert type(found) is OrderedDict
+        assert list(found) == ["b", "a"]
+
+
+def test_datasets_that_differ_only_in_the_order_of_keys_take_each_others_states():
+    one = ps.Dataset.from_tensor_slices({"b": [1, 2, 3], "a": [4, 5, 6]})
+    other = ps.Dataset.from_tensor_slices({"a": [4, 5, 6], "b": [1, 2, 3]})
+    read = iter(one)
+    next(read)
+    resumed = iter(other)
+    resumed.load_state_dict(read.state_dict())
+    assert list(next(resumed).items()) == [("a", 5), ("b", 2)]

@@ -5,6 +5,7 @@ from typing import Any
 
 from penstock.data.block import Block, dtype_of_rows
 from penstock.data.node import Node, Run
+from penstock.data.streams.stream import Cursor, OneInputStream, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.spec import TensorSpec, alike, merged
 from penstock.structure import flatten, map_structure
@@ -49,27 +50,51 @@ def _without_axes(spec: Any) -> Any:
     return map_structure(lambda leaf: TensorSpec((), leaf.dtype), spec)
 
 
-def of_one_kind(run: Run, node: Node, member: Node, block: Block) -> Block:
-    """A block that `member` gave; an ElementError if the elements of another member of `node` differ in kind."""
-    dtypes = [dtype_of_rows(column) for column in block.columns]
-    first, structure, known = run.agreed(node, (member, block.structure, dtypes))
-    if structure != block.structure or not all(map(alike, known, dtypes)):
-        kinds = structure.shown(map(str, known)), block.structure.shown(map(str, dtypes))
-        raise ElementError(
-            f"{node.where()}: elements of one kind are needed, got {kinds[0]} of {first.where()} and {kinds[1]} of "
-            f"{member.where()}: convert them with map"
-        )
-    return block
-
-
-def check_kind(run: Run, node: Node, block: Block) -> None:
-    """Refuse rows of another structure or dtype than those that were read of this node before.
+def of_one_kind(run: Run, node: Node, block: Block, member: Node | None = None) -> Block:
+    """Rows of `node` that `member` gave, or it itself, whose dictionaries have their keys in the order of the first.
 
     Raises:
-        ElementError: they differ.
+        ElementError: they differ in structure or dtype from those that were read of the node before.
     """
-    found = (block.structure, tuple(map(dtype_of_rows, block.columns)))
-    agreed = run.agreed(node, found)
-    if found != agreed and not (found[0] == agreed[0] and all(map(alike, found[1], agreed[1]))):
-        shown, expected = (structure.shown(map(str, dtypes)) for structure, dtypes in (found, agreed))
-        raise ElementError(f"{node.name} gave {shown} after {expected}; all its rows must be of one kind")
+    dtypes = tuple(map(dtype_of_rows, block.columns))
+    found = (block.structure, dtypes, member)
+    structure, known, first = run.agreed(node, found)
+    if structure is block.structure and dtypes == known:
+        return block
+    if structure != block.structure or not all(map(alike, known, dtypes)):
+        shown, expected = block.structure.shown(map(str, dtypes)), structure.shown(map(str, known))
+        if member is None or first is None:
+            raise ElementError(f"{node.name} gave {shown} after {expected}; all its rows must be of one kind")
+        raise ElementError(
+            f"{node.where()}: elements of one kind are needed, got {expected} of {first.where()} and {shown} of "
+            f"{member.where()}: convert them with map"
+        )
+    return Block(block.columns, structure, len(block))
+
+
+class OneKindStream(OneInputStream):
+    """The rows of one of several datasets that `node` reads; one of another kind than theirs fails alone."""
+
+    same_rows = True
+
+    def __init__(self, run: Run, node: Node, member: Node, stream: Stream) -> None:
+        self._run = run
+        self._node = node
+        self._member = member
+        self._input = Cursor(stream)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        block = self._input.pull(need, allow)
+        if block is None:
+            return None
+        try:
+            return of_one_kind(self._run, self._node, block, self._member)
+        except ElementError:
+            self._input.give_back(len(block) - 1)
+            raise
+
+    def skip(self, rows: int) -> int:
+        return self._input.skip(rows)
+
+    def unread(self, rows: int) -> None:
+        self._input.give_back(rows)

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 
@@ -14,11 +14,13 @@ class Nest:
         kind: the class of a container; None for a leaf.
         names: of its children: places, keys or attributes.
         children: in the order of their leaves.
+        keys: those of a dictionary, in the order in which they were given.
     """
 
     kind: type | None = None
     names: tuple[Any, ...] = ()
     children: tuple["Nest", ...] = ()
+    keys: tuple[Any, ...] = field(default=(), compare=False)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The value with these leaves."""
@@ -33,7 +35,8 @@ class Nest:
         make: Any = self.kind
         children = [child._made(leaf) for child in self.children]
         if issubclass(self.kind, dict):
-            return make(zip(self.names, children, strict=True))
+            found = dict(zip(self.names, children, strict=True))
+            return make((key, found[key]) for key in self.keys)
         if is_dataclass(self.kind):
             return make(**dict(zip(self.names, children, strict=True)))
         if hasattr(self.kind, "_fields"):
@@ -63,7 +66,7 @@ def flatten_nested(value: Any) -> tuple[list[Any], Nest]:
         own, nest = flatten_nested(child)
         leaves += own
         nests.append(nest)
-    return leaves, Nest(type(value), tuple(children), tuple(nests))
+    return leaves, Nest(type(value), tuple(children), tuple(nests), tuple(value) if isinstance(value, dict) else ())
 
 
 def _children(value: Any) -> dict[Any, Any] | None:
@@ -81,5 +84,5 @@ def _children(value: Any) -> dict[Any, Any] | None:
     if type(value) is list or isinstance(value, tuple):
         return dict(enumerate(value))
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        return {one.name: getattr(value, one.name) for one in fields(value)}
     return None

@@ -1,7 +1,8 @@
 """Structures as plain data, which fits into JSON and MessagePack.
 
 A structure is [kind, names, [children …]]. That of a named tuple or dataclass also names its class:
-["class", names, [children …], module, class].
+["class", names, [children …], module, class]; that of a dictionary names its keys in their order, and
+["dict", names, [children …], "ordered"] is an OrderedDict.
 """
 
 import importlib
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.structure import LEAF, Structure
+from penstock.structure import LEAF, Structure, dictionary_of
 
 _INNER_KINDS = ("none", "tuple", "dict", "class")
 _KEY_TYPES = (str, int, float, bool)
@@ -29,7 +30,8 @@ def structure_to_data(structure: Structure) -> Any:
     if structure.kind != "class":
         if unfit := [name for name in structure.names if type(name) not in _KEY_TYPES]:
             raise InvalidTypeError(f"a dictionary that is stored or sent must have strings as keys, got {unfit[0]!r}")
-        return [structure.kind, list(structure.names), children]
+        names, children = map(list, (structure.shown_names, structure.in_order(children)))
+        return [structure.kind, names, children, *(["ordered"] if structure.ordered else [])]
     assert structure.python_class is not None
     module, name = structure.python_class.__module__, structure.python_class.__qualname__
     if "<locals>" in name:
@@ -52,6 +54,8 @@ def structure_of_data(data: Sequence[Any], find_class: FindClass) -> Structure:
     if kind not in _INNER_KINDS or len(names) != len(below) or any(type(name) not in _KEY_TYPES for name in names):
         raise InvalidArgumentError(f"there is no structure of kind {kind!r} with the names {names!r}")
     children = tuple(structure_of_data(child, find_class) for child in below)
+    if kind == "dict":
+        return dictionary_of(names, children, ordered="ordered" in data[3:])
     python_class = find_class(data[3], data[4]) if kind == "class" else None
     return Structure(kind, children, tuple(names), python_class, sum(child.leaf_count for child in children))
 

@@ -11,6 +11,7 @@ A leaf is taken in one of these ways:
 * "copy": an array of one dtype, and of a shape that fits, is copied and collected.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from operator import attrgetter
@@ -70,6 +71,7 @@ _ELEMENTS: Final = {
 }
 _GLOBALS: Final = {
     "ALL_ALIKE": ALL_ALIKE,
+    "OrderedDict": OrderedDict,
     "Unlike": Unlike,
     "alone": _references_to_an_argument(),
     "getrefcount": getrefcount,
@@ -186,16 +188,16 @@ def _references(form: Form, name: str) -> list[str]:
 
 def _names(form: Form, name: str) -> list[str]:
     """What the text calls that which `given_by_users` gives."""
-    kind, _ = form
+    kind = form[0]
     parts = _parts(form, name)
     own = [f"class_{name}", f"fields_{name}", f"make_{name}"] if kind == "class" else []
-    own += [f"key_{part}" for _, part in parts if kind == "dict"]
+    own += [f"key_{part}" for _, part in parts if form[2]]
     return own + [each for part in parts for each in _names(*part)]
 
 
 def _apart(form: Form, name: str, otherwise: str) -> list[str]:
     """Lines that take a value apart, and do something else with one of another form."""
-    kind, _ = form
+    kind = form[0]
     parts = _parts(form, name)
     if kind == "leaf":
         return []
@@ -220,13 +222,14 @@ def _apart(form: Form, name: str, otherwise: str) -> list[str]:
 
 def _together(form: Form, name: str, elements: Iterator[str]) -> str:
     """The expression of a value with these elements in place of its leaves."""
-    kind, _ = form
+    kind, _, order = form
     if kind == "leaf":
         return next(elements)
     if kind == "none":
         return "None"
     parts = [(part, _together(child, part, elements)) for child, part in _parts(form, name)]
-    if kind == "dict":
-        return f"{{{', '.join(f'key_{part}: {element}' for part, element in parts)}}}"
+    if kind in ("dict", "OrderedDict"):
+        pairs = ", ".join([f"key_{part}: {element}" for part, element in map(parts.__getitem__, order)])
+        return f"{{{pairs}}}" if kind == "dict" else f"OrderedDict({{{pairs}}})"
     whole = f"({''.join(f'{element}, ' for _, element in parts)})"
     return whole if kind == "tuple" else f"make_{name}({whole})"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -138,7 +139,7 @@ def _mapped(
         layout.check(found)
     except failures() as error:
         return None, Failure(0, error)
-    output = OutputBlock(run.threads, found, rows, promise)
+    output = OutputBlock(run.threads, replace(found, structure=layout.structure), rows, promise)
     if rows > 1:
         return output.finished(fill(output, results, 0, rows, patience, [value]), rows)
     output.put(0, value)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.data.block import Block
 from penstock.data.node import Node, Run, added, surely
 from penstock.data.node_class import node_class
-from penstock.data.one_kind import merged_spec, of_one_kind
+from penstock.data.one_kind import OneKindStream, merged_spec
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, TooManySkippedError
@@ -111,7 +111,7 @@ class ChooseStream(Stream):
         ] = {}  # of members at whose end something was left out that does not count yet
         for member in node.members:
             own, skips = run.ahead()
-            self._members.append(member.cursor(own, epoch))
+            self._members.append(Cursor(OneKindStream(run, node, member, member.open(own, epoch))))
             self._skips.append(skips)
         self._choice = node.choice.cursor(run, epoch)
         self._ended = [False] * len(self._members)
@@ -186,7 +186,6 @@ class ChooseStream(Stream):
             where = where[: np.searchsorted(where, usable)]
             self._members[number].give_back(len(block) - len(where))
             if where.size:
-                of_one_kind(self._run, self._node, self._node.members[number], block)
                 parts.append((where, block.slice(0, where.size)))
         return _in_order(parts)
 
@@ -246,7 +245,7 @@ class LookedUpStream(Stream):
         self._lengths = np.array([_ENDLESS if length == INFINITE_CARDINALITY else length for length in lengths])
         choices = node.choice.cardinality
         self._choices = _ENDLESS if choices == INFINITE_CARDINALITY else choices
-        leaves = flatten(node.members[0].spec)[0]
+        leaves, self._structure = flatten(node.members[0].spec)
         row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
         self._most = min(max(_TOGETHER, _OF_EACH * len(lengths)), _BYTES // max(1, row_bytes))
         self._together = 1
@@ -307,7 +306,8 @@ class LookedUpStream(Stream):
                 read.tolist(), before[read].tolist(), self._given[read].tolist(), strict=True
             )
         ]
-        return Block.concatenate(rows).take(inverse[inverse >= 0])
+        together = Block.concatenate(rows)
+        return Block(together.columns, self._structure, len(together)).take(inverse[inverse >= 0])
 
     def state(self) -> State:
         """As cursors over the members and the choice would tell it."""

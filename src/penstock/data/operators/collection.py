@@ -21,7 +21,7 @@ from penstock.data.block import Block, Column, Indices
 from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run
 from penstock.data.node_class import node_class
-from penstock.data.one_kind import check_kind
+from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, as_leaf
@@ -176,8 +176,7 @@ class Source(KnownLength):
         if len(indices) == 0:
             return Block((np.empty(0, object),), LEAF, 0)
         try:
-            block = self.rows.read(indices)
-            check_kind(run, self, block)
+            block = of_one_kind(run, self, self.rows.read(indices))
         except failures() as error:
             if len(indices) == 1:  # reading the rows in halves finds the one that fails
                 note(error, self, int(indices[0]))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Node, Run, added, deciding, surely
 from penstock.data.node_class import node_class
-from penstock.data.one_kind import merged_spec, of_one_kind
+from penstock.data.one_kind import OneKindStream, merged_spec, of_one_kind
 from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -196,7 +196,7 @@ class Concatenate(Node):
         """Rows of one input, by their positions among all."""
         member = self.members[number]
         own = shifted(indices, -int(self._ends[number - 1])) if number else indices
-        return of_one_kind(run, self, member, (yield from member.reading(run, epoch, own)))
+        return of_one_kind(run, self, (yield from member.reading(run, epoch, own)), member)
 
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)
@@ -214,7 +214,8 @@ class ConcatenateStream(ChainedStream):
         self._input = self._open()
 
     def _open(self) -> Cursor:
-        return self._node.members[self._number].cursor(self._run, self._epoch)
+        member = self._node.members[self._number]
+        return Cursor(OneKindStream(self._run, self._node, member, member.open(self._run, self._epoch)))
 
     def pull(self, need: int, allow: int) -> Block | None:
         while (block := self._input.pull(need, allow)) is None:
@@ -223,7 +224,7 @@ class ConcatenateStream(ChainedStream):
             self._input.close()
             self._number += 1
             self._input = self._open()
-        return of_one_kind(self._run, self._node, self._node.members[self._number], block)
+        return block
 
     def state(self) -> State:
         return [self._number, self._input.state(), *self._chained]

@@ -10,6 +10,7 @@ from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
+from penstock.data.one_kind import OneKindStream
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.live import from_beginning
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -291,10 +292,12 @@ class InterleaveStream(Stream):
         run = self._run.inner(self._node, node, self._epoch, position)
         alone = node.shows_reading
         self._alone += alone
-        if not self._node.num_parallel_calls:
-            return _Slot(before, position, node.cursor(run, self._epoch), alone)
-        own, skips = run.ahead()
-        return _Slot(before, position, Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips)), alone)
+        if self._node.num_parallel_calls:
+            own, skips = run.ahead()
+            stream: Stream = Ahead(node.open(own, self._epoch), None, run.threads, skips)
+        else:
+            stream = node.open(run, self._epoch)
+        return _Slot(before, position, Cursor(OneKindStream(self._run, self._node, node, stream)), alone)
 
     def state(self) -> State:
         for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this

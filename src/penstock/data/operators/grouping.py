@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from itertools import islice, repeat
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from penstock.data.functions.apply import call_rows, checked_rows, dataset_node,
 from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
+from penstock.data.one_kind import OneKindStream, of_one_kind
 from penstock.data.streams.stream import Cursor, State, Stream, one_by_one
 from penstock.errors import ElementError
 from penstock.runtime.pacing import Pace
@@ -286,9 +287,9 @@ class GroupByWindowStream(Stream):
         self._changed.discard(key)
         node, run = self._dataset(*self._window)
         if node.indexable and node.cardinality == 1 and not run.live:
-            self._only_element = partial(node.read, run, self._epoch, range(1))
+            self._only_element = lambda: of_one_kind(self._run, self._node, node.read(run, self._epoch, range(1)), node)
         else:
-            self._output = node.cursor(run, self._epoch)
+            self._output = Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch)))
 
     def _dataset(self, key: int, rows: _Group) -> tuple[Node, Run]:
         """The dataset for a window, and what it runs in."""
@@ -353,7 +354,7 @@ class GroupByWindowStream(Stream):
         if window is not None:
             self._window = (window[0], self._restore_group(_Group(len(window[1])), window[1], found))
             node, run = self._dataset(*self._window)
-            self._output = node.cursor(run, self._epoch)
+            self._output = Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch)))
             self._output.restore(window[2])
 
     @staticmethod

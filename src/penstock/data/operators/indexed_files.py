@@ -12,7 +12,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.node_class import node_class
-from penstock.data.one_kind import check_kind
+from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import has_protocol, size_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
@@ -128,7 +128,7 @@ class IndexedFiles(OneInput):
             else:
                 parts = [self._part(name, own) for name, own in pieces]
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
-            check_kind(run, self, block)
+            block = of_one_kind(run, self, block)
         except failures() as error:
             if len(rows) == 1:  # reading the rows in halves finds the one that fails
                 note(error, self, int(rows[0]))

@@ -178,12 +178,10 @@ def _nested(structure: Structure, arrays: Any, rows: int) -> Any:
     """Arrays as nested structs; structures without leaves are left out."""
     if structure.kind == "leaf":
         return next(arrays)
-    parts = [
-        (str(name), _nested(child, arrays, rows))
-        for name, child in zip(structure.names, structure.children, strict=True)
-        if child.leaf_count
-    ]
-    return pa.StructArray.from_arrays([part for _, part in parts], names=[name for name, _ in parts])
+    parts = [_nested(child, arrays, rows) if child.leaf_count else None for child in structure.children]
+    shown = zip(structure.shown_names, structure.in_order(parts), strict=True)
+    names, fields = zip(*[(str(name), part) for name, part in shown if part is not None], strict=True)
+    return pa.StructArray.from_arrays(fields, names=names)
 
 
 def _fields(nested: pa.StructArray) -> tuple[list[str], list[pa.Array]]:
