@@ -267,8 +267,11 @@ def test_a_function_cannot_change_the_users_arrays():
         row += 1
         return row
 
-    with pytest.raises(ValueError, match="read-only"):
-        list(ps.Dataset.from_tensor_slices(array).map(careless))
+    for source in (ps.Dataset.from_tensor_slices, ps.Dataset.from_source):
+        with pytest.raises(ValueError, match="read-only") as caught:
+            list(source(array).map(careless))
+        where, remedy = caught.value.__notes__
+        assert where.startswith("penstock: in map(") and remedy.endswith("write to a copy, as x = x.copy() makes one")
     assert array.sum() == 0
 
 

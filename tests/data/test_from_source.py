@@ -388,3 +388,20 @@ def test_elements_and_parts_by_number():
         dataset["a"]
     with pytest.raises(ps.InvalidTypeError, match="has no length"):
         ps.Dataset.range(10).filter(lambda x: x % 2)[-2:]
+
+
+def test_a_map_that_works_in_place_does_not_change_the_users_file(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((4, 2)))
+    rows = np.lib.format.open_memmap(tmp_path / "rows.npy", mode="r+")
+
+    def doubled(row):
+        row *= 2
+        return row
+
+    with pytest.raises(ValueError, match="read-only"):
+        list(ps.Dataset.from_source(rows).map(doubled))
+    assert [row.tolist() for row in ps.Dataset.from_source(rows).map(lambda row: row.copy()).map(doubled)] == [
+        [2, 2]
+    ] * 4
+    rows.flush()
+    assert (np.load(tmp_path / "rows.npy") == 1).all()

@@ -446,6 +446,8 @@ def test_scan_may_work_in_place():
         lambda d: d.padded_batch(2).cache(),
         lambda d: d.window(3, 1).flat_map(lambda window: window),
         lambda d: ps.Dataset.from_tensor_slices(np.array([*d, None], dtype=object)[:-1]).shuffle(9, seed=1),
+        lambda d: ps.Dataset.from_source(np.array([row[:1] for row in d])),
+        lambda d: ps.Dataset.from_source(np.array([*d, None], dtype=object)[:-1]).shuffle(9, seed=1),
     ],
 )
 def test_rows_that_others_see_too_cannot_be_written(build):

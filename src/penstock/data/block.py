@@ -85,7 +85,7 @@ class Block:
 
     def read_only(self) -> "Block":
         """The same rows as read-only views, because they share their memory with somebody else's data."""
-        return Block(tuple(map(_locked, self.columns)), self.structure, self.length)
+        return Block(tuple(map(locked, self.columns)), self.structure, self.length)
 
     def spec(self) -> Any:
         """The specification of an element of this block."""
@@ -302,11 +302,12 @@ def locked_entries(column: Column) -> Column:
         return column
     entries = np.empty(column.shape, dtype=object)
     for position, entry in enumerate(column.flat):
-        entries.flat[position] = _locked(entry)
+        entries.flat[position] = locked(entry)
     return entries
 
 
-def _locked(column: Column) -> Column:
+def locked(column: Column) -> Column:
+    """A read-only view of a column, and of the arrays in it; the column itself where it is read-only."""
     if column.dtype.kind != "O" and not column.flags.writeable:  # as of Arrow's memory
         return column
     view = column.view() if column.dtype.kind != "O" else locked_entries(column).view()

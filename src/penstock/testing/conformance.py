@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import islice
 from typing import Any
 
@@ -20,6 +21,8 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     """Check the promises that hold for every dataset, on its first `limit` elements; gives those elements.
 
     * Two datasets made in the same way give the same elements, in the first epoch and in the second.
+    * What a loop, or the function of a filter, writes into its element changes no other element, of this epoch or the
+      next: that is refused, or the memory is the element's own.
     * The elements do not depend on how many rows are asked for at a time.
     * A state taken at any boundary, before the first element, after the last and after the end included, survives JSON,
       and a fresh iterator restored from it gives exactly the elements that had not been given.
@@ -45,6 +48,7 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
         )
     expected = _elements(iter(make_dataset()), limit)
     _check_epochs(make_dataset, limit)
+    _check_functions_that_write(make_dataset, expected)
     _check_block_sizes(make_dataset, expected)
     states = _check_states_do_not_disturb(make_dataset, expected)
     _check_restored(make_dataset, expected, states, limit)
@@ -107,7 +111,39 @@ def _check_epochs(make_dataset: Callable[[], Dataset], limit: int) -> None:
     first, second = make_dataset(), make_dataset()
     for epoch in range(2):
         with iter(first) as one, iter(second) as other:
-            _assert_equal(_elements(one, limit), _elements(other, limit), f"epoch {epoch} of two datasets made alike")
+            found = [_overwritten(element) for element in islice(one, limit)]
+            _assert_equal(found, _elements(other, limit), f"epoch {epoch} of two datasets made alike")
+
+
+def _check_functions_that_write(make_dataset: Callable[[], Dataset], expected: list[Any]) -> None:
+    dataset = make_dataset()
+    taken: list[Any] = []
+
+    def overwrite(*leaves: Any) -> bool:
+        taken.append(_overwritten(leaves))
+        return True
+
+    with iter(dataset.filter(overwrite)) as filtered:
+        _elements(filtered, len(expected))
+    arguments = [element if flatten(element)[1].kind == "tuple" else (element,) for element in expected]
+    _assert_equal([tuple(leaves) for leaves in taken[: len(expected)]], arguments, "given to a function that writes")
+    _assert_equal(_elements(iter(dataset), len(expected)), expected, "after a function that writes")
+
+
+def _overwritten(element: Any) -> Any:
+    """A copy of an element, which is then overwritten wherever NumPy lets it be."""
+    element = _frozen(element)
+    copied = deepcopy(element)
+    _overwrite(flatten(element)[0])
+    return copied
+
+
+def _overwrite(leaf: Any) -> None:
+    if isinstance(leaf, list) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O"):
+        for entry in np.ravel(leaf) if isinstance(leaf, np.ndarray) else leaf:
+            _overwrite(flatten(entry)[0] if isinstance(entry, (tuple, dict)) else entry)
+    elif isinstance(leaf, np.ndarray) and leaf.flags.writeable and leaf.dtype.kind in "biufc":
+        leaf[...] = leaf == 0
 
 
 def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any]) -> None:

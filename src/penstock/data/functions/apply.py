@@ -74,6 +74,10 @@ def integer_key(function: str, key: Any) -> int:
 def note(error: BaseException, node: Node, element: object) -> None:
     """Say in an exception of the user's function where it happened."""
     error.add_note(f"penstock: in {node.where()}, element {element}")
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note(
+            "penstock: the source, or a cache, keeps this memory: write to a copy, as x = x.copy() makes one"
+        )
 
 
 def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock import formats
-from penstock.data.block import Block, Column, Indices
+from penstock.data.block import Block, Column, Indices, locked, locked_entries
 from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run
 from penstock.data.node_class import node_class
@@ -94,7 +94,9 @@ class ArrayRows(CollectionRows):
         return Block((column,), LEAF, len(indices))
 
     def _between(self, start: int, stop: int) -> Column:
-        return np.asarray(as_leaf(self._source[start:stop]))
+        rows = np.asarray(as_leaf(self._source[start:stop]))
+        # Of an array in memory, or of a map of a file, it is a view: nobody shall write to the user's data.
+        return rows if rows.flags.owndata else locked(rows)
 
     def _picked(self, indices: Column) -> Column:
         wanted, inverse = np.unique(indices, return_inverse=True)
@@ -177,11 +179,11 @@ class Source(KnownLength):
             return Block((np.empty(0, object),), LEAF, 0)
         try:
             block = of_one_kind(run, self, self.rows.read(indices))
+            return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         except failures() as error:
             if len(indices) == 1:  # reading the rows in halves finds the one that fails
                 note(error, self, int(indices[0]))
             raise
-        return block
 
 
 def length_of(source: Any) -> int:
