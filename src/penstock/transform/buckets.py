@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.transform.columns import Array, Ragged, texts_of
-from penstock.transform.operations import aligned
+from penstock.transform.columns import Array, Ragged, in_rows_of, texts_of
+from penstock.transform.operations import spread
 
 
 def apply_buckets(column: Any, boundaries: Any) -> Any:
     """The number of boundaries that are not larger, as int64; with rows of boundaries, each position by its own."""
     boundaries = np.asarray(boundaries)
     if isinstance(column, Ragged):
-        return column.with_values(_assigned(column.values, boundaries.reshape(-1)))
+        return in_rows_of(column, _assigned(column.values, boundaries.reshape(-1)))
     if boundaries.ndim < 2 or boundaries.shape[:-1] in ((1,), ()) or column.ndim == 1:
         return _assigned(column, boundaries.reshape(-1))
     places = column.reshape(len(column), -1)
@@ -65,12 +65,12 @@ def apply_buckets_with_interpolation(column: Any, boundaries: Any) -> Any:
         result = (np.maximum(number - 1, 0) + np.where(inside, share, 0)).astype(kind) / kind(len(borders) - 1)
         if values.dtype.kind == "f":
             result = np.where(np.isnan(values), kind(0.5), result)
-    return column.with_values(result) if isinstance(column, Ragged) else result
+    return in_rows_of(column, result)
 
 
 def apply_buckets_per_key(column: Any, key: Any, keys: pa.LargeBinaryArray, boundaries: Array) -> Any:
     """The bucket of each number between the boundaries of its key, the last of NaN; -1 for a key that was not seen."""
-    ragged, (values, names) = aligned("bucketize_per_key", column, key)
+    values, names = spread("bucketize_per_key", column, key)
     places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), -1).to_numpy().astype(np.int64)
     if len(keys) == 0:
         found = np.full(len(values), -1, np.int64)
@@ -78,4 +78,4 @@ def apply_buckets_per_key(column: Any, key: Any, keys: pa.LargeBinaryArray, boun
         borders = boundaries[np.maximum(places, 0)]
         found = (~(values.astype(boundaries.dtype)[:, None] < borders)).sum(axis=1)  # NaN is in the last one
         found = np.where(places < 0, -1, found).astype(np.int64)
-    return found if ragged is None else ragged.with_values(found)
+    return in_rows_of(column, found)

@@ -27,16 +27,12 @@ class Ragged:
     Attributes:
         values: those of all rows.
         lengths: how many each row has.
-        width: the one length that all rows of all blocks have; None where they differ.
+        shape: that of texts which all rows of all blocks have; None where rows differ. Numbers are an array then.
     """
 
     values: Any
     lengths: Integers
-    width: int | None = None
-
-    def with_values(self, values: Any) -> "Ragged":
-        """Other values in the same rows."""
-        return Ragged(values, self.lengths, self.width)
+    shape: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> Integers:
@@ -47,6 +43,15 @@ class Ragged:
 def is_text(value: Any) -> bool:
     """Whether this is a column of strings, one for each row."""
     return isinstance(value, pa.Array)
+
+
+def in_rows_of(column: Any, values: Any) -> Any:
+    """Values for those of a column, as a column of the same rows."""
+    if not isinstance(column, Ragged):
+        return values if is_text(column) or is_text(values) else np.asarray(values).reshape(column.shape)
+    if column.shape is None or is_text(values):
+        return Ragged(values, column.lengths, column.shape)
+    return np.asarray(values).reshape(len(column.lengths), *column.shape)
 
 
 def flat(value: Any) -> Any:
@@ -80,22 +85,25 @@ def to_column(name: str, given: Any, shape: tuple[int | None, ...] | None = None
 
 def _in_shape(name: str, column: Any, shape: tuple[int | None, ...]) -> Any:
     """Rows that may differ as ragged ones, though these happen to agree; rows that must agree as an array."""
-    if isinstance(column, Ragged):
-        if None in shape:
-            return Ragged(column.values, column.lengths)
-        width = int(np.prod([size or 0 for size in shape]))
-        if not shape or not (column.lengths == (shape[0] or 0)).all():
-            found = sorted({int(length) for length in column.lengths})
-            raise _other_shape(name, shape, f"rows of lengths {str(found)[:100]}")
-        if is_text(column.values):
-            return Ragged(column.values, column.lengths, width)
-        return column.values.reshape(len(column.lengths), *shape)
     if is_text(column):
         if shape:
             raise _other_shape(name, shape, "a string for each row")
         return column
-    if None in shape and column.ndim == 2:
-        return Ragged(column.reshape(-1), np.full(len(column), column.shape[1], np.int64))
+    if isinstance(column, Ragged):
+        if column.shape is not None and len(column.shape) > 1:
+            if column.shape != shape:
+                raise _other_shape(name, shape, str(column.shape))
+            return column
+        if None in shape:
+            return Ragged(column.values, column.lengths)
+        if len(shape) != (1 if is_text(column.values) else column.values.ndim) or (column.lengths != shape[0]).any():
+            found = sorted({int(length) for length in column.lengths})
+            raise _other_shape(name, shape, f"rows of lengths {str(found)[:100]}")
+        if is_text(column.values):
+            return Ragged(column.values, column.lengths, (shape[0] or 0,))
+        return column.values.reshape(len(column.lengths), *shape)
+    if None in shape and column.ndim == len(shape) + 1 > 1:
+        return Ragged(column.reshape(-1, *column.shape[2:]), np.full(len(column), column.shape[1], np.int64))
     if column.ndim != len(shape) + 1 or any(size not in (None, own) for size, own in zip(shape, column.shape[1:])):
         raise _other_shape(name, shape, str(column.shape[1:]))
     return column
@@ -153,12 +161,8 @@ def _of_list(name: str, given: Any) -> Array:
 
 
 def _of_objects(name: str, array: Array) -> Any:
-    if array.dtype.kind == "O" and array.ndim == 1 and any(isinstance(row, np.ndarray) for row in array[:1]):
-        lengths = np.fromiter((len(row) for row in array), np.int64, len(array))
-        filled = [row for row in array if len(row)]  # an empty list says nothing of its dtype
-        inner = np.concatenate(filled) if filled else array[0][:0]
-        values = _converted(name, inner)
-        return Ragged(values.values if isinstance(values, Ragged) else values, lengths)
+    if array.dtype.kind == "O" and array.ndim == 1 and any(isinstance(row, np.ndarray) for row in array):
+        return _of_rows(name, list(array))
     flat_array = array.reshape(-1)
     try:
         texts, _ = text_array(f"column {name!r}", flat_array)
@@ -173,8 +177,26 @@ def _of_objects(name: str, array: Array) -> Any:
         ) from error
     if array.ndim == 1:
         return texts
-    width = int(np.prod(array.shape[1:]))
-    return Ragged(texts, np.full(len(array), width, np.int64), width)
+    shape = array.shape[1:]
+    return Ragged(texts, np.full(len(array), int(np.prod(shape)), np.int64), shape)
+
+
+def _of_rows(name: str, rows: list[Any]) -> Any:
+    """Rows that are arrays, which may differ in length, and must agree in their other axes."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, np.ndarray) or row.ndim == 0:
+            raise ElementError(f"column {name!r}: row {number} of the block is {row!r:.100}, where others are lists")
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    filled = [row for row in rows if row.size] or rows[:1]  # an empty list says nothing of its dtype
+    if len({row.shape[1:] for row in filled}) > 1:
+        shapes = sorted({row.shape for row in filled})
+        raise ElementError(f"column {name!r}: rows may differ in their first axis only, got shapes {str(shapes)[:100]}")
+    if rows[0].ndim > 1 and len({row.shape for row in rows}) == 1:
+        return _converted(name, np.stack(rows))
+    values = _converted(name, np.concatenate(filled))
+    if isinstance(values, Ragged):
+        raise ElementError(f"column {name!r}: strings in rows with two axes must have one shape in all rows")
+    return Ragged(values, lengths)
 
 
 def _of_arrow(name: str, array: pa.Array) -> Any:
@@ -182,6 +204,8 @@ def _of_arrow(name: str, array: pa.Array) -> Any:
     if pa.types.is_dictionary(kind):
         return _of_arrow(name, array.dictionary_decode())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if pa.types.is_nested(kind.value_type):
+            return _converted(name, array.to_pylist())
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         return Ragged(_of_arrow(name, array.flatten()), lengths.to_numpy(zero_copy_only=False).astype(np.int64))
     if array.null_count and not pa.types.is_floating(kind):
@@ -209,8 +233,8 @@ def to_array(value: Any) -> Array:
     """What an operation gave, as users get it."""
     if isinstance(value, Ragged):
         inner = to_array(value.values)
-        if value.width is not None:
-            return inner.reshape(len(value.lengths), value.width)
+        if value.shape is not None:
+            return inner.reshape(len(value.lengths), *value.shape)
         return (
             object_column(np.split(inner, np.cumsum(value.lengths)[:-1])) if len(value.lengths) else column_of([inner])
         )

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import InvalidTypeError
+from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.tokens import TEXT
-from penstock.transform.columns import Ragged, is_text
+from penstock.transform.columns import Ragged, in_rows_of, is_text
 
 
 def constant_value(value: Any = None, dtype: str | None = None, float: bool = False, texts: Any = None) -> Any:
@@ -33,14 +33,20 @@ def cast(column: Any, *, dtype: str) -> Any:
         cast_values = values.cast(pa.large_string()).cast(kind).to_numpy(zero_copy_only=False)
     else:
         cast_values = np.asarray(values).astype(dtype, copy=False)
-    return column.with_values(cast_values) if isinstance(column, Ragged) else cast_values
+    return in_rows_of(column, cast_values)
 
 
 def index(column: Any, *, index: list[Any]) -> Any:
     """Some positions of each element."""
     if not isinstance(column, np.ndarray):
         raise InvalidTypeError("an index takes positions of dense numbers, got a ragged column or strings")
-    return column[tuple(_entry(entry) for entry in index)]
+    places = sum(entry not in (None, "...") for entry in index)
+    if places + (index[0] == "...") > column.ndim:
+        raise ElementError(f"an index of {places} axes is too long for elements of shape {column.shape[1:]}")
+    try:
+        return column[tuple(_entry(entry) for entry in index)]
+    except IndexError as error:
+        raise ElementError(f"elements of shape {column.shape[1:]}: {error}") from error
 
 
 def _entry(entry: Any) -> Any:

@@ -1,6 +1,6 @@
 """Computes a graph for a block of rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,8 +77,9 @@ class Evaluator:
             node = graph.nodes[number]
             if node.is_analyzer or node.operation == "input":
                 continue
-            step = operation_of(node)
-            if all(given in self._fixed for given in node.inputs):
+            fixed = [given in self._fixed for given in node.inputs]
+            step = operation_of(node, fixed)
+            if all(fixed):
                 self._fixed[number] = step(*(self._fixed[given] for given in node.inputs))
             else:
                 self._steps.append((number, step))
@@ -112,8 +113,8 @@ class Evaluator:
         return [values[number] for number in self._wanted]
 
 
-def operation_of(node: GraphNode) -> Callable[..., Any]:
-    """What computes a node from the values of its inputs.
+def operation_of(node: GraphNode, fixed: Sequence[bool]) -> Callable[..., Any]:
+    """What computes a node from the values of its inputs, of which some are the same for all rows.
 
     Raises:
         InvalidArgumentError: an operation that this penstock does not know, or a function that cannot be imported.
@@ -126,7 +127,7 @@ def operation_of(node: GraphNode) -> Callable[..., Any]:
     if name == "call":
         return partial(_called, imported(node.arguments["function"]), node.arguments["function"])
     if name.startswith("numpy."):
-        return partial(numpy_operation(name.removeprefix("numpy.")), **node.arguments)
+        return partial(numpy_operation(name.removeprefix("numpy."), fixed), **node.arguments)
     if name not in OPERATIONS:
         raise InvalidArgumentError(f"operation {name!r} is unknown to this penstock: use the one that has saved it")
     return partial(OPERATIONS[name], **node.arguments)

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from penstock.accumulators.accumulator import Accumulator, State
 from penstock.accumulators.keyed import KeyedMoments, KeyedQuantiles
-from penstock.transform.columns import Array, Ragged, texts_of, weights_of
+from penstock.errors import ElementError
+from penstock.transform.columns import Array, texts_of, weights_of
 from penstock.transform.learners import Learner, boundaries
-from penstock.transform.operations import aligned
+from penstock.transform.operations import spread
 
 
 class LearnQuantilesPerKey(Learner):
@@ -23,10 +24,9 @@ class LearnQuantilesPerKey(Learner):
 
     def add(self, column: Any, key: Any, weights: Any = None) -> None:
         self.numbers(column)
-        given = (column, key) if weights is None else (column, key, weights)
-        _, parts = aligned("bucketize_per_key", *given)
-        heavy = [weights_of("bucketize_per_key", part) for part in parts[2:]]
-        self.accumulator.add(np.asarray(parts[0]).reshape(-1), texts_of(parts[1]), *heavy)
+        values, names, *given = spread("bucketize_per_key", column, key, *([] if weights is None else [weights]))
+        heavy = [weights_of("bucketize_per_key", part) for part in given]
+        self.accumulator.add(values, texts_of(names), *heavy)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         buckets = self.arguments["num_buckets"]
@@ -77,16 +77,12 @@ class LearnMomentsPerKey(Learner):
 
     def add(self, column: Any, key: Any) -> None:
         values = self.numbers(column)
-        if isinstance(column, Ragged):
-            _, (values, key) = aligned("per key", column, key)
+        if not self.elementwise:
+            values, key = spread("per key", column, key)
         names = texts_of(key)
-        if self.elementwise:
-            self.accumulator.add(values.reshape(len(names), -1), names)
-            return
-        each = values.size // max(len(names), 1)
-        if each > 1:
-            names = names.take(pa.array(np.repeat(np.arange(len(names)), each)))
-        self.accumulator.add(values.reshape(-1, 1), names)
+        if len(names) != len(values):
+            raise ElementError(f"per key: {len(values)} rows have {len(names)} keys: give a key for each row")
+        self.accumulator.add(values.reshape(len(names), -1), names)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         keys, found = self.accumulator.result()

@@ -14,6 +14,7 @@ from penstock.accumulators.quantiles import Quantiles
 from penstock.accumulators.sums import Sum
 from penstock.errors import InvalidTypeError
 from penstock.transform.columns import Array, Ragged, is_text, weights_of
+from penstock.transform.operations import spread
 from penstock.transform.term_frequencies import counted_terms
 from penstock.transform.tukey import tukey_parameters
 
@@ -186,7 +187,7 @@ class LearnQuantiles(Learner):
 
     def add(self, column: Any, weights: Any = None) -> None:
         values = self.numbers(column)
-        heavy = None if weights is None else weights_of("quantiles", weights).reshape(values.shape)
+        heavy = None if weights is None else weights_of("quantiles", spread("quantiles", column, weights)[1])
         wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
         if wide.size:
             self.accumulator.add(wide, None if heavy is None else heavy.reshape(wide.shape))
@@ -285,10 +286,10 @@ class LearnDocumentCounts(Learner):
         return Sum(elementwise=True)
 
     def add(self, column: Any, vocab_size: Any) -> None:
-        _, terms, _ = counted_terms(column, vocab_size)
+        lengths, _, terms, _ = counted_terms(column, vocab_size)
         self.dtype = "<i8"
         found = np.bincount(terms, minlength=int(vocab_size))
-        self.accumulator.add(np.append(found, len(column.lengths))[None])
+        self.accumulator.add(np.append(found, len(lengths))[None])
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         found = self.accumulator.result()

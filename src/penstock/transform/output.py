@@ -75,7 +75,8 @@ class FeaturesLayer:
             if isinstance(value, np.ndarray) and value.dtype.kind != "O":
                 return bool(value.ndim == rank)
             if not hasattr(value, "type"):  # Arrow's columns are batches
-                return len(value) == 0 or np.ndim(value[0]) == rank - 1
+                entries = [entry for entry in value if entry is not None][:1]
+                return len(value) == 0 or (len(entries) == 1 and np.ndim(entries[0]) == rank - 1)
         return False
 
     def __getstate__(self) -> tuple[Any, ...]:

@@ -184,7 +184,7 @@ def _specs(graph: Graph, learned: Learned, sample: Mapping[str, Any]) -> dict[st
 
 def _spec(value: Any) -> TensorSpec:
     if isinstance(value, Ragged):
-        return TensorSpec((value.width,), _spec(value.values).dtype)
+        return TensorSpec(value.shape or (None,), _spec(value.values).dtype)
     if is_text(value):
         return TensorSpec((), object)
     array = to_array(value)

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transform.columns import Array, Ragged, texts_of
-from penstock.transform.operations import aligned, elementwise
+from penstock.transform.columns import Array, in_rows_of, texts_of
+from penstock.transform.operations import elementwise, spread
 from penstock.transform.tukey import inverse_tukey_hh
 
 
@@ -56,13 +56,10 @@ def gaussian(column: Any, location: Any, scale: Any, left: Any, right: Any, vari
 
 def by_key(column: Any, key: Any, keys: pa.LargeBinaryArray, results: Array) -> Any:
     """What was learned of each row's key, for each of its numbers; 0 for a key that was not seen."""
-    ragged, (values, names) = aligned("per key", column, key)
+    names = key if results.ndim > 1 else spread("per key", column, key)[1]
     places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), len(keys)).to_numpy().astype(np.int64)
     found = np.concatenate([results, np.zeros((1, *results.shape[1:]), results.dtype)])[places]
-    if isinstance(ragged, Ragged):
-        return ragged.with_values(found)
-    # Of each position of an element, or of all of them.
-    return found.reshape(np.shape(values) if results.ndim > 1 else (len(found), *[1] * (np.ndim(values) - 1)))
+    return in_rows_of(column, found)  # of each position of an element, or of all of them
 
 
 def density(column: Any, counts: Any, boundaries: Any, *, categorical: bool) -> Any:

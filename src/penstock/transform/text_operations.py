@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.hashes import fingerprint64, siphash, spans
 from penstock.preprocessing.tokens import TEXT
-from penstock.transform.columns import Array, Integers, Ragged, is_text, texts_of
+from penstock.transform.columns import Array, Integers, Ragged, flat, in_rows_of, is_text, texts_of
 
 
 def split(column: Any, *, separator: str | None) -> Ragged:
@@ -33,7 +33,7 @@ def change_text(column: Any, *, how: str, pattern: str = "", replacement: str = 
         "strip": pc.utf8_trim_whitespace,
         "replace": lambda texts: pc.replace_substring_regex(texts, pattern=pattern, replacement=replacement),
     }[how](strings).cast(TEXT)
-    return column.with_values(changed) if isinstance(column, Ragged) else changed
+    return in_rows_of(column, changed)
 
 
 def join(*columns: Any, separator: str) -> pa.LargeBinaryArray:
@@ -64,7 +64,7 @@ def ngrams(column: Any, *, ngram_range: list[int], separator: str) -> Ragged:
 
 def distinct_per_row(column: Any) -> Ragged:
     """The values of each row without repetitions, in the order in which they first occur."""
-    ragged = _rows("deduplicate_tensor_per_row", column)
+    ragged = rows_of("deduplicate_tensor_per_row", column)
     numbers = _numbered(ragged.values)
     _, first = np.unique(ragged.rows * (numbers.max(initial=0) + 1) + numbers, return_index=True)
     kept = np.sort(first)
@@ -74,28 +74,28 @@ def distinct_per_row(column: Any) -> Ragged:
 
 def row_lengths(column: Any) -> Integers:
     """How many values each row has."""
-    return _rows("word_count", column).lengths
+    return rows_of("word_count", column).lengths
 
 
 def hash_strings(column: Any, *, hash_buckets: int, key: list[int] | None) -> Any:
     """One of so many buckets for each text, by the hashes of TensorFlow."""
-    texts = column.values if isinstance(column, Ragged) else column
+    texts = flat(column)
     if not is_text(texts):
         raise InvalidTypeError(f"hash_strings takes strings, got {texts.dtype}")
     found = fingerprint64(*spans(texts)) if key is None else siphash(*spans(texts), (key[0], key[1]))
     buckets = (found % np.uint64(hash_buckets)).astype(np.int64)
-    return column.with_values(buckets) if isinstance(column, Ragged) else buckets
+    return in_rows_of(column, buckets)
 
 
 def to_dense(column: Any, indices: Any = None, *, shape: list[int | None], default_value: Any) -> Array:
     """Ragged numbers as an array of rows of one length, each at its index, filled with a default."""
-    ragged = _rows("sparse_tensor_to_dense_with_shape", column)
+    ragged = rows_of("sparse_tensor_to_dense_with_shape", column)
     if is_text(ragged.values):
         raise InvalidTypeError("sparse_tensor_to_dense_with_shape takes numbers: look strings up in a vocabulary first")
     if indices is None:
         places = np.arange(len(ragged.values)) - np.repeat(np.cumsum(ragged.lengths) - ragged.lengths, ragged.lengths)
     else:
-        places = _places(ragged, _rows("sparse_tensor_to_dense_with_shape", indices))
+        places = _places(ragged, rows_of("sparse_tensor_to_dense_with_shape", indices))
     width = shape[1] if shape[1] is not None else int(places.max(initial=-1)) + 1
     dense = np.full((len(ragged.lengths), width), default_value, ragged.values.dtype)
     inside = places < width
@@ -135,7 +135,12 @@ def _texts(call: str, column: Any) -> pa.LargeBinaryArray:
     return column
 
 
-def _rows(call: str, column: Any) -> Ragged:
+def rows_of(call: str, column: Any) -> Ragged:
+    """The values of each row: one, or those of a list.
+
+    Raises:
+        InvalidTypeError: elements with more axes.
+    """
     if isinstance(column, Ragged):
         return column
     if isinstance(column, np.ndarray) and column.ndim == 2:

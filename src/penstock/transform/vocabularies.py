@@ -13,7 +13,7 @@ from penstock.preprocessing.hashes import fingerprint64, spans
 from penstock.preprocessing.keys import Keys, MemoryKeys
 from penstock.preprocessing.tokens import TEXT, decoded
 from penstock.preprocessing.vocabulary_file import FileKeys
-from penstock.transform.columns import Array, Ragged, flat, is_text, texts_of, to_array
+from penstock.transform.columns import Array, flat, in_rows_of, texts_of, to_array
 from penstock.transform.functions import imported
 from penstock.transform.vocabulary_files import read_tokens
 
@@ -102,10 +102,7 @@ def number_of_indices(vocabulary: Vocabulary, *, num_oov_buckets: int) -> Any:
 
 def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_buckets: int) -> Any:
     """The index of each token; of unknown ones a bucket behind the vocabulary, or the default."""
-    values = flat(column) if isinstance(column, Ragged) else column
-    if not is_text(values) and values.dtype.kind not in "iu":
-        raise InvalidTypeError(f"a vocabulary takes strings or integers, got {values.dtype}")
-    texts = texts_of(values)
+    texts = texts_of(column)
     found: Array = vocabulary.keys.find(texts).astype(np.int64) if len(vocabulary) else np.full(len(texts), -1)
     unknown = np.flatnonzero(found < 0)
     if len(unknown):
@@ -114,9 +111,7 @@ def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_b
             found[unknown] = len(vocabulary) + (prints % np.uint64(num_oov_buckets)).astype(np.int64)
         else:
             found[unknown] = default_value
-    if isinstance(column, Ragged):
-        return column.with_values(found)
-    return found if is_text(values) else found.reshape(values.shape)
+    return in_rows_of(column, found)
 
 
 def lookup_by(column: Any, vocabulary: Vocabulary, *, function: str) -> Any:
@@ -128,9 +123,7 @@ def lookup_by(column: Any, vocabulary: Vocabulary, *, function: str) -> Any:
             f"lookup_fn={function} got {len(tokens)} tokens and returned {found.dtype} of shape {found.shape}: "
             "return an array of as many integers, and the number of different ones"
         )
-    if isinstance(column, Ragged):
-        return column.with_values(found)
-    return found if is_text(column) else found.reshape(column.shape)
+    return in_rows_of(column, found)
 
 
 def looked_up(tokens: Array, vocabulary: Vocabulary, function: str) -> tuple[Any, int]:

@@ -18,7 +18,7 @@ from penstock.transform.columns import Array, Integers, Ragged, flat, is_text, t
 from penstock.transform.functions import imported
 from penstock.transform.information import mutual_information
 from penstock.transform.learners import Learner
-from penstock.transform.operations import aligned
+from penstock.transform.operations import spread
 from penstock.transform.vocabularies import Vocabulary
 from penstock.transform.vocabulary_files import RECORDS_SUFFIX, write_tokens
 
@@ -144,10 +144,7 @@ class LearnVocabulary(VocabularyLearner):
         self.dtype = self.dtype or ("text" if is_text(values) else values.dtype.str)
         heavy = None
         if weights is not None:
-            _, (_, given) = aligned("vocabulary", column, weights)
-            heavy = weights_of("vocabulary", given)
-            if len(heavy) != len(flat(column)):
-                raise ElementError(f"vocabulary: expected a weight for each of {len(values)} tokens, got {len(heavy)}")
+            heavy = weights_of("vocabulary", spread("vocabulary", column, weights)[1])
         self.accumulator.add(texts_of(values), heavy)
 
     def _ranked(self) -> Iterator[pa.Table]:
