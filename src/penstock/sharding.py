@@ -1,5 +1,6 @@
 """Pure index arithmetic: which rows of a batch go to which replica."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.options import check_integer
@@ -28,6 +29,27 @@ def slice_bounds(rows: int, replicas: int) -> list[tuple[int, int]]:
     """
     check_integer("slice_bounds", "rows", rows, minimum=0)
     check_integer("slice_bounds", "replicas", replicas, minimum=1)
-    size = -(-rows // replicas)
-    edges = [min(position * size, rows) for position in range(replicas + 1)]
-    return list(pairwise(edges))
+    return SliceRule(replicas).bounds(rows)
+
+
+@dataclass(frozen=True)
+class SliceRule:
+    """How the batches of one dataset are cut into slices.
+
+    Attributes:
+        slices: how many.
+        least: the rows of a slice, where the batch has fewer than that for each: then the last slices have none.
+        even: whether the last rows that would make slices unequal are left out.
+    """
+
+    slices: int
+    least: int = 0
+    even: bool = False
+
+    def bounds(self, rows: int) -> list[tuple[int, int]]:
+        """One (start, stop) per slice of a batch of `rows` rows, in order."""
+        if self.even:
+            rows -= rows % self.slices
+        size = max(-(-rows // self.slices), self.least)
+        edges = [min(position * size, rows) for position in range(self.slices + 1)]
+        return list(pairwise(edges))

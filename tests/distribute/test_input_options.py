@@ -216,15 +216,99 @@ def test_pad_keeps_dtypes_structure_and_trailing_shapes(strategy_of) -> None:
         assert share["floats"][0].dtype == np.float32
 
 
-def test_pad_without_a_known_size_fills_up_to_the_largest_step_so_far(strategy_of) -> None:
+def test_pad_without_one_batch_size_fills_up_each_step_alone(strategy_of) -> None:
     sizes = ps.Dataset.from_tensor_slices([3, 2, 6, 2])
     dataset = sizes.flat_map(lambda n: ps.Dataset.range(n).batch(n))
     assert steps_of(strategy_of(2).distribute_dataset(dataset, PAD)) == [
         ([[0, 1], [2, 0]], [[T, T], [T, F]]),
-        ([[0, 0], [1, 0]], [[T, F], [T, F]]),
+        ([[0], [1]], [[T], [T]]),
         ([[0, 1, 2], [3, 4, 5]], [[T, T, T], [T, T, T]]),
-        ([[0, 0, 0], [1, 0, 0]], [[T, F, F], [T, F, F]]),
+        ([[0], [1]], [[T], [T]]),
     ]
+
+
+LENGTHS = [3, 1, 7, 2, 8, 1, 1, 6, 2, 9, 5, 3, 1, 2, 4, 4, 8, 1]
+
+
+def sequences() -> ps.Dataset:
+    return ps.Dataset.from_list([np.full(length, number) for number, length in enumerate(LENGTHS)])
+
+
+def batches_of(sizes: list[int], **arguments: Any) -> ps.Dataset:
+    return ps.Dataset.from_generator(lambda: (np.full(size, size) for size in sizes), **arguments)
+
+
+VARYING = {
+    "buckets": lambda: sequences().bucket_by_sequence_length(len, [3, 7], [5, 4, 2]),
+    "windows": lambda: ps.Dataset.range(19).group_by_window(
+        lambda row: row % 2, lambda key, rows: rows.batch(8), window_size_func=lambda key: 5 - 2 * key
+    ),
+    "a generator's": lambda: batches_of([4, 2, 7, 6, 1, 4]),
+    "of two sizes": lambda: ps.Dataset.range(16).batch(4).concatenate(ps.Dataset.range(7).batch(6)),
+    "rebatch of two sizes": lambda: ps.Dataset.range(19).batch(4).rebatch([6, 3]),
+    "what a function leaves": lambda: ps.Dataset.range(24).batch(6).map(lambda rows: rows[rows % 5 > 1]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", VARYING)
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_drop_leaves_out_what_does_not_divide_and_no_smaller_batches(kind: str, replicas: int) -> None:
+    strategy = ps.HostStrategy(replicas)
+    steps = [
+        [part.tolist() for part in strategy.local_results(step)]
+        for step in strategy.distribute_dataset(VARYING[kind](), DROP)
+    ]
+    kept = [batch[: len(batch) // replicas * replicas].tolist() for batch in VARYING[kind]()]
+    assert [[row for part in step for row in part] for step in steps] == [batch for batch in kept if batch]
+    assert all(len({len(part) for part in step}) == 1 for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", VARYING)
+@pytest.mark.parametrize("options", [DROP, PAD], ids=["drop", "pad"])
+def test_partial_steps_do_not_depend_on_where_a_run_was_resumed(kind: str, options: ps.InputOptions) -> None:
+    distributed = ps.HostStrategy(2).distribute_dataset(VARYING[kind](), options)
+    whole = steps_of(distributed)
+    steps = iter(distributed)
+    for taken in range(len(whole) + 1):
+        resumed = iter(ps.HostStrategy(2).distribute_dataset(VARYING[kind](), options))
+        resumed.load_state_dict(steps.state_dict())
+        assert [tuple(map(shown, step)) if options is PAD else shown(step) for step in resumed] == whole[taken:]
+        next(steps, None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ps.Dataset.range(10).batch(8).rebatch(4),
+        lambda: ps.Dataset.range(10).batch(4, drop_remainder=True).concatenate(ps.Dataset.range(2).batch(4)),
+        lambda: ps.Dataset.range(10).padded_batch(4).cache().prefetch(1),
+        lambda: ps.Dataset.sample_from_datasets(
+            [ps.Dataset.range(4).batch(4), ps.Dataset.range(6).batch(4)], [0.5, 0.5], seed=1
+        ),
+    ],
+)
+def test_one_size_is_known_above_whatever_gives_batches_of_it(make) -> None:
+    dropped = steps_of(ps.HostStrategy(2).distribute_dataset(make(), DROP))
+    assert [len(part) for step in dropped for part in step] == [2] * 4
+    padded = steps_of(ps.HostStrategy(2).distribute_dataset(make(), PAD))
+    assert [len(part) for step, _ in padded for part in step] == [2] * 6
+
+
+def test_a_size_that_a_signature_gives_is_a_known_one() -> None:
+    dataset = batches_of([5, 5], output_signature=ps.TensorSpec((5,), np.int64))
+    with pytest.raises(ps.InvalidArgumentError, match="2 replicas do not divide batches of 5 rows evenly"):
+        ps.HostStrategy(2).distribute_dataset(dataset, DROP)
+
+
+def test_drop_takes_as_many_rows_of_every_pipeline_of_a_function(strategy_of) -> None:
+    def dataset_fn(context: ps.InputContext) -> ps.Dataset:
+        return batches_of([3, 4] if context.input_pipeline_id else [4, 2, 5])
+
+    options = ps.InputOptions(partial_batch="drop", replication_mode="PER_REPLICA")
+    steps = steps_of(strategy_of(2).distribute_datasets_from_function(dataset_fn, options))
+    assert steps == [[[4] * 3, [3] * 3], [[2] * 2, [4] * 2]]
 
 
 def test_pad_refuses_a_functions_batches_of_differing_widths(strategy_of) -> None:
@@ -421,7 +505,8 @@ def test_the_specification_of_a_functions_only_step_is_open_where_a_replica_gets
         (lambda rows: rows.batch(4, drop_remainder=True).map(lambda batch: batch), "pad", 2),
         (lambda rows: rows.batch(4, drop_remainder=True).map(lambda batch: batch), "drop", None),
         (lambda rows: rows.batch(4).map(lambda batch: batch), "pad", None),
-        (lambda rows: rows.batch(4).rebatch(2), "pad", None),
+        (lambda rows: rows.batch(4).rebatch(2), "pad", 1),
+        (lambda rows: rows.batch(4).rebatch([2, 4]), "pad", None),
     ],
 )
 def test_the_specification_is_static_where_every_step_is_full(make, mode, expected) -> None:

@@ -538,8 +538,10 @@ def test_explain_tells_the_rows_of_a_batch() -> None:
         "steps: without end",
         "DATA: from_tensors(int64[1, 8]) reads no files",
         "worker 0 of 1, replicas 0 to 1:",
-        "  its slices of each global batch (reads all of them)",
+        "  rows 0 to 7 of each global batch of 8 (reads all of them)",
     ]
+    of_two_sizes = ps.Dataset.range(8).batch(2).concatenate(ps.Dataset.range(3).batch(3)).repeat()
+    assert explained(of_two_sizes, 1, 2)[-1] == "  its slices of each global batch (reads all of them)"
 
 
 def test_explain_tells_of_batches_of_ones_own() -> None:

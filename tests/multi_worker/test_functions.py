@@ -87,3 +87,10 @@ def test_partial_steps_are_kept_or_filled_up_or_dropped(seen) -> None:
         steps = [[[[0, 1], real], [[2, 3], real]], [[[4, 5], real], sixth[worker]], last[worker]]
         assert told["pad"] == {"steps": steps, "length": 3, "spec": f"({spec(2)}, {spec(2, 'bool')})"}
         assert told["drop"] == {"steps": [[[0, 1], [2, 3]]], "length": 1, "spec": spec(2)}
+
+
+def test_workers_whose_functions_batch_by_other_sizes_have_steps_of_one_shape(seen) -> None:
+    (padded, dropped), (other_padded, other_dropped) = seen.of("partial_of_two_sizes")
+    rows = [[len(part) for part, _ in step] for step in padded]
+    assert rows == [[len(part) for part, _ in step] for step in other_padded] == [[4, 4], [2, 2]]
+    assert (dropped, other_dropped) == ([[[0, 1], [2, 3]]], [[[0, 1], [4, 5]]])

@@ -26,6 +26,11 @@ def taken(loader: Any) -> list[Any]:
     return [batch.tolist() for batch in loader]
 
 
+def kept(dataset: ps.Dataset) -> list[Any]:
+    with ps.torch.loader(dataset, input_options=DROP) as loader:
+        return taken(loader)
+
+
 def error_of(call: Callable[[], Any]) -> str:
     try:
         call()
@@ -51,18 +56,17 @@ def test_ranks_take_slices_of_one_batch_and_end_together(tmp_path: Path) -> None
         found["messages"] = messages - 2  # what the workers read, and that this one has left
         few = ps.Dataset.range(9).batch(8)
         found["refused"] = error_of(lambda: ps.torch.loader(few))
-        with ps.torch.loader(few, input_options=DROP) as loader:
-            found["drop"] = taken(loader)
+        found["drop"] = kept(few)
         with ps.torch.loader(few, input_options=PAD) as loader:
             found["pad"] = [(rows.tolist(), mask.tolist()) for rows, mask in loader]
         some = ps.Dataset.range(40).filter(lambda number: number % 3 == 0)
         found["refused filter"] = error_of(lambda: ps.torch.loader(some.batch(8)))
-        with ps.torch.loader(some.batch(8), input_options=DROP) as loader:
-            found["filter"] = taken(loader)
+        found["filter"] = kept(some.batch(8))
         files = ps.TextLineDataset([str(folder / "long.txt"), str(folder / "short.txt")]).map(int).batch(4)
         files = files.with_options(ps.Options(auto_shard_policy="FILE"))
         with ps.torch.loader(files, input_options=PAD) as loader:
             found["files"] = [rows[mask].tolist() for rows, mask in loader]
+        found["buckets"] = kept(files.unbatch().bucket_by_sequence_length(lambda number: number % 7, [3], [4, 2]))
         with ps.torch.loader(ps.Dataset.range(8).shuffle(8).batch(4)) as loader:  # a seed that all agree on
             found["unseeded"] = taken(loader)
         return found
@@ -88,6 +92,7 @@ def test_ranks_take_slices_of_one_batch_and_end_together(tmp_path: Path) -> None
     ]
     assert joined("filter") == [[0, 3, 6, 9, 12, 15, 18, 21]]
     assert sorted(chain.from_iterable(joined("files"))) == [*range(12), 100, 101, 102]
+    assert [len(batch) for batch in first["buckets"]] == [len(batch) for batch in second["buckets"]]
     assert sorted(chain.from_iterable(joined("unseeded"))) == list(range(8))
 
 

@@ -251,7 +251,9 @@ class Node(ABC):
     gives_all: ClassVar[bool] = False
     """Whether it gives each element of its input once, in whatever order."""
     keeps_batches: ClassVar[bool] = False
-    """Whether it gives batches as they are, though perhaps not all; a function of the user's is taken to do so."""
+    """Whether it gives batches as they are, though perhaps not all, those of several inputs in turn or side by side.
+
+    A function of the user's is taken to do so."""
     may_resize_batches: ClassVar[bool] = False
     """Whether it keeps batches only as far as a function of the user's does, which may change their rows."""
     changes_nothing: ClassVar[bool] = False
@@ -685,6 +687,16 @@ def _as_it_is(node: Node) -> Node:
 
 def _holds_nodes(value: Any) -> bool:
     return isinstance(value, Node) or (isinstance(value, tuple) and any(isinstance(entry, Node) for entry in value))
+
+
+def sources_of_batches(node: Node, *, through_functions: bool) -> list[Node]:
+    """The nodes that make the batches that a node gives as they are, or as functions of the user's leave them."""
+    while node.keeps_batches and (through_functions or not node.may_resize_batches):
+        if len(node.spec_inputs) != 1:
+            found = [sources_of_batches(below, through_functions=through_functions) for below in node.spec_inputs]
+            return [one for several in found for one in several] or [node]
+        (node,) = node.spec_inputs
+    return [node]
 
 
 def deciding(node: Node) -> Node:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Node, OneInput, Run, SameElements
+from penstock.data.node import Node, OneInput, Run, SameElements, sources_of_batches
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.order import Take
 from penstock.data.plan import with_inputs
@@ -200,9 +200,7 @@ def _to_be_read(node: Node) -> list[Node]:
 
 def _gives_batches(node: Node) -> bool:
     """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
-    while node.keeps_batches:
-        (node,) = node.inputs
-    return node.rows_per_batch > 0
+    return all(source.rows_per_batch for source in sources_of_batches(node, through_functions=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,7 +105,7 @@ class Strategy(ABC):
                     'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and '
                     "distribute_dataset has one to divide: use distribute_datasets_from_function"
                 )
-            inputs = DividedInput(dataset, self._workers)
+            inputs = DividedInput(dataset, self._workers, PartialBatch(options.partial_batch))
         idle = idle_replicas(inputs)
         if idle is not None and self._workers.index == 0:
             _logger.warning("distribute_dataset: %s", idle)

@@ -152,7 +152,7 @@ def _prepared(
     workers = MeshWorkers.of_mesh(shardings)
     partial = PartialBatch(options.partial_batch)
     layout = [f"mesh {dict(shardings[0].mesh.shape)}", f"specs {[str(one.spec) for one in shardings]}", partial.value]
-    inputs = MeshInput(dataset, workers, layout)
+    inputs = MeshInput(dataset, workers, partial, layout)
     _check_divided(inputs, partial)
     mask = NamedSharding(shardings[0].mesh, PartitionSpec(*shardings[0].spec[:1]))  # type: ignore[no-untyped-call]
     place = MeshPlacement([*shardings, mask], structure.paths(), workers.replicas_in_sync, workers.own_slices)

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.feed.inputs import DividedInput
+from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard
 from penstock.errors import InvalidArgumentError
 from penstock.jax.shardings import parts_along
@@ -85,13 +86,14 @@ class MeshInput(DividedInput):
     Args:
         dataset: the whole dataset.
         workers: the processes of the mesh.
+        partial: what happens to a batch whose rows cannot be divided evenly.
         division: words for how rows are divided, which must be the same on all processes.
     """
 
     workers: MeshWorkers
 
-    def __init__(self, dataset: Dataset, workers: MeshWorkers, division: Sequence[str]) -> None:
-        super().__init__(dataset, workers, division)
+    def __init__(self, dataset: Dataset, workers: MeshWorkers, partial: PartialBatch, division: Sequence[str]) -> None:
+        super().__init__(dataset, workers, partial, division)
         if self.shard.own_batches and self.shard.policy is AutoShardPolicy.OFF and workers.shares < workers.count:
             raise InvalidArgumentError(
                 "ps.jax.loader: several processes of this mesh hold the same rows, so they cannot read from a named "

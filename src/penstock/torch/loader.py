@@ -23,7 +23,7 @@ from penstock.distribute.feed.dataset import (
     state_of_loader,
 )
 from penstock.distribute.feed.inputs import DividedInput
-from penstock.distribute.feed.options import InputOptions, InputReplicationMode
+from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
 from penstock.other_names import other_keywords
@@ -103,7 +103,8 @@ def loader(
         _check(dataset, input_options)
         options = input_options or InputOptions()
         placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
-        inputs = DividedInput(dataset, ranks.data, [*ranks.division, f"partial_batch {options.partial_batch}"])
+        partial = PartialBatch(options.partial_batch)
+        inputs = DividedInput(dataset, ranks.data, partial, [*ranks.division, f"partial_batch {partial}"])
         if ranks.source == "arguments":
             _check_alone(inputs)
     except Exception as error:

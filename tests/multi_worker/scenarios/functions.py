@@ -102,6 +102,16 @@ def values(strategy: Any) -> Any:
     return {"values": shares_of(strategy, distributed), "doubled": strategy.gather(doubled, axis=0)}
 
 
+def partial_of_two_sizes(strategy: Any) -> Any:
+    """The workers' batches have sizes of their own, so that no size is that of a full step."""
+
+    def dataset_fn(context: ps.InputContext) -> ps.Dataset:
+        return rows(8 + 2 * context.input_pipeline_id).batch(2 + 2 * context.input_pipeline_id)
+
+    options = [ps.InputOptions(partial_batch=kind) for kind in ("pad", "drop")]
+    return [all_of(strategy, strategy.distribute_datasets_from_function(dataset_fn, one)) for one in options]
+
+
 def partial(strategy: Any) -> Any:
     def dataset_fn(context: ps.InputContext) -> ps.Dataset:
         return rows(7 + 5 * context.input_pipeline_id).batch(2)

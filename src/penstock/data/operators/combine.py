@@ -27,6 +27,7 @@ class Zip(Node):
 
     name: ClassVar[str] = "zip"
     pairs = True
+    keeps_batches = True
     fails = False
     drops_alike = True
     keeps_places = True
@@ -128,6 +129,7 @@ class Concatenate(Node):
 
     name: ClassVar[str] = "concatenate"
     depends_on = DependsOn.ANY
+    keeps_batches = True
     fails = False
     drops_alike = True
     keeps_places = True

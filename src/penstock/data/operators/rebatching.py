@@ -121,10 +121,15 @@ class Rebatch(OneInput):
         started = left > (int(ends[whole - 1]) if whole else 0)
         return cycles * len(self.batch_sizes) + whole + (started and not self.drop_remainder)
 
+    @property
+    def rows_per_batch(self) -> int:
+        size = self.batch_sizes[0]
+        return size if set(self.batch_sizes) == {size} else 0
+
     def spec_over(self, *inputs: Any) -> Any:
         size, rows = self.batch_sizes[0], Unbatch(self.input).cardinality
         whole = self.drop_remainder or rows == INFINITE_CARDINALITY or (rows > 0 and rows % size == 0)
-        rows_of = size if whole and set(self.batch_sizes) == {size} else None
+        rows_of = (self.rows_per_batch or None) if whole else None
         return (
             map_structure(lambda leaf: _batch_of(row_of(leaf), rows_of), inputs[0]) if _have_rows(inputs[0]) else None
         )

@@ -72,6 +72,8 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
         lengths: how many batches it has, their rows, and the rows of the last one, where that is known.
         leaves: the leaves of its steps, where these are known.
         listed: a digest of the names of files that each of its listings has.
+        full_rows: the rows of a replica in a full step, and whether no function may have changed them; (0, False) where
+            batches have no one size.
     """
 
     labels: list[str]
@@ -81,6 +83,7 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
     lengths: tuple[int, int, int] | None
     leaves: tuple[RowShape, ...] | None
     listed: list[str]
+    full_rows: tuple[int, bool]
 
 
 class Announced(msgspec.Struct, frozen=True, array_like=True):

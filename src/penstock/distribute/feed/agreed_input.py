@@ -25,12 +25,16 @@ class AgreedInput:
         cardinality: the number of steps, for the worker that has most.
         lengths: of each worker's own data, where every worker knows its own.
         same_layout: whether all workers know the dtypes and shapes of their rows beforehand, and have the same.
+        full_rows: the rows of a replica in a full step; 0 where the workers' batches have no one size.
+        exact: whether that is known, and no function of the user's may have changed them.
     """
 
     inputs: Inputs
     cardinality: int
     lengths: list[Lengths] | None
     same_layout: bool
+    full_rows: int
+    exact: bool
 
 
 def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> AgreedInput:
@@ -41,14 +45,15 @@ def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> Agreed
         StorageError: a worker cannot read a file that worker 0 has listed.
     """
     lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
+    full = inputs.full_rows, inputs.exact
     if inputs.shard is not None and inputs.workers.count > 1:
         _logger.info("%s shards by %s: %s", call, inputs.shard.policy.name, inputs.shard.reason)
     if control is None:
         inputs.fix_seeds_alone()
-        return _agreed(inputs, cardinality, inputs.lengths_of_all(), same_layout=layout is not None)
+        return _agreed(inputs, cardinality, inputs.lengths_of_all(), full, same_layout=layout is not None)
     known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
     listed = [digest_of_names(names) for names in inputs.listed]
-    own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed)
+    own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed, full)
     answers = control.gather(call, own, WorkerInput, timeout=SETUP_SECONDS)
     others = [one.listed for one in answers]
     if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
@@ -65,7 +70,9 @@ def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> Agreed
     counted = [Lengths(*one.lengths) for one in answers if one.lengths]
     most = longest([one.cardinality for one in answers])
     same_layout = layout is not None and all(one.leaves == layout for one in answers)
-    return _agreed(inputs, most, counted if len(counted) == len(answers) else None, same_layout=same_layout)
+    if any(one.full_rows != full for one in answers):
+        full = 0, False
+    return _agreed(inputs, most, counted if len(counted) == len(answers) else None, full, same_layout=same_layout)
 
 
 def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inputs:
@@ -100,7 +107,9 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
     return inputs
 
 
-def _agreed(inputs: Inputs, cardinality: int, lengths: list[Lengths] | None, *, same_layout: bool) -> AgreedInput:
+def _agreed(
+    inputs: Inputs, cardinality: int, lengths: list[Lengths] | None, full: tuple[int, bool], *, same_layout: bool
+) -> AgreedInput:
     if inputs.has_own_data and inputs.workers.count > 1 and cardinality != INFINITE_CARDINALITY:
         cardinality = inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY
-    return AgreedInput(inputs, cardinality, lengths, same_layout)
+    return AgreedInput(inputs, cardinality, lengths, same_layout, *full)

@@ -50,6 +50,11 @@ class StepFacts:
         """The most rows that a replica gets."""
         return max((size for sizes in self.sizes for size in sizes), default=0)
 
+    @cached_property
+    def smallest(self) -> int:
+        """The fewest rows that a replica gets."""
+        return min((size for sizes in self.sizes for size in sizes), default=0)
+
     def all_have(self, rows: int) -> bool:
         """Whether every replica gets this number of rows."""
         return all(size == rows for sizes in self.sizes for size in sizes)

@@ -148,7 +148,7 @@ class DistributedDataset:
             # All workers join the same data of others, so that each knows what all have.
             LocalAgreement() if isinstance(source, JoinedWorkers) else self._agreement(topic),
             self._partial,
-            inputs.full_rows,
+            self._rows.full,
             inputs.template,
             self._place,
             self._bare,

@@ -32,7 +32,7 @@ class StepFeed:
         source: this worker's steps.
         agreement: says what all workers have in a step.
         partial: what to do with steps that do not fill all replicas equally.
-        full: the rows of each replica in a full step; 0 as long as that is unknown.
+        full: the rows of each replica in a full step; 0 where batches have no one size.
         template: gives the layout of steps on a worker without data.
         place: places the slices for the replicas.
         bare: whether one replica is in sync, which gets bare values.
@@ -75,9 +75,9 @@ class StepFeed:
             self.source.number += 1
             if facts.empty:
                 continue
-            self.full = max(self.full, facts.largest)
-            if self.partial is not PartialBatch.DROP or facts.all_have(self.full):
-                return self._placed(step, facts)
+            if self.partial is PartialBatch.DROP and facts.smallest < (self.full or 1):
+                continue
+            return self._placed(step, facts)
 
     def _own_step(self) -> HostStep | None:
         try:
@@ -93,7 +93,9 @@ class StepFeed:
             step = self._empty(facts)
         even = facts.even
         if self.partial is PartialBatch.PAD:
-            step, even = self._padding(step, self.full), facts.regular
+            step, even = self._padding(step, max(self.full, facts.largest)), facts.regular
+        elif self.partial is PartialBatch.DROP:
+            step, even = step.first_rows(facts.smallest), facts.regular
         placed = self.place(step.leaves, even)
         for leaf in placed:
             if isinstance(leaf, PerReplica):

@@ -10,19 +10,19 @@ from typing import Any
 from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations
 from penstock.data.listings import listings_of, names_of_listings, with_listings
-from penstock.data.node import Node, scaled
+from penstock.data.node import Node, scaled, sources_of_batches
 from penstock.data.shards import without_hints
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.agreement import Layout, Sizes
 from penstock.distribute.feed.joined_workers import JoinedWorkers
-from penstock.distribute.feed.options import InputReplicationMode
+from penstock.distribute.feed.options import InputReplicationMode, PartialBatch
 from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard, shard_of_worker
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
 from penstock.distribute.feed.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
-from penstock.sharding import slice_bounds
+from penstock.sharding import SliceRule
 from penstock.structure import flatten
 
 
@@ -132,6 +132,11 @@ class Inputs(ABC):
         """A dataset with the specification of what the steps are made of."""
 
     @property
+    def datasets(self) -> list[Dataset]:
+        """All of them."""
+        return [self.dataset]
+
+    @property
     @abstractmethod
     def slices_per_batch(self) -> int:
         """The number of slices into which a batch is cut."""
@@ -143,19 +148,21 @@ class Inputs(ABC):
 
     @cached_property
     def batch_size(self) -> int:
-        """The batch size that was given to `batch`; 0 where none is known."""
-        node = self.dataset.node
-        while node.keeps_batches:
-            (node,) = node.inputs
-        return node.rows_per_batch
+        """The one size of batches that an operator was given, or a specification; 0 where none is known."""
+        return self._batch_size(through_functions=True)
+
+    def _batch_size(self, *, through_functions: bool) -> int:
+        sizes: set[int] = set()
+        for dataset in self.datasets:
+            known = rows_of_batches(dataset.node.spec)
+            sources = [] if known else sources_of_batches(dataset.node, through_functions=through_functions)
+            sizes |= {source.rows_per_batch or rows_of_batches(source.spec) or 0 for source in sources} or {known or 0}
+        return sizes.pop() if len(sizes) == 1 else 0
 
     @cached_property
     def exact(self) -> bool:
         """Whether no user function above `batch` might change the rows of its batches."""
-        node = self.dataset.node
-        while node.keeps_batches and not node.may_resize_batches:
-            (node,) = node.inputs
-        return node.rows_per_batch > 0
+        return self._batch_size(through_functions=False) > 0
 
     @property
     def full_rows(self) -> int:
@@ -182,12 +189,19 @@ class DividedInput(Inputs):
     Args:
         dataset: the whole dataset.
         workers: which worker this is, of how many.
+        partial: what happens to a batch that does not fill all replicas equally.
         division: words for how rows are divided, which must be the same on all workers.
     """
 
     shard: WorkerShard
 
-    def __init__(self, dataset: Any, workers: StrategyWorkers, division: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        workers: StrategyWorkers,
+        partial: PartialBatch = PartialBatch.RAGGED,
+        division: Sequence[str] = (),
+    ) -> None:
         if not isinstance(dataset, Dataset):
             raise InvalidTypeError(
                 f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
@@ -195,14 +209,15 @@ class DividedInput(Inputs):
             )
         check_spec(dataset.node.spec)
         self.workers = workers
+        self.partial = partial
         self.division = list(division)
         self._whole = dataset
-        self.shard = self.shard_of(workers.index)
-        self.has_own_data = self.shard.own_batches
-        self._part = dataset
         # The given dataset without sharding hints, with which it cannot be read.
         readable = without_hints(dataset.node)
         self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
+        self.shard = self.shard_of(workers.index)
+        self.has_own_data = self.shard.own_batches
+        self._part = dataset
 
     def shard_of(self, worker: int) -> WorkerShard:
         """What a worker reads."""
@@ -227,7 +242,7 @@ class DividedInput(Inputs):
         return [] if self.shard.policy is AutoShardPolicy.OFF else names_of_listings(self._whole.node)
 
     def over_files(self, names: list[list[str]]) -> "DividedInput":
-        return type(self)(self._over(names), self.workers, self.division)
+        return type(self)(self._over(names), self.workers, self.partial, self.division)
 
     def _over(self, names: list[list[str]]) -> Dataset:
         return Dataset(with_listings(self._whole.node, names), self._whole.options())
@@ -277,6 +292,11 @@ class DividedInput(Inputs):
     def slices_per_batch(self) -> int:
         return self.workers.replicas_in_sync
 
+    @property
+    def rule(self) -> SliceRule:
+        """How a batch is cut."""
+        return SliceRule(self.slices_per_batch, even=self.partial is PartialBatch.DROP and not self.exact)
+
     def steps_of(self, batches: int) -> int:
         return batches * self.workers.shares if self.has_own_data else batches
 
@@ -300,7 +320,7 @@ class DividedInput(Inputs):
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         batch, turn = divmod(step, self.workers.shares)
         replicas = self.workers.replicas
-        slices = [slice_bounds(own.rows_of_batch(batch), self.slices_per_batch) for own in lengths]
+        slices = [self.rule.bounds(own.rows_of_batch(batch)) for own in lengths]
         return [
             tuple(stop - start for start, stop in bounds[turn * replicas : (turn + 1) * replicas]) for bounds in slices
         ]
@@ -324,18 +344,18 @@ class DividedInput(Inputs):
         They are at the beginning of an epoch: the states are yet to be restored.
         """
         each = [(index, state.get("replicas", self.workers.replicas)) for index, state in enumerate(states)]
-        others = [DividedInput(self._whole, StrategyWorkers(len(states), *one)) for one in each]
+        others = [DividedInput(self._whole, StrategyWorkers(len(states), *one), self.partial) for one in each]
         for other in others:
             other._part = Dataset(other.shard.node, self._whole.options(), iterations_of(self._part))
         steps = [other.open() for other in others]
-        return JoinedWorkers(steps, self.workers.replicas_in_sync, self.workers.own_slices)
+        return JoinedWorkers(steps, self.rule, self.workers.own_slices)
 
     def open(self) -> StepSource:
         workers = self.workers
         batches = iter(self._part)
         if self.has_own_data:
-            return WorkerBatches(batches, workers.shares, workers.share, workers.replicas)
-        return GlobalBatches(batches, workers.replicas_in_sync, workers.own_slices, pairs=self.shard.pairs)
+            return WorkerBatches(batches, workers.shares, workers.share, workers.replicas, self.rule)
+        return GlobalBatches(batches, self.rule, workers.own_slices, pairs=self.shard.pairs)
 
 
 class FunctionInput(Inputs):
@@ -388,6 +408,10 @@ class FunctionInput(Inputs):
         return self._datasets[0]
 
     @property
+    def datasets(self) -> list[Dataset]:
+        return self._datasets
+
+    @property
     def labels(self) -> list[str]:
         return []
 
@@ -432,6 +456,12 @@ def longest(cardinalities: list[int]) -> int:
     if INFINITE_CARDINALITY in cardinalities:
         return INFINITE_CARDINALITY
     return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else max(cardinalities)
+
+
+def rows_of_batches(spec: Any) -> int | None:
+    """The rows of every batch, where all leaves say how many."""
+    rows = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]}
+    return rows.pop() if len(rows) == 1 else None
 
 
 def _lengths(node: Node) -> Lengths | None:

@@ -8,7 +8,7 @@ import numpy as np
 from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, StepLeaf
-from penstock.sharding import slice_bounds
+from penstock.sharding import SliceRule
 
 
 class JoinedWorkers(StepSource):
@@ -19,14 +19,14 @@ class JoinedWorkers(StepSource):
 
     Args:
         others: the steps of each of the other workers.
-        replicas: the number of replicas in sync here.
+        rule: how the rows of a step are cut into a slice for each replica in sync here.
         local: the numbers of the slices that this worker takes.
     """
 
-    def __init__(self, others: list[StepSource], replicas: int, local: Sequence[int]) -> None:
+    def __init__(self, others: list[StepSource], rule: SliceRule, local: Sequence[int]) -> None:
         self.replicas = len(local)
         self._others = others
-        self._replicas_in_sync = replicas
+        self._rule = rule
         self._local = local
 
     def next(self) -> HostStep:
@@ -36,7 +36,7 @@ class JoinedWorkers(StepSource):
         for other in self._others:
             other.number += 1
         columns = [_joined([part for step in steps for part in step.leaves[leaf].slices]) for leaf in _leaves(steps)]
-        bounds = slice_bounds(len(columns[0]), self._replicas_in_sync)
+        bounds = self._rule.bounds(len(columns[0]))
         sizes = tuple(stop - start for start, stop in bounds)
         own = [bounds[number] for number in self._local]
         leaves = [StepLeaf([column[start:stop] for start, stop in own]) for column in columns]

@@ -34,7 +34,7 @@ class PartialBatch(StrEnum):
     Attributes:
         RAGGED: the replicas get slices of different sizes, some of them empty.
         PAD: all get slices of one size, padded with zeros, and a mask that tells rows from padding.
-        DROP: the step is left out.
+        DROP: the step is left out; where batches have no one size, the rows that do not divide by the replicas.
 
     Example:
         >>> import penstock as ps
@@ -71,7 +71,10 @@ class InputOptions:
         partial_batch: "ragged", "pad" or "drop". With "pad" a step is the pair (batch, mask): at each leaf every
             replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows. The
             rows of a full step follow from the size given to `batch`, even if a function changes the batches
-            afterwards; where no size is known, the largest step so far counts as full.
+            afterwards; one with more rows is padded for itself. "drop" leaves out the steps that are not full. Where
+            batches have no one size, as those of buckets, of a function or of `group_by_window`, each step is taken
+            for itself: "pad" goes to the next multiple of the number of replicas, and "drop" leaves out the rows
+            beyond the last one.
 
     Raises:
         InvalidTypeError: a value of the wrong type.

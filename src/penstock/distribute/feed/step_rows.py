@@ -1,9 +1,9 @@
 """How many rows the replicas get in the steps of a distributed dataset, as far as that is known beforehand."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.distribute.feed.agreed_input import AgreedInput
+from penstock.distribute.feed.inputs import rows_of_batches
 from penstock.distribute.feed.options import PartialBatch
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.sharding import slice_bounds
@@ -22,6 +22,11 @@ class StepRows:
     agreed: AgreedInput
     partial: PartialBatch
 
+    @property
+    def full(self) -> int:
+        """The rows of a replica in a full step; 0 where each step is full or partial for itself."""
+        return self.agreed.full_rows if self.partial is not PartialBatch.DROP or self.agreed.exact else 0
+
     def cardinality(self) -> int:
         """The number of steps."""
         steps, lengths = self.agreed.cardinality, self.agreed.lengths
@@ -34,13 +39,13 @@ class StepRows:
     def of_every_step(self) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
         inputs, lengths = self.agreed.inputs, self.agreed.lengths
-        cut, batch_rows = inputs.slices_per_batch, _rows_of_batches(inputs.dataset.element_spec)
+        cut, batch_rows = inputs.slices_per_batch, rows_of_batches(inputs.dataset.element_spec)
         if self.partial is PartialBatch.RAGGED and inputs.workers.replicas_in_sync == 1:
             return batch_rows
-        if self.partial is not PartialBatch.RAGGED and inputs.exact:
-            return inputs.full_rows
+        if self.partial is not PartialBatch.RAGGED and self.agreed.exact:
+            return self.full
         if self.partial is PartialBatch.PAD and batch_rows is not None and not inputs.has_own_data:
-            return max(inputs.full_rows, -(-batch_rows // cut))
+            return max(self.full, -(-batch_rows // cut))
         if self.partial is not PartialBatch.RAGGED:
             return None
         if not inputs.has_own_data:
@@ -77,7 +82,7 @@ class StepRows:
             return False
         if lengths is None:
             spec = inputs.dataset.element_spec
-            rows = None if 0 in flatten(spec)[0][0].assumed_axes else _rows_of_batches(spec)
+            rows = None if 0 in flatten(spec)[0][0].assumed_axes else rows_of_batches(spec)
             ends = inputs.has_own_data and self.agreed.cardinality != INFINITE_CARDINALITY
             return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
         if not inputs.has_own_data:
@@ -87,12 +92,6 @@ class StepRows:
         turns = range(inputs.steps_of(1))
         steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
         return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
-
-
-def _rows_of_batches(spec: Any) -> int | None:
-    """The rows of every batch, where all leaves say how many."""
-    rows = [leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]]
-    return None if None in rows else rows[0]
 
 
 def _has_empty(rows: int, slices: int) -> bool:

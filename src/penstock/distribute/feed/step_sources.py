@@ -13,7 +13,7 @@ from penstock.data.iterator import DatasetIterator, PositionedElements
 from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
-from penstock.sharding import slice_bounds
+from penstock.sharding import SliceRule
 from penstock.structure import Structure, flatten, quick_leaves
 
 
@@ -83,9 +83,9 @@ class _Cut:
 
 
 @lru_cache
-def _cut_of(rows: int, replicas: int, local: Sequence[int], alone: bool) -> _Cut:
+def _cut_of(rows: int, rule: SliceRule, local: Sequence[int], alone: bool) -> _Cut:
     """The slices of a batch of `rows` rows; `alone` says that only the local rows are there, one after the other."""
-    bounds = slice_bounds(rows, replicas)
+    bounds = rule.bounds(rows)
     sizes = tuple(stop - start for start, stop in bounds)
     own = tuple(sizes[number] for number in local)
     cut = [bounds[number] for number in local]
@@ -107,15 +107,15 @@ class GlobalBatches(StepSource):
 
     Args:
         batches: gives the global batches, or the pairs of `BatchSlices`.
-        replicas: the number of replicas in sync.
+        rule: how they are cut into a slice for each replica in sync.
         local: the numbers of this worker's; hashable.
         pairs: whether `batches` gives pairs.
     """
 
-    def __init__(self, batches: DatasetIterator, replicas: int, local: Sequence[int], *, pairs: bool) -> None:
+    def __init__(self, batches: DatasetIterator, rule: SliceRule, local: Sequence[int], *, pairs: bool) -> None:
         self.replicas = len(local)
         self._batches = PositionedElements(batches)
-        self._replicas_in_sync = replicas
+        self._rule = rule
         self._local = local
         self._pairs = pairs
         self._structure = Structure("none", leaf_count=0)
@@ -127,7 +127,7 @@ class GlobalBatches(StepSource):
         leaves, structure = self._flat(batch)
         rows = rows_of(leaves, structure)
         # In a pair the batch holds this worker's rows and no others.
-        cut = _cut_of(rows if whole is None else int(whole), self._replicas_in_sync, self._local, whole is not None)
+        cut = _cut_of(rows if whole is None else int(whole), self._rule, self._local, whole is not None)
         return HostStep(structure, [_cut_leaf(leaf, cut) for leaf in leaves], cut.sizes, cut.all_sizes)
 
     def _flat(self, batch: Any) -> tuple[list[Any], Structure]:
@@ -176,8 +176,9 @@ class WorkerBatches(StepSource):
     So a batch takes as many steps as there are workers.
     """
 
-    def __init__(self, batches: DatasetIterator, workers: int, worker: int, replicas: int) -> None:
+    def __init__(self, batches: DatasetIterator, workers: int, worker: int, replicas: int, rule: SliceRule) -> None:
         self.replicas = replicas
+        self._rule = rule
         self._batches = PositionedElements(batches)
         self._workers = workers
         self._worker = worker
@@ -206,7 +207,7 @@ class WorkerBatches(StepSource):
         self._before = self._batches.position()
         self._leaves, self._structure = flatten(next(self._batches))
         rows = rows_of(self._leaves, self._structure)
-        self._bounds = slice_bounds(rows, self._workers * self.replicas)
+        self._bounds = self._rule.bounds(rows)
 
     def position(self) -> Any:
         dataset = self._before if self._steps_of_batch else self._batches.position()

@@ -46,6 +46,13 @@ class HostStep:
         """Whether the local replicas agree in shapes without the rows, as the slices of one batch do."""
         return all(leaf.whole is not None or len({rows.shape[1:] for rows in leaf.slices}) == 1 for leaf in self.leaves)
 
+    def first_rows(self, count: int) -> "HostStep":
+        """The first rows of each local replica, which all have so many; a step of this worker alone."""
+        if set(self.sizes) == {count}:
+            return self
+        leaves = [StepLeaf([rows[:count] for rows in leaf.slices]) for leaf in self.leaves]
+        return HostStep(self.structure, leaves, (count,) * len(self.sizes))
+
     def layout(self) -> tuple[RowShape, ...]:
         """Dtype and shape without the rows of every leaf, if all replicas agree in them."""
         return tuple(_layout(leaf.slices) for leaf in self.leaves)

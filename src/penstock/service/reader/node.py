@@ -58,6 +58,7 @@ class Distribute(Node):
     name: ClassVar[str] = "distribute"
     own_pace = True
     varies = True
+    keeps_batches = True
     settings: DistributeOptions
     info: DatasetInfo = field(repr=False)
     kind: PassKind
