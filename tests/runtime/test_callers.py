@@ -7,7 +7,6 @@ import pytest
 
 from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.channel import Closed
-from penstock.runtime.fixed import FixedCallers
 from penstock.runtime.tuning import TunedCallers
 
 
@@ -78,73 +77,14 @@ def test_those_who_wait_are_not_woken_by_each_of_many_calls(threads):
     assert bell.rung == 1
 
 
-def after_short_calls(threads, count):
-    """Callers that have found out that calls are short."""
+def test_the_thread_that_reads_makes_short_calls_for_single_rows(threads):
     bell = Bell()
-    callers = FixedCallers(threads, bell, count)
-    while "one thread at a time" not in callers.because:
-        rung = bell.rung
-        callers.add(Work(lambda start, stop: None, 100))
-        bell.wait(rung)
-    wait_for(bell, lambda: callers.want_more and callers.running == 0)
-    return callers
-
-
-def test_several_threads_wait_for_the_lock_of_python_in_each_short_call(threads, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.fixed._OVERDUE_SECONDS", 60)
-    callers = after_short_calls(threads, 2)
-    begun, both, beside = threading.Event(), threading.Event(), []
-
-    def first(start, stop):
-        begun.set()
-        beside.append(both.wait(0.2))  # nothing else tells that no other thread begins
-
-    callers.add(Work(first, 1))
-    begun.wait(60)
-    callers.add(Work(lambda start, stop: both.set(), 1))
-    assert both.wait(60) and beside == [False]
-
-
-def test_calls_that_begin_to_wait_after_short_ones_run_beside_each_other(threads):
-    callers = after_short_calls(threads, 4)
-    met, ended = threading.Barrier(5), threading.Event()
-
-    def call(start, stop):
-        met.wait(60)
-        ended.wait(60)
-
-    for _ in range(4):
-        callers.add(Work(call, 1))
-    met.wait(60)
-    assert callers.because == "" and not ended.is_set()
-    ended.set()
-    wait_for(callers.bell, lambda: callers.want_more and callers.running == 0)
-
-
-def test_threads_stop_taking_turns_when_calls_have_become_longer(threads, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.fixed._OVERDUE_SECONDS", 60)
-    callers = after_short_calls(threads, 2)
-    ended = threading.Event()
-    callers.add(Work(lambda start, stop: ended.wait(0.1), 100, together=True))
-    wait_for(callers.bell, lambda: callers.running == 0 and callers.want_more and callers.because == "")
-    assert not ended.is_set()
-
-
-def test_calls_by_the_thread_that_reads_that_take_long_and_raise_are_left_to_threads(threads):
-    callers = FixedCallers(threads, Bell(), 2)
-    rung = callers.bell.rung
-    while not callers.serial:
-        callers.add(Work(lambda start, stop: None, 1))
-        callers.bell.wait(rung)
-        rung = callers.bell.rung
-
-    def times_out(row):
-        time.sleep(0.01)
-        raise TimeoutError(row)
-
-    with pytest.raises(TimeoutError):
-        next(callers.calls_here(times_out))(7)
-    assert not callers.serial and list(callers.calls_here(times_out)) == []
+    callers = Callers(threads, bell, 2)
+    assert callers.rows_here(1) == 0  # nothing is known of the calls yet
+    callers.note_here(1e-6, 1)
+    assert (callers.rows_here(1), callers.rows_here(1000)) == (1, 0)
+    callers.note_here(0.01, 1)
+    assert callers.rows_here(1) == 0
 
 
 def test_tasks_for_threads_that_were_stopped_are_refused(threads):
@@ -154,36 +94,39 @@ def test_tasks_for_threads_that_were_stopped_are_refused(threads):
         callers.add(Work(lambda start, stop: None, 1))
 
 
+def call_here(tuned, seconds, rows):
+    """Have the reading thread make calls that are said to take so long."""
+    assert tuned.rows_here(rows) > 0
+    tuned.note_here(seconds, rows)
+
+
 def test_a_cheap_function_is_called_serially(threads):
     tuned = TunedCallers(threads, Bell(), lambda: None)
-    for _ in range(50):
-        tuned.call_serially(lambda: sum(range(1000)), 10_000)
-    assert tuned.serial and not tuned.want_more
-
-
-def test_short_calls_are_looked_at_now_and_then(threads, monkeypatch):
-    looked, clock = [], time.thread_time
-    monkeypatch.setattr(time, "thread_time", lambda: looked.append(True) or clock())
-    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # another process may have the processor for a while
-    tuned = TunedCallers(threads, Bell(), lambda: None)
-    for _ in range(320):
-        tuned.call_serially(lambda: None, 1)
-    assert tuned.serial and len(looked) == 20
+    for _ in range(1000):
+        call_here(tuned, 0.01, 10_000)
+    assert tuned.serial and not tuned.want_more and tuned.because == ""
 
 
 def test_calls_that_take_long_after_many_short_ones_get_threads(threads):
     tuned = TunedCallers(threads, Bell(), lambda: None)
     for _ in range(100):
-        tuned.call_serially(lambda: None, 1)
+        call_here(tuned, 1e-6, 1)
     for _ in range(20):
         if tuned.serial:
-            tuned.call_serially(lambda: time.sleep(0.01), 1)
+            call_here(tuned, 0.01, 1)
     assert not tuned.serial
+
+
+def test_the_reading_thread_makes_few_calls_at_a_time_until_it_knows_them(threads):
+    tuned = TunedCallers(threads, Bell(), lambda: None)
+    assert tuned.rows_here(1000) == 1
+    tuned.note_here(0.001, 1)
+    assert tuned.rows_here(1000) == 20
 
 
 def test_a_function_that_waits_gets_threads(threads):
     tuned = TunedCallers(threads, Bell(), lambda: None)
-    assert tuned.call_serially(lambda: time.sleep(0.01) or "result", 1) == "result"
+    call_here(tuned, 0.02, 1)
     assert not tuned.serial and tuned.want_more and tuned.count > 1
 
 
@@ -197,15 +140,21 @@ def work_in_threads(tuned, bell, call, seconds):
     wait_for(bell, lambda: tuned.running == 0)
 
 
+def waiting(threads, function):
+    """Callers that have found that threads gain."""
+    bell = Bell()
+    tuned = TunedCallers(threads, bell, function)
+    call_here(tuned, 0.02, 1)
+    work_in_threads(tuned, bell, lambda: time.sleep(0.01), 2.0)
+    assert not tuned.serial and tuned.most > 1 and "times as many calls" in tuned.because
+    return tuned
+
+
 def test_what_gained_in_one_iteration_is_there_at_the_beginning_of_the_next(threads):
     def function():
         """Only its identity counts here."""
 
-    bell = Bell()
-    first = TunedCallers(threads, bell, function)
-    first.call_serially(lambda: time.sleep(0.01), 1)
-    work_in_threads(first, bell, lambda: time.sleep(0.01), 2.0)
-    assert not first.serial and first.most > 1
+    first = waiting(threads, function)
     again = TunedCallers(threads, Bell(), function)
     assert not again.serial and again.count == first.count
 
@@ -214,10 +163,7 @@ def test_what_gained_is_known_for_a_function_that_is_made_anew(threads):
     def make():
         return lambda: "another object of the same code"
 
-    bell = Bell()
-    first = TunedCallers(threads, bell, make())
-    first.call_serially(lambda: time.sleep(0.01), 1)
-    work_in_threads(first, bell, lambda: time.sleep(0.01), 2.0)
+    first = waiting(threads, make())
     again = TunedCallers(threads, Bell(), make())
     assert not again.serial and again.count == first.count
 
@@ -226,11 +172,10 @@ def test_what_gained_for_large_elements_is_given_up_for_small_ones(threads):
     def function():
         """Only its identity counts here."""
 
+    waiting(threads, function)
     bell = Bell()
-    large = TunedCallers(threads, bell, function)
-    large.call_serially(lambda: time.sleep(0.01), 1)
-    work_in_threads(large, bell, lambda: time.sleep(0.01), 2.0)
     small = TunedCallers(threads, bell, function)
+    assert not small.serial
     work_in_threads(small, bell, lambda: None, 60.0)
     assert small.serial
 
@@ -243,7 +188,9 @@ def test_threads_that_gain_nothing_are_left_again(threads):
             time.sleep(0.01)
 
     tuned = TunedCallers(threads, bell, lambda: None)
-    tuned.call_serially(alone, 1)
+    call_here(tuned, 0.01, 1)
     assert not tuned.serial
     work_in_threads(tuned, bell, alone, 60.0)
     assert tuned.serial and not tuned.want_more
+    call_here(tuned, 0.01, 1)
+    assert tuned.serial  # not tried again at once

@@ -43,7 +43,6 @@ from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers
 from penstock.runtime.copying import Copiers
-from penstock.runtime.fixed import FixedCallers
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
 
@@ -134,9 +133,7 @@ class Run:
     def _new_callers(self, count: int, function: Any, task_seconds: float) -> Callers:
         if count == AUTOTUNE:
             return TunedCallers(self.threads, self.bell, function)
-        if task_seconds > TASK_SECONDS:
-            return Callers(self.threads, self.bell, count, task_seconds)
-        return FixedCallers(self.threads, self.bell, count)
+        return Callers(self.threads, self.bell, count, task_seconds)
 
     def called(self, node: "Node", make: Callable[[], Any]) -> Any:
         """The processes that call a node's function, made by `make`: the same for all that read it."""

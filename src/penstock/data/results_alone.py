@@ -9,8 +9,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import chain, islice, repeat
+from itertools import repeat
+from time import perf_counter
 from typing import Any, Final
 
 from penstock.data.block import Block
@@ -123,11 +123,10 @@ class AloneResults:
             callers: notes how long calls take, and decides whether this thread makes the next; by default it makes all.
         """
         given = False
-        noted = None if callers is None else _Noted(callers)
         try:
             while (results := rows.next_results(cursor)) is not None:
                 alone = self.alone
-                for value in results if noted is None else noted.of(results, rows):
+                for value in results if callers is None else _Noted(callers, results):
                     try:
                         element = alone(value)
                     except Unlike:
@@ -253,33 +252,35 @@ class ResultsAlone(FunctionStream):
         super().close()
 
 
-class _Noted:
-    """Results as long as this thread makes the calls: one is noted, some are not, and so on through all blocks."""
+def calls_here(callers: Callers, call: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+    """The function that the reading thread calls for each row that comes alone, while it makes the calls."""
 
-    def __init__(self, callers: Callers) -> None:
+    def timed(row: Any) -> Any:
+        begun = perf_counter()
+        try:
+            return call(row)
+        finally:
+            callers.note_here(perf_counter() - begun, 1)
+
+    while callers.serial:
+        yield timed
+
+
+class _Noted(Iterator[Any]):
+    """Results as long as the reading thread makes the calls; how long each takes is noted."""
+
+    def __init__(self, callers: Callers, results: Iterator[Any]) -> None:
         self._callers = callers
-        # So many of the next calls are not noted.
-        self._unnoted = 0
+        self._results = results
 
-    def of(self, results: Iterator[Any], rows: PulledRows) -> Iterator[Any]:
-        """Results of the rows that are left."""
-        return chain.from_iterable(self._pieces(results, rows))
-
-    def _pieces(self, results: Iterator[Any], rows: PulledRows) -> Iterator[Iterator[Any]]:
-        while self._callers.serial and (left := rows.left):
-            count = min(self._unnoted, left)
-            if count:
-                self._unnoted -= count
-                yield islice(results, count)
-            else:
-                count = 1
-                yield map(self._next, (results,))
-                self._unnoted = self._callers.unnoted()
-            if rows.left > left - count:  # the function has raised StopIteration
-                return
-
-    def _next(self, results: Iterator[Any]) -> Any:
-        return self._callers.call_serially(partial(next, results), 1)
+    def __next__(self) -> Any:
+        if not self._callers.serial:
+            raise StopIteration
+        begun = perf_counter()
+        try:
+            return next(self._results)
+        finally:
+            self._callers.note_here(perf_counter() - begun, 1)
 
 
 def _unlike(value: Any) -> Any:

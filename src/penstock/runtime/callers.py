@@ -5,16 +5,14 @@ This file decides how much a parallel map reads ahead: a stream starts a further
 below any operator, and nothing is read before a thread is free for it.
 """
 
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, TypeVar
 
 from penstock.runtime.channel import Closed
 from penstock.runtime.freed_memory import keep_freed_memory
@@ -22,6 +20,8 @@ from penstock.runtime.threads import Threads
 
 TASK_SECONDS = 0.002
 """The time of a task: long enough that handing it out costs next to nothing, short enough to delay no other."""
+HANDING_SECONDS = 5e-5
+"""The time that it takes to hand out a task and to take its result."""
 _LONG = 2.5
 """A thread that waits for a task which takes this many times as long as it should adds the next one in time."""
 _MOST_ROWS = 1 << 14
@@ -29,8 +29,6 @@ _MOST_BYTES = 1 << 21
 """The results of a task hold no more than this, unless a row does."""
 _LARGE_BYTES = 1 << 10
 """Results of this size and more are worth keeping the memory of those before."""
-
-Result = TypeVar("Result")
 
 
 class Bell:
@@ -102,7 +100,7 @@ class Callers:
         task_seconds: how long a task should take.
 
     Attributes:
-        serial: whether the reading thread should make the calls itself, by `call_serially`.
+        serial: whether the reading thread makes all calls, until it is found that threads gain.
         running: how many tasks are being done at this moment.
         most: how many were at the same moment so far.
     """
@@ -124,6 +122,8 @@ class Callers:
         self._chunk = 1
         self._most_rows: int | None = None
         self._long = True
+        # How long a row took in the last calls.
+        self._row_seconds: float | None = None
 
     @property
     def chunk(self) -> int:
@@ -135,36 +135,31 @@ class Callers:
         """Whether a thread is without work, or soon will be."""
         return self._unfinished < (self.count if self._long else 2 * self.count)
 
-    def call_serially(
-        self, call: Callable[[], Result], rows: int, made: Callable[[Result], int] | None = None
-    ) -> Result:
-        """Return what `call` returns, which makes the calls for `rows` rows in this thread.
+    def rows_here(self, rows: int) -> int:
+        """The number of the next `rows` rows for which the reading thread makes the calls; 0 where threads do.
 
-        Args:
-            made: tells from what it returned for how many rows calls were really made.
+        Handing out a task takes longer than a few short calls, as those for rows that come one by one. While threads
+        are at work, they get these too.
         """
-        return call()
+        return rows if self._are_short(rows) and not self._unfinished else 0
 
-    def call_here(self, rows: int) -> bool:
-        """Whether the reading thread should make the calls for so many rows itself."""
-        return self.serial
+    @property
+    def here_one_by_one(self) -> bool:
+        """Whether the reading thread makes the calls for rows that come one by one."""
+        return self._are_short(1)
 
-    def calls_here(self, call: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
-        """What the reading thread calls in place of `call` for each row that comes alone, while it is `serial`."""
-        return iter(())
+    def _are_short(self, rows: int) -> bool:
+        return self._row_seconds is not None and rows * self._row_seconds < HANDING_SECONDS
 
-    def patience(self, rows: int) -> float:
-        """How many seconds calls for so many rows may take in this thread before the others are left to threads."""
-        return math.inf
+    def note_here(self, seconds: float, rows: int) -> None:
+        """Note how long the reading thread took for its calls."""
+        self._row_seconds = seconds / rows
+        self._chunk = max(1, min(self._chunk, int(self._task_seconds / max(self._row_seconds, 1e-9))))
 
     @property
     def because(self) -> str:
-        """Why so many calls may run, for `explain()`; "" where a number was given, or nothing was compared."""
+        """The reason why so many calls may run, for `explain()`; "" where a number was given."""
         return ""
-
-    def unnoted(self) -> int:
-        """How many of the next calls this thread may make without `call_serially`: ever more, while all are short."""
-        return 0
 
     @property
     def know_results(self) -> bool:
@@ -243,6 +238,7 @@ class Callers:
     def _note(self, seconds: float, rows: int) -> None:
         """Note that a task has ended, under the lock."""
         self.running -= 1
+        self._row_seconds = seconds / rows
         self._long = seconds > _LONG * self._task_seconds
         if seconds > 2 * self._task_seconds:
             self._chunk = max(1, self._chunk // 2)

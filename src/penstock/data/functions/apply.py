@@ -1,6 +1,5 @@
 """A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -107,16 +106,14 @@ def map_rows(
     results: Results,
     rows: int,
     promise: Promise | None = None,
-    patience: float = math.inf,
 ) -> tuple[Block | None, Failure | None]:
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
         results: gives those of rows start to stop, one by one.
         promise: what the results were promised to be; a row that is not as promised fails.
-        patience: as for `fill`.
     """
-    return as_promised(*_mapped(run, node, results, rows, promise, patience), promise)
+    return as_promised(*_mapped(run, node, results, rows, promise), promise)
 
 
 def as_promised(
@@ -131,7 +128,7 @@ def as_promised(
 
 
 def _mapped(
-    run: Run, node: Node, results: Results, rows: int, promise: Promise | None, patience: float
+    run: Run, node: Node, results: Results, rows: int, promise: Promise | None
 ) -> tuple[Block | None, Failure | None]:
     if run.threads.stopped:
         return None, Failure(0, Closed())
@@ -145,6 +142,6 @@ def _mapped(
         return None, Failure(0, error)
     output = OutputBlock(run.threads, replace(found, structure=layout.structure), rows, promise)
     if rows > 1:
-        return output.finished(fill(output, results, 0, rows, patience, [value]), rows)
+        return output.finished(fill(output, results, 0, rows, [value]), rows)
     output.put(0, value)
     return output.finished(None, rows)

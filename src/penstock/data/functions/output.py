@@ -33,10 +33,6 @@ class Failure:
     error: BaseException
 
 
-class Overdue(Exception):
-    """Stands for a failure where calls took so long that those for the rows from there on are left to others."""
-
-
 def first_result(results: Iterator[Any]) -> Any:
     """The first of some results.
 

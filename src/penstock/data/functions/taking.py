@@ -5,7 +5,6 @@ looked at before the next call, because that call may change what is no such val
 are copied at once. A result that is not like the one before it is looked at as the first was.
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -16,7 +15,7 @@ import numpy as np
 
 from penstock.data.block import Column
 from penstock.data.functions.alike import ALL_ALIKE, Unlike, given_by_users, take_loop
-from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
+from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
 from penstock.structure import LEAF
@@ -33,18 +32,15 @@ def fill(
     results: Results,
     start: int,
     stop: int,
-    patience: float = math.inf,
     first: Sequence[Any] = (),
 ) -> Failure | None:
     """Write rows start to stop; gives the failure at which it ended, if it did.
 
     Args:
-        patience: after so many seconds it ends, which counts as a failure: `Overdue`.
         first: the results of the first of these rows, which are there already.
     """
     part = _part_of(output, start)
     piece = 1
-    until_overdue = time.perf_counter() + patience
     try:
         values = chain(first, results(start + len(first), stop, output))
         while part.row < stop:
@@ -57,10 +53,7 @@ def fill(
                 first_result(iter(()))
             if part.collected >= _PIECE_ROWS and (failure := part.settled()) is not None:
                 return failure
-            ended = time.perf_counter()
-            if ended > until_overdue and part.row < stop:
-                return part.settled() or Failure(part.row, Overdue())
-            piece = _next_piece(piece, ended - begun)
+            piece = _next_piece(piece, time.perf_counter() - begun)
     except failures() as error:
         return part.settled() or Failure(part.row, error)
     return part.settled()

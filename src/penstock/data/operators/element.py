@@ -1,6 +1,6 @@
 """Operators that call the user's function once per element: map and filter."""
 
-import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from functools import partial
@@ -20,13 +20,13 @@ from penstock.data.functions.apply import (
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
-from penstock.data.functions.output import Failure, OutputBlock, Overdue, Results, first_result
+from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
 from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
-from penstock.data.results_alone import AloneResults, PulledRows, ResultsAlone
+from penstock.data.results_alone import AloneResults, PulledRows, ResultsAlone, calls_here
 from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallSettings, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
@@ -111,19 +111,13 @@ class Map(PromisedResults, OneInput):
         """Whether the number of threads is found while they work."""
         return self.num_parallel_calls == AUTOTUNE and not self.processes
 
-    def apply(
-        self, run: Run, epoch: int, block: Block, positions: Any, patience: float = math.inf
-    ) -> tuple[Block | None, Failure | None]:
-        """The function's results for a block of input, up to the first row at which it raises.
-
-        Args:
-            patience: after so many seconds the row that comes next counts as failing: `Overdue`.
-        """
+    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+        """The function's results for a block of input, up to the first row at which it raises."""
         output, failure = self._at_once(run, epoch, block, positions)
         if output is None and failure is None:
             results = self.results(run, epoch, block, positions)
-            output, failure = map_rows(run, self, results, len(block), self.promise, patience)
-        if failure is not None and not isinstance(failure.error, Overdue):
+            output, failure = map_rows(run, self, results, len(block), self.promise)
+        if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
 
@@ -175,15 +169,16 @@ class Map(PromisedResults, OneInput):
         """The results for a block of input, made by other threads where these gain."""
         callers = self._callers(run)
         made: list[Block] = []
-        while callers.call_here(len(block)):
-            patience = callers.patience(len(block))
-            call = partial(self.apply, run, epoch, block, positions, patience)
-            output, failure = callers.call_serially(call, len(block), _rows_made)
-            if failure is None or not isinstance(failure.error, Overdue):
+        while rows := callers.rows_here(len(block)):
+            begun = time.perf_counter()
+            output, failure = self.apply(run, epoch, block.slice(0, rows), positions[:rows])
+            called = rows if failure is None else failure.row + 1
+            callers.note_here(time.perf_counter() - begun, called)
+            if failure is not None or rows == len(block):
                 return Made(callers, joined(made, output, failure) if made else (output, failure))
-            if output is not None:
-                made.append(output)
-            block, positions = block.slice(failure.row, len(block)), positions[failure.row :]
+            assert output is not None
+            made.append(output)
+            block, positions = block.slice(rows, len(block)), positions[rows:]
         calls = self._calls_in_threads(run, epoch, block, positions)
         return Continued(made, calls) if made else calls
 
@@ -230,13 +225,6 @@ class Map(PromisedResults, OneInput):
         own, skips = run.ahead()
         work = CallSettings(start, self._callers(run), run.first(self.input), paced=self.input.paced)
         return MapCallsInOrder(self, run, epoch, self.input.cursor(own, epoch), work, skips)
-
-
-def _rows_made(outcome: tuple[Block | None, Failure | None]) -> int:
-    """For how many rows the function was called."""
-    output, failure = outcome
-    made = 0 if output is None else len(output)
-    return made if failure is None or isinstance(failure.error, Overdue) else made + 1
 
 
 class MapStream(ResultsAlone):
@@ -300,7 +288,7 @@ class MapCallsInOrder(CallsInOrder):
         self._rows.give_back()  # none are left, and what comes alone must not be counted as theirs
         position = self._work.first + self._input.met
         call = self._map.call_of_rows(self._run, self._epoch, structure, position)
-        return self._alone.of_rows(self._work.callers.calls_here(call), rows, self._input, self._work.first, cursor)
+        return self._alone.of_rows(calls_here(self._work.callers, call), rows, self._input, self._work.first, cursor)
 
     def pull(self, need: int, allow: int) -> Block | None:
         self._rows.give_back()

@@ -149,17 +149,22 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
-        if self._work.callers.serial and (self._pieces or need <= 0):
+        here = self._work.callers.serial
+        if self._work.paced and not here and (not self._pieces or self._pieces[0].done):
+            here = self._work.callers.here_one_by_one
+        if here and (self._pieces or need <= 0):
             return
         # Waiting for the rows of a slow source must not delay results that are there.
         reads = 2 if self._work.paced else -1
         while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
             serial = self._work.callers.serial
             rows = allow if serial else min(self._work.callers.chunk, self._most_rows)
-            sure = rows if not self._work.paced else need if serial else self._sure(need)
+            sure = rows if not self._work.paced else need if here else self._sure(need)
             if sure <= 0:
                 break
             self._read(min(sure, rows), rows)
+            if here:
+                break
             reads -= bool(self._pieces) and self._pieces[0].done
         if self._ended and self._then is not None and self._room.free(self._pieces) and self._pieces:
             self._then()
