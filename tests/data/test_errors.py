@@ -395,6 +395,69 @@ def test_filter_must_return_a_truth_value():
         list(ps.Dataset.range(3).filter(lambda x: [1, 2]))
 
 
+BUCKETS = {"bucket_boundaries": [4], "bucket_batch_sizes": [2, 2]}
+TOTAL = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
+ANSWERED = {
+    "filter": (lambda d, answer: d.filter(lambda x: answer), "predicate"),
+    "take_while": (lambda d, answer: d.take_while(lambda x: answer), "predicate"),
+    "group_by_window": (lambda d, answer: d.group_by_window(lambda x: answer, lambda k, w: w, 2), "key_func"),
+    "group_by_window sizes": (
+        lambda d, answer: d.group_by_window(lambda x: 0, lambda k, w: w, window_size_func=lambda key: answer),
+        "window_size_func",
+    ),
+    "group_by_reducer": (lambda d, answer: d.group_by_reducer(lambda x: answer, TOTAL), "key_func"),
+    "bucket_by_sequence_length": (
+        lambda d, answer: d.map(lambda x: [x]).bucket_by_sequence_length(lambda x: answer, **BUCKETS),
+        "element_length_func",
+    ),
+    "rejection_resample": (
+        lambda d, answer: d.rejection_resample(lambda x: answer, target_dist=[0.5, 0.5]),
+        "class_func",
+    ),
+}
+WRONG_TRUTHS = [None, "no", [True], 2, np.str_("no"), np.array([True])]
+WRONG_INTEGERS = [None, "1", [1], 0.5, 2.5, np.float32(1.5), np.array([1])]
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        (method, answer)
+        for method in ANSWERED
+        for answer in (WRONG_TRUTHS if method in ("filter", "take_while") else WRONG_INTEGERS)
+    ],
+    ids=str,
+)
+def test_answers_of_functions_that_cannot_be_meant_are_refused(method, answer):
+    read, name = ANSWERED[method]
+    with pytest.raises(
+        ps.InvalidTypeError, match=rf"{name}.* must return (an integer|one truth value).*, got "
+    ) as caught:
+        list(read(ps.Dataset.range(3), answer))
+    assert f"test_errors.py:{read.__code__.co_firstlineno}" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("answer", [True, np.bool_(True), np.array(True), np.int64(1)], ids=repr)
+@pytest.mark.parametrize("method", ANSWERED)
+def test_answers_that_are_truth_values_or_integers_are_taken(method, answer):
+    read, _ = ANSWERED[method]
+    assert len(list(read(ps.Dataset.range(3), answer))) >= 1
+
+
+@pytest.mark.parametrize("answer", [3, None, [1, 2]], ids=str)
+def test_apply_must_return_a_dataset(answer):
+    with pytest.raises(
+        ps.InvalidTypeError, match=r"apply.*lambda.* returned .*(lack a `return`|it must return a ps\.Dataset)"
+    ):
+        ps.Dataset.range(3).apply(lambda dataset: answer)
+
+
+@pytest.mark.parametrize("answer", [None, "no", (1, 2), {"a": 1}], ids=str)
+def test_reduce_must_return_a_state_like_the_first(answer):
+    with pytest.raises(ps.InvalidTypeError, match=r"reduce\(reduce_func\) must return a state like numbers, got"):
+        ps.Dataset.range(3).reduce(0, lambda total, x: answer)
+
+
 def test_unbatch_of_scalars_is_an_error():
     with pytest.raises(ps.ElementError, match="unbatch.*leading axis"):
         list(ps.Dataset.range(3).unbatch())

@@ -39,3 +39,11 @@ def test_shards_hold_every_row_once_and_differ_by_one_row_at_most(shards) -> Non
 
 def test_scalars_are_not_divided() -> None:
     assert row_bounds((), np.float32, ps.FixedShardsPartitioner(4)) == [(0, 1)]
+
+
+@pytest.mark.parametrize("answer", [None, 2, [2], [2.5, 1], [0, 1], [1, 2], [11, 1], ["2", 1], [2, 1, 1]], ids=str)
+def test_answers_of_a_partitioner_are_checked(answer) -> None:
+    with pytest.raises(
+        (ps.InvalidTypeError, ps.InvalidArgumentError), match=r"a number of shards for each axis of \(10, 3\)"
+    ):
+        row_bounds((10, 3), np.float32, lambda shape, dtype: answer)

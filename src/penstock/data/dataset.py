@@ -71,6 +71,7 @@ Result = TypeVar("Result")
 _CYCLE_LENGTH: Final = 16
 _DEFAULTS: Final = Options()
 _IMAGE_ENDINGS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+_OBJECT: Final = np.dtype(object)
 
 
 @DATASET
@@ -1473,16 +1474,20 @@ class Dataset(Generic[Element]):
     # Settings
 
     def apply(self, transformation: Callable[["Dataset[Element]"], Result]) -> Result:
-        """`transformation(self)`.
+        """`transformation(self)`, which must be a dataset.
+
+        Raises:
+            InvalidTypeError: not a function, or one that returns something else.
 
         Example:
             >>> [int(x) for x in Dataset.range(4).apply(lambda dataset: dataset.skip(2))]
             [2, 3]
         """
         result: Result = check_function("apply", "transformation", transformation)(self)
-        if result is None:
+        if not isinstance(result, Dataset):
+            advice = "does it lack a `return`?" if result is None else "it must return a ps.Dataset"
             raise InvalidTypeError(
-                f"apply(transformation=...): {describe(transformation)} returned None: does it lack a `return`?"
+                f"apply(transformation=...): {describe(transformation)} returned {result!r:.200}: {advice}"
             )
         return result
 
@@ -1671,7 +1676,7 @@ class Dataset(Generic[Element]):
             reduce_func: gives the next state.
 
         Raises:
-            InvalidTypeError: not a function.
+            InvalidTypeError: not a function, or one that returns a state of another structure, or objects for numbers.
             InvalidArgumentError: the dataset never ends.
 
         Example:
@@ -1682,9 +1687,16 @@ class Dataset(Generic[Element]):
         check_function("reduce", "reduce_func", reduce_func)
         self._check_ends("reduce")
         state = map_structure(as_leaf, initial_state)
+        kind = _kind_of_state(state)
         with iter(self) as iterator:
             for element in iterator:
                 state = map_structure(as_leaf, reduce_func(state, element))
+                if (found := _kind_of_state(state)) != kind:
+                    (shown, kinds), (first, before) = found, kind
+                    raise InvalidTypeError(
+                        f"reduce(reduce_func) must return a state like {first.shown(before)}, got "
+                        f"{shown.shown(kinds)}{': does it lack a `return`?' if state is None else ''}"
+                    )
         return state
 
     def _check_ends(self, call: str) -> None:
@@ -1904,6 +1916,12 @@ def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
                 "empty list counts as float64: give numpy.zeros((0, 4), numpy.float32), say)"
             )
     return None
+
+
+def _kind_of_state(state: Any) -> tuple[Structure, list[str]]:
+    """The structure of a state, and which of its leaves are numbers; their dtypes may grow."""
+    leaves, structure = flatten(state)
+    return structure, ["numbers" if getattr(leaf, "dtype", _OBJECT).kind in "biufc" else "objects" for leaf in leaves]
 
 
 def _kind_of(element: Any) -> tuple[list[np.dtype[Any]], Structure]:

@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 
 
@@ -85,13 +87,32 @@ def row_bounds(shape: tuple[int, ...], dtype: npt.DTypeLike, partitioner: Partit
     """The first row of each shard, and the row after its last. Sizes differ by one row at most, the first are larger.
 
     A scalar, and what no partitioner divides, is one shard.
+
+    Raises:
+        InvalidTypeError: the partitioner does not give an integer for each axis.
+        InvalidArgumentError: it divides another axis than the first, or that into less than one shard or more than it
+            has rows.
     """
     if not shape:
         return [(0, 1)]
-    count = 1 if partitioner is None else partitioner(shape, dtype)[0]
+    count = 1 if partitioner is None else _count(partitioner, shape, partitioner(shape, dtype))
     size, larger = divmod(shape[0], count)
     ends = [(number + 1) * size + min(number + 1, larger) for number in range(count)]
     return list(zip([0, *ends], ends, strict=False))
+
+
+def _count(partitioner: Partitioner, shape: tuple[int, ...], answer: Any) -> int:
+    """How many shards a partitioner wants, which may be a function of the user's."""
+    expected = f"variable_partitioner: {partitioner!r:.200} must give a number of shards for each axis of {shape}"
+    try:
+        counts = list(map(index, answer))
+    except TypeError:
+        raise InvalidTypeError(f"{expected}, in a list, got {answer!r:.200}") from None
+    if len(counts) != len(shape) or any(count != 1 for count in counts[1:]) or not 1 <= counts[0] <= max(1, shape[0]):
+        raise InvalidArgumentError(
+            f"{expected}: from 1 to {max(1, shape[0])} along the first, and 1 along the others, got {counts}"
+        )
+    return counts[0]
 
 
 def _along_first(shape: tuple[int, ...], shards: int) -> list[int]:

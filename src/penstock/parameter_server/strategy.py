@@ -74,6 +74,11 @@ class ParameterServerStrategy:
     ) -> None:
         self.num_workers = check_integer("ps.ParameterServerStrategy", "num_workers", num_workers, minimum=1)
         self.num_ps = check_integer("ps.ParameterServerStrategy", "num_ps", num_ps, minimum=1)
+        if variable_partitioner is not None and not callable(variable_partitioner):
+            raise InvalidTypeError(
+                "ps.ParameterServerStrategy(variable_partitioner=...) takes a function such as "
+                f"ps.FixedShardsPartitioner(2), got {variable_partitioner!r}"
+            )
         self._partitioner = variable_partitioner
         self._arena = Arena()
         self.started_processes = engine_of(engine).start()

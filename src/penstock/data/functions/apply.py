@@ -61,15 +61,6 @@ def call_rows_with_randomness(
         yield function(*row, generator) if unpack else function(row, generator)
 
 
-def integer_key(function: str, key: Any) -> int:
-    """What a function of keys returned, which must be an integer."""
-    if type(key) is np.int64:  # as most are; `isinstance` takes twice as long
-        return int(key)
-    if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
-        return int(key)
-    raise InvalidTypeError(f"{function} must return an integer, got {key!r}")
-
-
 def note(error: BaseException, node: Node, element: object) -> None:
     """Say in an exception of the user's function where it happened."""
     error.add_note(f"penstock: in {node.where()}, element {element}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.data import functions
 from penstock.data.block import Block, Indices
+from penstock.data.functions.answers import TRUTH_VALUES, truth
 from penstock.data.functions.apply import (
     call_rows,
     call_rows_in_place,
@@ -31,7 +32,7 @@ from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallSettings, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import Cursor, State, Stream
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.errors import ElementError
 from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
@@ -40,7 +41,6 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures, threads_of
 from penstock.structure import Structure
 
-_TRUTH_VALUES: Final = {bool, np.bool_}
 _DRAWN_TOGETHER: Final = 1024
 """How many generators of rows that come one by one are made together."""
 
@@ -350,7 +350,7 @@ class FilterStream(FunctionStream):
                 first_result(iter(()))
         except failures() as error:
             failure = error
-        if not set(map(type, values)) <= _TRUTH_VALUES:
+        if not set(map(type, values)) <= TRUTH_VALUES:
             values, failure = self._truths(values, failure)
         if failure is not None:
             self._fail(self._node, failure, len(block) - len(values))
@@ -361,13 +361,7 @@ class FilterStream(FunctionStream):
         decisions: list[Any] = []
         for value in values:
             try:
-                decisions.append(self._truth(value))
+                decisions.append(truth("filter(predicate)", value))
             except failures() as error:
                 return decisions, error
         return decisions, failure
-
-    @staticmethod
-    def _truth(value: Any) -> bool:
-        if isinstance(value, (bool, np.bool_)) or getattr(value, "shape", None) == ():
-            return bool(value)
-        raise InvalidTypeError(f"filter(predicate) must return one truth value for each element, got {value!r}")

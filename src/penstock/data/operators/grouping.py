@@ -11,7 +11,8 @@ import numpy as np
 
 from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, column_of, own
-from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, integer_key, note
+from penstock.data.functions.answers import integer
+from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, note
 from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
@@ -271,15 +272,14 @@ class GroupByWindowStream(Stream):
         return True
 
     def _begin_group(self, key: int) -> _Group:
-        size = int(self._node.window_size_function(key))
-        if size < 1:
-            raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
+        answer = self._node.window_size_function(key)
+        size = integer(f"{self._node.name}(window_size_func), for key {key},", answer, low=1)
         self._in_state[key] = [key, []]
         return self._groups.setdefault(key, _Group(size))
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
         """The key of an element with these leaves, from the key function's result."""
-        return integer_key("group_by_window(key_func)", value)
+        return integer("group_by_window(key_func)", value)
 
     def _emit(self, key: int) -> None:
         self._window = (key, self._groups.pop(key))
@@ -425,7 +425,7 @@ class BucketStream(GroupByWindowStream):
         self._axes = UnknownAxes(node.input.spec if node.bounded else None)
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
-        length = value if type(value) is int else integer_key(_LENGTH_FUNCTION, value)
+        length = value if type(value) is int else integer(_LENGTH_FUNCTION, value)
         bucket = bisect_right(self._node.boundaries, length)
         if self._node.bounded:
             if bucket == len(self._node.boundaries):

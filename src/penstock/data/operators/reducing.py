@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import call_rows, checked_rows, integer_key, note
+from penstock.data.functions.answers import integer
+from penstock.data.functions.apply import call_rows, checked_rows, note
 from penstock.data.functions.layout import Layout
 from penstock.data.node import OneInput, Run, any_number
 from penstock.data.node_class import node_class
@@ -117,7 +118,7 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
 
     def _add(self, found: Any, element: Any) -> None:
         node = self._node
-        key = integer_key(f"{node.name}(key_func)", found)
+        key = integer(f"{node.name}(key_func)", found)
         before = self._reduced[key] if key in self._reduced else _owned(node.init_function(np.int64(key)))
         after = map_structure(as_leaf, node.reduce_function(before, element))
         Layout.of(before).check(Layout.of(after))

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block
+from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import State
-from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
 from penstock.runtime.pacing import Pace
@@ -84,7 +84,7 @@ class RejectionResampleStream(FunctionStream):
         kept: list[int] = []
         try:
             for value in checked_rows(self._node.class_function, block):
-                number = self._checked(value)
+                number = integer("rejection_resample(class_func)", value, low=0, high=len(self._target) - 1)
                 self._counts[number] += 1
                 if draws[len(classes)] < self._acceptance(number):
                     kept.append(len(classes))
@@ -92,12 +92,6 @@ class RejectionResampleStream(FunctionStream):
         except failures() as error:
             self._fail(self._node, error, len(block) - len(classes))
         return classes, kept
-
-    def _checked(self, value: Any) -> int:
-        number = int(value)
-        if not 0 <= number < len(self._target):
-            raise ElementError(f"rejection_resample(class_func) must return 0 to {len(self._target) - 1}, got {number}")
-        return number
 
     def _acceptance(self, number: int) -> float:
         """The probability of keeping an element of a class: target over initial, divided by the largest such ratio."""

@@ -10,6 +10,7 @@ import numpy as np
 from penstock.data.block import Block, own
 from penstock.data.collecting import Collector
 from penstock.data.functions.alike import Unlike
+from penstock.data.functions.answers import truth
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import PromisedResults
@@ -194,7 +195,7 @@ class TakeWhileStream(FunctionStream):
         taken = 0
         try:
             for value in checked_rows(self._node.predicate, block):
-                if not bool(value):
+                if not truth("take_while(predicate)", value):
                     self._ended = True
                     break
                 taken += 1

@@ -1,0 +1,51 @@
+"""Checks of what users' functions answer: a truth value, an integer. Nothing is cut or guessed."""
+
+from operator import index
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.errors import ElementError, InvalidTypeError
+
+TRUTH_VALUES: Final = {bool, np.bool_}
+
+
+def truth(function: str, answer: Any) -> bool:
+    """What a predicate answered.
+
+    Raises:
+        InvalidTypeError: no truth value and no number of NumPy's; `function` says who answered.
+    """
+    if type(answer) in TRUTH_VALUES:
+        return bool(answer)
+    dtype = getattr(answer, "dtype", None)
+    if getattr(answer, "shape", None) == () and getattr(dtype, "kind", "b") in "biufc":
+        return bool(answer)
+    raise _refused(function, "one truth value for each element", answer)
+
+
+def integer(function: str, answer: Any, low: int | None = None, high: int | None = None) -> int:
+    """What a function of keys, classes or sizes answered, which lies between bounds.
+
+    Raises:
+        InvalidTypeError: it is no integer, nor a truth value.
+        ElementError: it is out of bounds.
+    """
+    if type(answer) is np.int64:  # as most are
+        found = int(answer)
+    elif getattr(answer, "shape", ()) != ():
+        raise _refused(function, "an integer", answer)
+    else:
+        try:
+            found = int(answer) if getattr(getattr(answer, "dtype", None), "kind", "") == "b" else index(answer)
+        except TypeError:
+            raise _refused(function, "an integer", answer) from None
+    if (low is not None and found < low) or (high is not None and found > high):
+        bounds = f"at least {low}" if high is None else f"{low} to {high}"
+        raise ElementError(f"{function} must return {bounds}, got {found}")
+    return found
+
+
+def _refused(function: str, expected: str, answer: Any) -> InvalidTypeError:
+    advice = ": does it lack a `return`?" if answer is None else ""
+    return InvalidTypeError(f"{function} must return {expected}, got {answer!r:.200}{advice}")
