@@ -209,13 +209,12 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
     found = {(module, name.target) for module in MODULES for name in imports_of(module) if name.target in packages}
     assert found == {
         ("penstock.service.wire.definitions", "pickle"),
-        ("penstock.service.wire.definitions", "cloudpickle"),
         ("penstock.service.wire.unpicklable", "cloudpickle"),  # tries what can be sent
         ("penstock.parameter_server.closures", "pickle"),  # between processes that one program has started for itself
-        ("penstock.parameter_server.closures", "cloudpickle"),
         ("penstock.data.functions.in_processes", "pickle"),  # likewise
         ("penstock.data.functions.in_processes", "cloudpickle"),
-        ("penstock.runtime.main_program", "cloudpickle"),  # sends nothing itself
+        ("penstock.runtime.sending", "pickle"),  # how the others send what users made
+        ("penstock.runtime.sending", "cloudpickle"),
         ("penstock.data.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 

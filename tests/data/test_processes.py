@@ -188,6 +188,16 @@ def test_functions_that_cannot_be_sent_are_refused_at_the_call():
         ps.Dataset.range(2).map(lambda x: (lock, x)[1], num_parallel_calls=2, processes=True)
 
 
+@pytest.mark.slow
+def test_a_mapped_file_that_a_function_uses_is_mapped_in_the_processes(tmp_path):
+    np.zeros(1_000_000, np.uint8).tofile(tmp_path / "tokens.bin")
+    tokens = np.memmap(tmp_path / "tokens.bin", np.uint8, "r+")
+    dataset = ps.Dataset.range(4).map(lambda x: tokens[x], num_parallel_calls=1, processes=True)
+    before = [int(x) for x in dataset]
+    tokens[:] = 7  # the processes show the same memory
+    assert (before, [int(x) for x in dataset]) == ([0] * 4, [7] * 4)
+
+
 def test_processes_want_a_number():
     with pytest.raises(ps.errors.InvalidArgumentError, match=r"takes num_parallel_calls=\.\.\."):
         ps.Dataset.range(2).map(lambda x: x, processes=True)

@@ -81,6 +81,21 @@ def test_arrays_are_not_copied_when_they_are_read():
     assert len(data) < 8000 + 2000
 
 
+@pytest.mark.parametrize("source", [ps.Dataset.from_source, ps.Dataset.from_tensor_slices])
+def test_a_mapped_file_travels_as_its_name(source, tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(20_000))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    sent = to_bytes(source(rows).map(lambda x: x + rows[0]).node, ps.Options())
+    assert len(sent) < 8_000
+    node, options = from_bytes(sent)
+    assert [int(x) for x in ps.Dataset(node, options).take(3)] == [0, 1, 2]
+    (tmp_path / "rows.npy").unlink()
+    with pytest.raises(
+        ps.ServiceError, match=r"cannot load the dataset: StorageError: a memory map of .*rows\.npy cannot"
+    ):
+        from_bytes(sent)
+
+
 def test_equal_datasets_are_equal_bytes():
     def make():
         return ps.Dataset.from_tensor_slices({"x": np.arange(3)}).map(str).batch(2)

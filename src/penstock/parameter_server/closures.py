@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from penstock.errors import InvalidTypeError, PenstockError, WorkerError
+from penstock.runtime.sending import Pickler
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class FilledLater:
 Reduce = Callable[[Any], Any]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _Pickler(Pickler):
     """Writes objects as `reduce` says, where that returns something other than NotImplemented."""
 
     def __init__(self, file: io.BytesIO, reduce: Reduce) -> None:

@@ -9,10 +9,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.data.dataset import Dataset, iterations_of
-from penstock.data.functions.in_processes import from_message, to_message
 from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.runtime.main_program import send_main_by_value
+from penstock.runtime.sending import dumps, loads
 from penstock.structure import flatten
 from penstock.torch.ranks import group_is_initialised
 from penstock.torch.tensors import check_dtypes, tensor_of
@@ -83,13 +82,10 @@ class IterableElements(IterableDataset[Any]):  # type: ignore[misc]  # torch is 
 
     def __getstate__(self) -> dict[str, Any]:
         """In spawned workers; DataLoader's pickle would refuse functions without a name, such as a lambda."""
-        send_main_by_value()
-        pickled, *arrays = to_message(self._dataset)
-        parts = [pickled, *(np.frombuffer(array, np.uint8) for array in arrays)]
-        return {**self.__dict__, "_dataset": parts}
+        return {**self.__dict__, "_dataset": dumps(self._dataset)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "_dataset": from_message(state["_dataset"])}
+        self.__dict__ = {**state, "_dataset": loads(state["_dataset"])}
 
 
 class TensorIterator(Iterator[Any]):

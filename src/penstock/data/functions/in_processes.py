@@ -23,8 +23,8 @@ from penstock.data.functions.row_columns import RowColumns, as_columns
 from penstock.errors import InvalidArgumentError, InvalidTypeError, WorkerError
 from penstock.row_generators import RowGenerators
 from penstock.runtime.mailbox import Part
-from penstock.runtime.main_program import send_main_by_value
 from penstock.runtime.processes import LostProcess, Processes
+from penstock.runtime.sending import dumps
 from penstock.runtime.threads import Threads
 
 IN_PROCESSES_TASK_SECONDS: Final = 0.016
@@ -97,9 +97,8 @@ def check_processes(function: Callable[..., Any], num_parallel_calls: int | None
 
 
 def _function_message(function: Callable[..., Any]) -> list[Part]:
-    send_main_by_value()
     try:
-        return [cloudpickle.dumps(function, protocol=5)]  # with its arrays, which it may write to there as here
+        return [dumps(function)]  # with its arrays, which it may write to there as here
     except Exception as error:
         raise InvalidTypeError(
             f"map(processes=True) cannot send {describe_function(function)} to other processes "

@@ -10,14 +10,13 @@ import pickle
 import platform
 from typing import Any
 
-import cloudpickle
 import msgspec
 import numpy as np
 
 from penstock.data.node import Node, too_deep
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
-from penstock.runtime.main_program import send_main_by_value
+from penstock.runtime.sending import dumps
 from penstock.service.wire.interfaces import UnusableDataWorkerError
 from penstock.service.wire.subjects import UNDECODABLE
 from penstock.service.wire.unpicklable import culprit_of
@@ -63,8 +62,7 @@ def to_bytes(node: Node, options: Options) -> bytes:
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        send_main_by_value()
-        pickled = cloudpickle.dumps((node, options), protocol=5, buffer_callback=buffers.append)
+        pickled = dumps((node, options), buffer_callback=buffers.append)
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):
             raise too_deep(node) from error
