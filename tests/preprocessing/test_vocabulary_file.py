@@ -225,3 +225,26 @@ def test_processes_that_start_at_once_make_one_index(tmp_path: Path) -> None:
 def test_arrow_arrays_are_looked_up_too(tmp_path: Path) -> None:
     layer: Any = StringLookup(vocabulary=written(tmp_path / "v.txt", ["a", "b"]))
     assert layer(pa.array(["b", "x", "b", "a"])[1:]).tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("layer", "tokens", "arguments", "message"),
+    [
+        (StringLookup, "[UNK]\na\nb\n", {}, "begins with the tokens of the mask and of unknown ones"),
+        (StringLookup, "[PAD]\n[UNK]\na\n", {"mask_token": "[PAD]"}, "begins with the tokens of the mask"),
+        (StringLookup, "a\n[PAD]\n", {"mask_token": "[PAD]"}, r"mask_token '\[PAD\]' is token 1: leave it out"),
+        (StringLookup, "a\n[UNK]\n", {"invert": True}, r"oov_token '\[UNK\]' is token 1: leave it out"),
+        (IntegerLookup, "-1\n5\n", {}, "begins with the tokens of the mask and of unknown ones"),
+        (IntegerLookup, "5\n0\n", {"mask_token": 0}, "mask_token 0 is token 1"),
+        (TextVectorization, "[UNK]\na\n", {"output_mode": "count"}, "begins with the tokens of the mask"),
+    ],
+)
+def test_special_tokens_in_a_file_shifted_the_indices_of_all_others(tmp_path, layer, tokens, arguments, message):
+    (tmp_path / "v.txt").write_text(tokens)
+    with pytest.raises(ps.InvalidArgumentError, match=message):
+        layer(vocabulary=str(tmp_path / "v.txt"), **arguments)
+
+
+def test_a_token_like_that_for_unknown_ones_may_stand_behind_others(tmp_path):
+    (tmp_path / "v.txt").write_text("a\n[UNK]\n")
+    assert StringLookup(vocabulary=str(tmp_path / "v.txt"))(["a", "[UNK]", "b"]).tolist() == [1, 2, 0]

@@ -236,7 +236,7 @@ def test_an_interrupted_analysis_of_arrays_in_memory_learns_nothing_from_others(
 
 def test_a_transform_says_what_it_holds(tmp_path):
     output = analyze(lambda c: {"y": ps.transform.scale_to_0_1(c["x"])}, tmp_path)
-    assert repr(output) == f"TransformOutput({str(tmp_path)!r}: 'r', 'v', 'w', 'x' -> 'y'; learned from 3 rows)"
+    assert repr(output) == f"TransformOutput({str(tmp_path)!r}: 'x', 'v', 'w', 'r' -> 'y'; learned from 3 rows)"
 
 
 def test_a_directory_of_another_version_is_refused(tmp_path):
@@ -285,6 +285,95 @@ def test_a_vocabulary_of_the_users_that_has_changed_is_named_when_the_data_is_an
     given.write_text("b\na\nc\n")
     with pytest.raises(StateMismatchError, match=r"another state of the vocabulary file '.*words.txt': give an empty"):
         analyze(function, tmp_path / "made")
+
+
+@pytest.mark.parametrize("content", [b"b\na", b"b\r\na\r\n", b"b\na\n"], ids=["no last end", "CRLF", "LF"])
+def test_a_vocabulary_of_the_users_may_end_its_lines_in_any_way(tmp_path, content):
+    given = tmp_path / "words.txt"
+    given.write_bytes(content)
+    output = analyze(lambda c: {"y": ps.transform.apply_vocabulary(c["w"], str(given))}, tmp_path / "made")
+    assert output.transform_features_layer()(ROWS)["y"].tolist() == [1, 0, -1]
+    assert output.num_buckets("y") == 2
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"b\n\na\n", "line 2 is empty"), (b"b\na\nb\n", "repeated: .b'b'")])
+def test_a_vocabulary_of_the_users_in_which_indices_are_ambiguous_is_refused(tmp_path, content, message):
+    given = tmp_path / "words.txt"
+    given.write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=message):
+        trace(SHAPES, lambda c: {"y": ps.transform.apply_vocabulary(c["w"], given)})
+
+
+@pytest.mark.parametrize(
+    ("reserved", "error", "message"),
+    [
+        (["a\nb"], InvalidArgumentError, r"a line of a text cannot hold 'a\\nb': use file_format='tfrecord_gzip'"),
+        (["a\r"], InvalidArgumentError, "cannot hold"),
+        ([""], InvalidArgumentError, "cannot hold ''"),
+        (["z", "y", "z"], InvalidArgumentError, "takes each token once, got 'z' twice"),
+        ([b"z"], InvalidTypeError, r"takes strings, got b'z'"),
+        ("zy", InvalidTypeError, "takes a list of strings, got 'zy'"),
+        (3, InvalidTypeError, "takes a list of strings, got 3"),
+    ],
+)
+def test_a_reserved_token_that_would_shift_all_indices_is_refused(reserved, error, message):
+    with pytest.raises(error, match=rf"test_tracing.py:\d+: vocabulary\(reserved_tokens=...\).*{message}"):
+        trace(SHAPES, lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], reserved_tokens=reserved)})
+
+
+def test_records_hold_any_reserved_token(tmp_path):
+    reserved = ["", "x\ny", "\r"]
+
+    def function(c):
+        return {
+            "y": ps.transform.compute_and_apply_vocabulary(
+                c["w"], reserved_tokens=reserved, file_format="tfrecord_gzip", vocab_filename="v"
+            )
+        }
+
+    output = analyze(function, tmp_path)
+    assert output.vocabulary_by_name("v") == [*reserved, "b", "a"]
+    assert output.transform_features_layer()(ROWS)["y"].tolist() == [4, 3, 0]
+
+
+def of_spaces(tokens, directory, **arguments):
+    rows = ps.Dataset.from_list([{"x": np.array(row, object)} for row in tokens])
+    arguments |= {"vocab_filename": "v", "store_frequency": True}
+    return ps.transform.analyze(
+        rows, lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["x"], **arguments)}, directory
+    )
+
+
+def test_a_token_of_one_space_has_a_word_in_a_file_of_frequencies(tmp_path):
+    tokens = [["hello", " "], ["world"], ["hello", "goodbye", " "], ["  "]]
+    output = of_spaces(tokens, tmp_path / "text")
+    with open(output.vocabulary_file_by_name("v"), "rb") as file:
+        assert file.read() == b"2 hello\n2 __SPACE__\n1 world\n1 goodbye\n1   \n"
+    assert output.vocabulary_by_name("v") == ["hello", " ", "world", "goodbye", "  "]
+    assert output.transform_features_layer()({"x": [[" ", "hello"]]})["y"][0].tolist() == [1, 0]
+    records = of_spaces([*tokens, ["__SPACE__"]], tmp_path / "records", file_format="tfrecord_gzip")
+    assert records.vocabulary_by_name("v") == [*output.vocabulary_by_name("v")[:4], "__SPACE__", "  "]
+
+
+def test_a_token_that_a_file_of_frequencies_would_read_as_a_space_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="'__SPACE__' stands for a token of one space.*tfrecord_gzip"):
+        of_spaces([["__SPACE__"]], tmp_path)
+
+
+def test_results_whose_own_column_is_missing_are_left_out(tmp_path):
+    def function(c):
+        scaled = ps.transform.scale_to_0_1(c["x"])
+        return {"x": scaled, "label": c["n"] - 1, "both": scaled * c["n"]}
+
+    rows = {"x": ROWS["x"], "n": np.array([1, 2, 3])}
+    layer = analyze(function, tmp_path, rows).transform_features_layer()
+    assert set(layer(rows)) == {"x", "label", "both"}
+    assert {name: found.tolist() for name, found in layer({"x": [3.0, -2.0]}).items()} == {"x": [1.0, 0.0]}
+    assert layer({"n": 4}) == {"label": 3}
+    served = ps.Dataset.from_tensor_slices({"x": rows["x"], "id": [7, 8, 9]}).map(layer)
+    assert [row["x"] for row in served] == layer(rows)["x"].tolist()
+    with pytest.raises(InvalidArgumentError, match="column 'x' is missing: the transform takes 'x', 'n', got 'id'"):
+        layer({"id": [7]})
 
 
 def without_a_size(tokens, path):
@@ -392,8 +481,7 @@ def test_the_layer_takes_rows_batches_and_arrow(tmp_path):
     assert [element["w"].tolist() for element in rows.ragged_batch(2).map(layer)] == [[1, 0], [-1]]
     assert output.num_buckets("w") == 2
     assert output.transformed_element_spec["r"] == ps.TensorSpec((None,), np.int64)
-    with pytest.raises(InvalidArgumentError, match="column 'v' is missing"):
-        layer({"w": ["a"], "r": [[1]]})
+    assert list(layer({"w": ["a"], "r": [[1]]})) == ["w", "r"]
     with pytest.raises(InvalidArgumentError, match="neither a bucket nor an index"):
         output.num_buckets("v")
     with pytest.raises(InvalidArgumentError, match="no vocabulary 'q', the transform has 'w'"):

@@ -74,6 +74,10 @@ class VocabularyLayer(LearningLayer):
         return int(self.mask_token is not None and self.output_mode == "int")
 
     @property
+    def _specials(self) -> list[Any]:
+        return [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
+
+    @property
     def _token_start(self) -> int:
         return self._mask_first + self.num_oov_indices
 
@@ -101,8 +105,14 @@ class VocabularyLayer(LearningLayer):
                 raise InvalidArgumentError(f"{self._call}: with output_mode='tf_idf' give the vocabulary as a list")
             keys: Keys = self._file_keys(local_path(vocabulary))
             specials = False
+            if self._begins_with_specials(keys.take(np.arange(min(len(keys), self._token_start)))):
+                raise InvalidArgumentError(
+                    f"{self._call}(vocabulary={str(vocabulary)!r}): the file begins with the tokens of the mask and of "
+                    "unknown ones, which have indices of their own in front of its lines: leave them out of the file"
+                )
         else:
             keys, specials = self._memory_keys(vocabulary)
+        self._refuse_specials(keys)
         size = len(keys) + self._token_start
         if self.max_tokens is not None and size > self.max_tokens:
             raise InvalidArgumentError(
@@ -123,9 +133,13 @@ class VocabularyLayer(LearningLayer):
             raise InvalidArgumentError(
                 f"{self._call}(vocabulary=...) takes a list of at least one token, got {vocabulary}"
             )
-        specials = [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
-        found = tokens[: len(specials)].equals(pa.array(map(self._scalar, specials), self.kind))
-        return MemoryKeys(self._checked(tokens[len(specials) :] if found else tokens)), found
+        found = self._begins_with_specials(tokens)
+        return MemoryKeys(self._checked(tokens[self._token_start :] if found else tokens)), found
+
+    def _begins_with_specials(self, tokens: pa.Array) -> bool:
+        """Whether the mask, if there is one, and as many tokens for unknown ones as there are indices come first."""
+        specials = self._specials
+        return bool(specials) and self._plain(tokens[: len(specials)]).tolist() == specials
 
     def _checked(self, tokens: pa.Array) -> pa.Array:
         counted = pc.value_counts(tokens)
@@ -135,13 +149,15 @@ class VocabularyLayer(LearningLayer):
             raise InvalidArgumentError(
                 f"{self._call}(vocabulary=...): every token must stand there once, repeated: {shown}"
             )
-        for name, token in [("mask_token", self.mask_token), ("oov_token", self.oov_token if self.invert else None)]:
-            if token is not None and (place := pc.index(tokens, self._scalar(token)).as_py()) >= 0:
-                raise InvalidArgumentError(
-                    f"{self._call}(vocabulary=...): {name} {token!r} is token {place}: leave it out, or begin the "
-                    "vocabulary with the mask, if there is one, and as many oov_token as num_oov_indices says"
-                )
         return tokens
+
+    def _refuse_specials(self, keys: Keys) -> None:
+        for name, token in [("mask_token", self.mask_token), ("oov_token", self.oov_token if self.invert else None)]:
+            if token is not None and (place := int(keys.find(pa.array([self._scalar(token)], self.kind))[0])) >= 0:
+                raise InvalidArgumentError(
+                    f"{self._call}(vocabulary=...): {name} {token!r} is token {place}: leave it out, or begin a list "
+                    "with the mask, if there is one, and as many oov_token as num_oov_indices says"
+                )
 
     def _weights(self, idf_weights: Any, count: int, specials: bool) -> npt.NDArray[np.float32]:
         """The weight of every index. Tokens that were never counted get the mean of the others."""
@@ -222,9 +238,8 @@ class VocabularyLayer(LearningLayer):
 
     def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[Any]:
         """The tokens in the order of their indices; first the special ones, if asked for: mask and unknown tokens."""
-        specials = [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
         tokens = [] if self._keys is None else self._plain(self._keys.take(np.arange(len(self._keys)))).tolist()
-        return specials + tokens if include_special_tokens else tokens
+        return self._specials + tokens if include_special_tokens else tokens
 
     def vocabulary_size(self) -> int:
         """The number of indices, including those of the mask and of unknown tokens."""

@@ -83,9 +83,8 @@ class Evaluator:
                 self._fixed[number] = step(*(self._fixed[given] for given in node.inputs))
             else:
                 self._steps.append((number, step))
-        nodes = ((number, graph.nodes[number]) for number in self._order)
         self._unfilled = graph.consumed_only_by("fill_missing")
-        self.inputs = {node.arguments["name"]: number for number, node in nodes if node.operation == "input"}
+        self.inputs = graph.inputs(wanted)
 
     @np.errstate(all="ignore")
     def __call__(self, columns: Mapping[str, Any]) -> list[Any]:

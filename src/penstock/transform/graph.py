@@ -52,6 +52,11 @@ class Graph:
                     waiting += self.nodes[number].inputs
         return sorted(found)
 
+    def inputs(self, wanted: list[int]) -> dict[str, int]:
+        """The columns that these nodes need, by name, and the nodes that stand for them."""
+        nodes = ((number, self.nodes[number]) for number in self.needed(wanted))
+        return {node.arguments["name"]: number for number, node in nodes if node.operation == "input"}
+
     def consumed_only_by(self, operation: str) -> set[int]:
         """The nodes whose values nothing but this operation takes, neither another one nor an analyzer."""
         taken: dict[int, set[str]] = {}

@@ -24,19 +24,21 @@ class FeaturesLayer:
     """The transform as a function, on one row or on the rows of a batch; `TransformOutput` makes it.
 
     In `dataset.map(layer)` it transforms a block of rows at a time. For serving call it with arrays, lists or Arrow
-    arrays by name. Columns that no result needs may be missing.
+    arrays by name. Results that need a column which is not given, such as the label, are left out.
     """
 
     def __init__(self, graph: Graph, learned: Learned, specs: Mapping[str, TensorSpec]) -> None:
         self._state = graph, learned, specs
-        self._evaluate = Evaluator(graph, learned, list(graph.outputs.values()))
-        self._outputs, self._specs = list(graph.outputs), specs
+        self._specs = specs
+        self._columns = graph.inputs(list(graph.outputs.values()))
+        self._evaluators: dict[tuple[str, ...], tuple[list[str], Evaluator]] = {}
+        self._evaluator(list(self._columns))  # what is damaged or cannot be imported shows before it is called
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The results for one row, or for the rows of a batch.
 
         Raises:
-            InvalidArgumentError: a column is missing.
+            InvalidArgumentError: a column is missing that all results need.
             InvalidTypeError: no dictionary of columns, or one that holds something else than what was analyzed.
         """
         if not isinstance(columns, Mapping):
@@ -44,17 +46,26 @@ class FeaturesLayer:
                 f"the transform takes columns by name, {{'name': values, ...}}, got {columns!r:.100}"
             )
         if self._is_row(columns):
-            found = self._rows({name: _in_batch(columns[name]) for name in self._evaluate.inputs if name in columns})
+            found = self._rows({name: _in_batch(columns[name]) for name in self._columns if name in columns})
             return {name: value[0] for name, value in found.items()}
         return self._rows(columns)
 
     def _rows(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        values = self._evaluate(columns)
-        return {name: to_array(complete(value)) for name, value in zip(self._outputs, values, strict=True)}
+        outputs, evaluate = self._evaluator([name for name in self._columns if name in columns])
+        return {name: to_array(complete(value)) for name, value in zip(outputs, evaluate(columns), strict=True)}
+
+    def _evaluator(self, given: list[str]) -> tuple[list[str], Evaluator]:
+        """The results that these columns are enough for, and what computes them; all of them if none is."""
+        if (kept := self._evaluators.get(tuple(given))) is not None:
+            return kept
+        graph, learned, _ = self._state
+        outputs = [name for name, number in graph.outputs.items() if set(graph.inputs([number])) <= {*given}]
+        evaluate = Evaluator(graph, learned, [graph.outputs[name] for name in outputs or graph.outputs])
+        return self._evaluators.setdefault(tuple(given), (outputs, evaluate))
 
     def _map_block(self, columns: Mapping[str, Column]) -> Any:
         """The results for all rows of a block, for `dataset.map`; blocks of batches are transformed one by one."""
-        for name in self._evaluate.inputs:
+        for name in self._columns.keys() & columns.keys():
             shape = self._specs[name].shape
             if columns[name].dtype.kind != "O" and columns[name].ndim != len(shape) + 1:
                 raise InvalidTypeError(f"column {name!r} holds batches")
@@ -64,7 +75,7 @@ class FeaturesLayer:
 
     def _is_row(self, columns: Mapping[str, Any]) -> bool:
         """Whether these are the values of one row."""
-        for name in self._evaluate.inputs:
+        for name in self._columns:
             if name not in columns:
                 continue
             value, rank = columns[name], len(self._specs[name].shape)

@@ -45,10 +45,7 @@ class Vocabulary:
 
     def tokens(self) -> pa.LargeBinaryArray:
         """The tokens in the order of their indices."""
-        lines = read_tokens(self.path, self.records)
-        if self.with_frequency:
-            lines = [line.partition(b" ")[2] for line in lines]
-        return pa.array(lines, TEXT)
+        return pa.array(read_tokens(self.path, self.records, self.with_frequency), TEXT)
 
     def as_list(self) -> list[str]:
         """The tokens as strings."""

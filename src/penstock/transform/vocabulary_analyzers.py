@@ -13,7 +13,7 @@ from penstock.transform.building import noted, present
 from penstock.transform.functions import name_of
 from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
-from penstock.transform.vocabulary_files import holds_records
+from penstock.transform.vocabulary_files import check_reserved, holds_records
 
 
 def vocabulary(
@@ -43,8 +43,9 @@ def vocabulary(
         frequency_threshold: keep tokens that occur at least so often, or are so heavy.
         vocab_filename: the name of the file in the working directory, by which `TransformOutput.vocabulary_by_name`
             finds it. None: a name made of the place in the function.
-        store_frequency: whether the file says how often each token occurs: "frequency token" on each line.
-        reserved_tokens: put these in front.
+        store_frequency: whether the file says how often each token occurs: "frequency token" on each line, with
+            "__SPACE__" for a token of one space.
+        reserved_tokens: put these in front; each once, and none that a line of text cannot hold.
         weights: of the tokens: frequencies are their sums.
         labels: an integer for each row, or integers in rows of any length: put the tokens first that say most about
             them, by their mutual information, to which a frequency_threshold then refers.
@@ -76,15 +77,16 @@ def vocabulary(
         [ 0 -1  0  1]
     """
     _check_limits(top_k=top_k, frequency_threshold=frequency_threshold)
+    records = holds_records("vocabulary", file_format)
     arguments: dict[str, Any] = {
         "top_k": top_k,
         "frequency_threshold": frequency_threshold,
         "store_frequency": bool(store_frequency),
-        "reserved_tokens": list(reserved_tokens or []),
+        "reserved_tokens": check_reserved([] if reserved_tokens is None else reserved_tokens, records),
         "weighted": weights is not None,
         "fingerprint_shuffle": bool(fingerprint_shuffle),
     }
-    if holds_records("vocabulary", file_format):
+    if records:
         arguments["file_format"] = file_format
     if key_fn is not None or coverage_top_k is not None or coverage_frequency_threshold is not None:
         arguments |= _coverage(key_fn, coverage_top_k, coverage_frequency_threshold)

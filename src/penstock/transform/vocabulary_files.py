@@ -1,11 +1,15 @@
 """Vocabularies in files: text with a token on each line, or TFRecords compressed by gzip with a token in each."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from penstock.data.files import TFRecordDataset
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.tfrecord_writer import TFRecordWriter
 from penstock.transform.sites import user_line
 
@@ -14,6 +18,10 @@ RECORDS_SUFFIX = ".tfrecord.gz"
 
 _FORMATS = ("text", "tfrecord_gzip")
 _AT_ONCE = 1 << 16
+_SPACE = b"__SPACE__"
+"""A token of one space, as tft writes it behind a frequency and a space."""
+_MOST_CHECKED = 1 << 20
+"""Files with more tokens are checked when they are opened for looking up."""
 
 
 def holds_records(call: str, file_format: str) -> bool:
@@ -46,23 +54,83 @@ def write_tokens(path: Path, lines: Iterable[list[bytes]], records: bool) -> int
     return size
 
 
-def read_tokens(path: str, records: bool) -> list[bytes]:
-    """What stands on each line or in each record, in order."""
+def check_reserved(reserved_tokens: Sequence[str], records: bool) -> list[str]:
+    """Tokens for the first places of a file.
+
+    Raises:
+        InvalidTypeError: something else than strings.
+        InvalidArgumentError: one that occurs twice, or that no line of a text can hold: the indices of all others would
+            be those of other tokens.
+    """
+    where = f"{user_line()}: vocabulary(reserved_tokens=...)"
+    if isinstance(reserved_tokens, (str, bytes)) or not isinstance(reserved_tokens, (Sequence, np.ndarray)):
+        raise InvalidTypeError(f"{where} takes a list of strings, got {reserved_tokens!r:.100}")
+    for number, token in enumerate(reserved_tokens):
+        if not isinstance(token, str):
+            raise InvalidTypeError(f"{where} takes strings, got {token!r:.100}")
+        if not records and (not token or "\n" in token or "\r" in token):
+            raise InvalidArgumentError(
+                f"{where}: a line of a text cannot hold {token!r}: use file_format='tfrecord_gzip', or another token"
+            )
+        if token in reserved_tokens[:number]:
+            raise InvalidArgumentError(f"{where} takes each token once, got {token!r} twice")
+    return list(map(str, reserved_tokens))
+
+
+def with_frequencies(tokens: list[bytes], frequencies: list[Any], records: bool) -> list[bytes]:
+    """Lines or records with the frequency of each token.
+
+    Raises:
+        InvalidArgumentError: a token that would be read as another one.
+    """
+    if not records and _SPACE in tokens:
+        raise InvalidArgumentError(
+            f"vocabulary(store_frequency=True): {_SPACE.decode()!r} stands for a token of one space in the file, and "
+            "is a token of the data: use file_format='tfrecord_gzip', or filter it out"
+        )
+    shown = tokens if records else [_SPACE if token == b" " else token for token in tokens]
+    return [b"%s %s" % (str(count).encode(), token) for token, count in zip(shown, frequencies, strict=True)]
+
+
+def read_tokens(path: str, records: bool, with_frequency: bool = False) -> list[bytes]:
+    """The token of each line or record, in order."""
     if records:
-        return [record for part in _records(path) for record in part]
-    return Path(path).read_bytes().split(b"\n")[:-1]
+        tokens = [record for part in _records(path) for record in part]
+    else:
+        lines = Path(path).read_bytes().split(b"\n")
+        tokens = [line.removesuffix(b"\r") for line in (lines if lines[-1] else lines[:-1])]
+    if not with_frequency:
+        return tokens
+    tokens = [token.partition(b" ")[2] for token in tokens]
+    return tokens if records else [b" " if token == _SPACE else token for token in tokens]
 
 
 def count_tokens(path: str, records: bool) -> int:
-    """How many tokens a file of the user's holds."""
+    """How many tokens a file of the user's holds.
+
+    Raises:
+        InvalidArgumentError: an empty line, or a token that stands there twice.
+    """
     if records:
-        return sum(map(len, _records(path)))
-    count, last = 0, b"\n"
-    with open(path, "rb") as file:
-        while data := file.read(1 << 24):
-            count += data.count(b"\n")
-            last = data[-1:]
-    return count + (last != b"\n")
+        size = sum(map(len, _records(path)))
+    else:
+        size, last = 0, b"\n"
+        with open(path, "rb") as file:
+            while data := file.read(1 << 24):
+                size += data.count(b"\n")
+                last = data[-1:]
+        size += last != b"\n"
+    if size <= _MOST_CHECKED:
+        tokens = read_tokens(path, records)
+        if not records and b"" in tokens:
+            line = tokens.index(b"") + 1
+            raise InvalidArgumentError(f"vocabulary={path!r}: line {line} is empty, it must hold a token")
+        if len({*tokens}) < size:
+            repeated = [token for token, count in Counter(tokens).items() if count > 1]
+            raise InvalidArgumentError(
+                f"vocabulary={path!r}: every token must stand there once, repeated: {repeated[:10]}"
+            )
+    return size
 
 
 def _records(path: str | os.PathLike[str]) -> Iterator[list[bytes]]:

@@ -20,7 +20,7 @@ from penstock.transform.information import mutual_information
 from penstock.transform.learners import Learner
 from penstock.transform.operations import spread
 from penstock.transform.vocabularies import Vocabulary
-from penstock.transform.vocabulary_files import RECORDS_SUFFIX, write_tokens
+from penstock.transform.vocabulary_files import RECORDS_SUFFIX, with_frequencies, write_tokens
 
 _NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
 
@@ -70,7 +70,7 @@ class VocabularyLearner(Learner):
         for tokens, frequencies in self._chosen():
             lines = tokens.to_pylist()
             if self.arguments["store_frequency"]:
-                lines = [b"%s %s" % (str(f).encode(), token) for token, f in zip(lines, frequencies, strict=True)]
+                lines = with_frequencies(lines, frequencies, self._records)
             yield lines
 
     @abstractmethod
@@ -79,7 +79,9 @@ class VocabularyLearner(Learner):
 
     def _chosen(self) -> Iterator[tuple[pa.LargeBinaryArray, list[Any]]]:
         """The tokens of the file in its order, with their frequencies."""
-        reserved = pa.array([token.encode() for token in self.arguments["reserved_tokens"]], TEXT)
+        reserved = pa.array(
+            [token.encode("utf-8", "surrogateescape") for token in self.arguments["reserved_tokens"]], TEXT
+        )
         if len(reserved):
             yield reserved, [-1] * len(reserved)
         for table in self._ordered():
