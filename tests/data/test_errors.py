@@ -193,6 +193,37 @@ def test_a_batch_with_a_failing_row_is_lost_and_the_next_one_is_whole():
     assert [batch.tolist() for batch in iterator] == [[40, 50], [60, 70]]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_cannot_be_made_comes_in_its_place_among_the_others(kind):
+    rows = over(kind, 30).map(lambda x: np.full(3 if x == 13 else 2, x))
+    found = drain(iter(rows.batch(3).map(lambda batch: batch[:, 0].sum())), ps.ElementError)
+    assert [value for value in found if not isinstance(value, str)] == [9 * n + 3 for n in range(10) if n != 4]
+    assert "one shape" in found[4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", range(5))
+def test_rows_before_a_batch_that_cannot_be_taken_apart_are_in_the_next_ones(kind, given):
+    def make():  # the third batch has leaves of unequal length
+        return over(kind, 5).map(lambda x: (np.full(2, x), np.full(2 + (x == 2), x))).rebatch(3).map(lambda a, b: a)
+
+    expected = [[0, 0, 1], "rows", [1, 3, 3], [4, 4]]
+    iterator = iter(make())
+    told = [_told(iterator) for _ in range(given)]
+    state = iterator.state_dict()
+    resumed = iter(make())
+    resumed.load_state_dict(state)
+    assert [*told, *(_told(resumed) for _ in range(given, 4))] == expected
+
+
+def _told(iterator):
+    try:
+        element = next(iterator, None)
+    except ps.ElementError as error:
+        return "rows" if "rows" in str(error) else str(error)
+    return element if element is None else element.tolist()
+
+
 def test_a_generators_exception_arrives_after_its_elements():
     def numbers():
         yield 1

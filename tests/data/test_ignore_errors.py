@@ -70,6 +70,39 @@ def test_above_batch_a_whole_batch_is_left_out_and_below_it_one_row(kind):
     assert (batches, errors.count) == ([[0, 1], [2, 3], [6, 7]], 1)
 
 
+REFUSING = {
+    "batch": lambda d: d.batch(10),
+    "batch without remainder": lambda d: d.batch(10, drop_remainder=True),
+    "batch in threads": lambda d: d.batch(10, num_parallel_calls=2),
+    "padded_batch": lambda d: d.padded_batch(10, padded_shapes=[2]),
+    "batch of a shuffle": lambda d: d.take(3000).shuffle(1, seed=1).batch(10),
+    "batch of a cache": lambda d: d.cache().batch(10),
+    "cache of a batch": lambda d: d.batch(10).cache(),
+    "batch of windows": lambda d: d.window(10, 10).flat_map(lambda rows: rows.batch(10)),
+    "batch of groups": lambda d: d.group_by_window(lambda x: x[0] * 0, lambda key, w: w.batch(10), window_size=10),
+    "flat_map": lambda d: ps.Dataset.range(1).flat_map(lambda _: d.batch(10)),
+    "choose": lambda d: ps.Dataset.choose_from_datasets([d.batch(10)], ps.Dataset.range(1).repeat()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", REFUSING)
+def test_a_row_of_another_shape_costs_its_batch_alone(name, kind):
+    mapped = over(kind, 3000).map(lambda x: np.full(3 if x == 1508 else 2, x))
+    elements, errors = read(REFUSING[name](mapped).with_options(SKIP))
+    assert [row for batch in elements for row, _ in batch] == [x for x in range(3000) if x // 10 != 150]
+    assert errors.count == 1 and "padded" in str(errors)
+
+
+@pytest.mark.parametrize("name", ["batch", "padded_batch", "batch of a cache"])
+def test_lists_of_unequal_length_cost_their_batch_alone(name):
+    rows = ps.Dataset.from_list([[x] * (3 if x == 17 else 2) for x in range(40)])
+    elements, errors = read(REFUSING[name](rows).with_options(SKIP))
+    assert [row for batch in elements for row, _ in batch] == [*range(10), *range(20, 40)]
+    assert [(row.node.split("(")[0], row.position) for row in errors.rows] == [(name.split()[0], 1)]
+
+
 WAYS = {
     "map": lambda d: d.map(failing(2, 5)),
     "map in threads": lambda d: d.map(failing(2, 5), num_parallel_calls=3),
@@ -323,6 +356,17 @@ def test_a_state_of_a_dataset_that_raises_is_refused():
         iter(dataset.with_options(SKIP)).load_state_dict(state)
 
 
+def raising(kind, bad, threads=None):
+    """The numbers up to 14, at some of which the user's function raises."""
+    return over(kind, 14).map(failing(*bad), num_parallel_calls=threads)
+
+
+def refusing(kind, bad, threads=None):
+    """The numbers up to 14 out of batches, some of which cannot be made of their rows."""
+    rows = over(kind, 42).map(lambda x: np.full(3 if x % 3 == 1 and x // 3 in bad else 2, x))
+    return rows.batch(3).map(lambda rows: rows[0, 0] // 3, num_parallel_calls=threads)
+
+
 # Each takes a dataset of integers; what it gives is a function of the rows that are left.
 ABOVE = {
     "nothing": lambda d: d,
@@ -349,11 +393,12 @@ EXACT = ("nothing", "batch", "take", "enumerate")
     kind=st.sampled_from(KINDS),
     explicit=st.booleans(),
     threads=st.sampled_from([None, 2]),
+    refused=st.booleans(),
 )
 @settings(max_examples=12)
-def test_what_is_left_is_what_the_good_rows_give_at_every_state(name, bad, kind, explicit, threads):
+def test_what_is_left_is_what_the_good_rows_give_at_every_state(name, bad, kind, explicit, threads, refused):
     def make():
-        mapped = over(kind, 14).map(failing(*bad), num_parallel_calls=threads)
+        mapped = (refusing if refused else raising)(kind, bad, threads)
         options = ps.Options(seed=4) if explicit else ps.Options(seed=4, on_error="skip")
         return ABOVE[name](mapped.ignore_errors() if explicit else mapped).with_options(options)
 
@@ -399,13 +444,15 @@ COLLECTING = {
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     kind=st.sampled_from(["stream", "generator"]),
     cut=st.integers(0, 9),
+    make=st.sampled_from([raising, refusing]),
 )
 @settings(max_examples=10)
-@example(bad={*range(10), 11}, sizes=[2], kind="stream", cut=1)  # what is left out at the end of a member
-def test_at_which_element_a_row_counts_depends_neither_on_blocks_nor_on_restoring(name, bad, sizes, kind, cut):
+# What is left out at the end of a member.
+@example(bad={*range(10), 11}, sizes=[2], kind="stream", cut=1, make=raising)
+def test_at_which_element_a_row_counts_depends_neither_on_blocks_nor_on_restoring(name, bad, sizes, kind, cut, make):
     def counts(sizes, stop=1000, state=None):
         """What was counted when each block began, by its place; and a state after about `stop` elements."""
-        node = COLLECTING[name](over(kind, 14).map(failing(*bad)).ignore_errors()).with_options(SKIP).node
+        node = COLLECTING[name](make(kind, bad).ignore_errors()).with_options(SKIP).node
         run = Run(node, 1, Threads())
         run.skips, run.prepare = SkipLog(), guarded_below
         cursor = node.cursor(run, 0)

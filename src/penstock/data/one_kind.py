@@ -87,11 +87,7 @@ class OneKindStream(OneInputStream):
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        try:
-            return of_one_kind(self._run, self._node, block, self._member)
-        except ElementError:
-            self._input.give_back(len(block) - 1)
-            raise
+        return self._input.made(block, lambda rows: of_one_kind(self._run, self._node, rows, self._member))
 
     def skip(self, rows: int) -> int:
         return self._input.skip(rows)

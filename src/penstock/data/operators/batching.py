@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
+from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
@@ -67,11 +68,21 @@ class Batching(OneInput):
 
     @property
     def fails(self) -> bool:
-        return not self.indexable  # what is read by index without a function that fails is arrays, all rows alike
+        spec = self.input.spec if self.indexable else None  # of a stream it does not promise anything
+        return spec is None or not all(_is_dense(leaf) for leaf in flatten(spec)[0])
 
     @abstractmethod
     def batches(self, block: Block, size: int) -> Block:
         """A block of n · size rows as a block of n batches."""
+
+    def numbered(self, block: Block, size: int, number: int) -> Block:
+        """As `batches`; a failure says which batch it was, if that is clear. `number` is that of the first."""
+        try:
+            return self.batches(block, size)
+        except ElementError as error:
+            if len(block) == size:
+                note(error, self, number)
+            raise
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)
@@ -99,20 +110,23 @@ class Batching(OneInput):
             rows = range(indices.start * size, indices.stop * size)
         else:
             rows = (as_positions(indices)[:, None] * size + np.arange(size)).reshape(-1)
-        return self.batches((yield from self.input.reading(run, epoch, rows)), size)
+        return self.numbered(
+            (yield from self.input.reading(run, epoch, rows)), size, int(indices[0]) if len(indices) else 0
+        )
 
     def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
         """Some full batches, and the short one behind them."""
         rows = yield from self.input.reading(run, epoch, range(full.start * self.batch_size, self.input.cardinality))
         until = len(full) * self.batch_size
-        short = self.batches(rows.slice(until, len(rows)), len(rows) - until)
+        short = self.numbered(rows.slice(until, len(rows)), len(rows) - until, full.stop)
         if not full:
             return short
-        return Block.concatenate([self.batches(rows.slice(0, until), self.batch_size), short])
+        return Block.concatenate([self.numbered(rows.slice(0, until), self.batch_size, full.start), short])
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         """The one batch of the rows from `start` to `stop`."""
-        return self.batches((yield from self.input.reading(run, epoch, range(start, stop))), stop - start)
+        rows = yield from self.input.reading(run, epoch, range(start, stop))
+        return self.numbered(rows, stop - start, start // self.batch_size)
 
     def stream(self, run: Run, epoch: int) -> "BatchStream":
         return BatchStream(self, run, epoch)
@@ -132,20 +146,16 @@ class BatchStream(OneInputStream):
         first = self._pulled(need * size, allow * size, 0)
         if first is None:
             return None
+        number = (self._input.met - len(first)) // size
         if len(first) >= size:
-            extra = len(first) % size
-            if not extra:
-                return self._node.batches(first, size)
-            self._input.give_back(extra)
-            return self._node.batches(first.slice(0, len(first) - extra), size)
+            return self._input.made(first, partial(self._node.numbered, size=size, number=number), size)
         parts, count = [first], len(first)
         while count < size and (part := self._pulled(size - count, size - count, count)) is not None:
             parts.append(part)
             count += len(part)
-        rows = Block.concatenate(parts, self._copiers)
-        if len(rows) < size and self._node.drop_remainder:
+        if count < size and self._node.drop_remainder:
             return None
-        return self._node.batches(rows, len(rows))
+        return self._node.numbered(Block.concatenate(parts, self._copiers), count, number)
 
     def elements(self, cursor: Cursor) -> Iterator[Any] | None:
         """Batches of rows that come as they are needed: a block would have one of them anyway."""
@@ -258,7 +268,7 @@ class BatchSlices(Batch):
         else:
             wanted = (as_positions(indices)[:, None] * self.batch_size + as_positions(rows)).reshape(-1)
         found = yield from self.input.reading(run, epoch, wanted)
-        return self._sliced(found, len(rows), size, self.batch_size)
+        return self._sliced(found, len(rows), size, self.batch_size, int(indices[0]) if len(indices) else 0)
 
     def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
         short = yield from self._read_short(run, epoch, full.stop * self.batch_size, self.input.cardinality)
@@ -270,11 +280,11 @@ class BatchSlices(Batch):
         rows, size = _rows_of(stop - start, self.replicas, self.local)
         wanted = range(start + rows.start, start + rows.stop) if isinstance(rows, range) else start + rows
         found = yield from self.input.reading(run, epoch, wanted)
-        return self._sliced(found, len(rows), size, stop - start)
+        return self._sliced(found, len(rows), size, stop - start, start // self.batch_size)
 
-    def _sliced(self, rows: Block, read: int, size: int, whole: int) -> Block:
-        """The elements made of rows of which `read` belong to each batch."""
-        batches = self.batches(rows, read)
+    def _sliced(self, rows: Block, read: int, size: int, whole: int, number: int) -> Block:
+        """The elements made of rows of which `read` belong to each batch, from the one of this number on."""
+        batches = self.numbered(rows, read, number)
         columns = batches.columns
         if size < read and len(batches):
             columns = tuple(column_of([batch[:size] for batch in column]) for column in columns)
@@ -471,6 +481,10 @@ class RaggedBatch(Batching):
     @property
     def memory(self) -> str:
         return "copies rows"
+
+    @property
+    def fails(self) -> bool:
+        return not self.indexable  # it refuses no rows
 
     def batches(self, block: Block, size: int) -> Block:
         spec = self.input.spec

@@ -7,7 +7,7 @@ import numpy as np
 from penstock.data.block import Block, Column, column_of, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, scaled
 from penstock.data.node_class import node_class
-from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.pacing import Pace
@@ -145,29 +145,42 @@ def _one_batch(column: Column) -> Column:
     return column[None]
 
 
-class RebatchStream(Stream):
-    """The state is the position in the rows below, and in the cycle of sizes."""
+class RebatchStream(OneInputStream):
+    """The state is the position in the rows below, and in the cycle of sizes.
+
+    Rows of a batch that a failure has interrupted belong to the next one: a state names the position before them.
+    """
+
+    _input: CountingCursor
 
     def __init__(self, node: Rebatch, run: Run, epoch: int) -> None:
         self._node = node
-        self._rows = Cursor(UnbatchStream(node, node.input, run, epoch))
+        self._input = CountingCursor(UnbatchStream(node, node.input, run, epoch))
         self._number = 0
+        # The rows of the next batch, as far as they were read, and the position before them.
+        self._rows: list[Block] = []
+        self._begin: State = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         size = self._node.batch_sizes[self._number]
-        rows = self._rows.exactly(size)
-        if rows is None or (len(rows) < size and self._node.drop_remainder):
+        while (left := size - sum(map(len, self._rows))) > 0:
+            before = self._input.state()
+            block = self._input.pull(left, left)
+            if block is None:
+                break
+            if not self._rows:
+                self._begin = before
+            self._rows.append(block)
+        if not self._rows or (left and self._node.drop_remainder):
             return None
+        blocks, self._rows = self._rows, []
         self._number = (self._number + 1) % len(self._node.batch_sizes)
-        columns = tuple(_one_batch(column) for column in rows.columns)
-        return Block(columns, rows.structure, 1)
+        rows = Block.concatenate(blocks)
+        return Block(tuple(map(_one_batch, rows.columns)), rows.structure, 1)
 
     def state(self) -> State:
-        return [self._rows.state(), self._number]
+        return [self._begin if self._rows else self._input.state(), self._number, self._input.known]
 
     def restore(self, state: State) -> None:
-        position, self._number = state
-        self._rows.restore(position)
-
-    def close(self) -> None:
-        self._rows.close()
+        position, self._number, known = state
+        self._input.restore_at(position, known)

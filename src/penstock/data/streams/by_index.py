@@ -154,13 +154,17 @@ class IndexStream(Stream):
 
     def _continued(self, rest: Block, allow: int) -> Block:
         """The rest of what was read together with the rows after it, if they come without waiting."""
-        if not self._begin(min(allow - len(rest), self._most)) or self._pieces[0].block is None:
+        if not self._begin(min(allow - len(rest), self._most)) or (block := self._pieces[0].block) is None:
             return rest
-        head = self._pieces.popleft()
-        assert head.block is not None
+        head = self._pieces[0]
+        try:
+            joined = Block.concatenate([rest, block])
+        except failures():  # rows of another kind come in a block of their own
+            return rest
+        self._pieces.popleft()
         self._position += len(head)
         self._learn(head)
-        return Block.concatenate([rest, head.block])
+        return joined
 
     def _part(self, head: _ReadPiece, rows: int) -> Block:
         """So many rows of the first piece, whose others are given later."""

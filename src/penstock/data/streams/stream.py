@@ -3,13 +3,16 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.data.block import Block
 from penstock.runtime.threads import failures
 
 _logger = logging.getLogger(__name__)
 
+_ANY = 1 << 62
+
+Made = TypeVar("Made")
 State = Any
 """Plain data: None, booleans, integers, floats, strings, lists and dictionaries of them."""
 
@@ -105,6 +108,8 @@ class Cursor(Stream):
         self._offset = 0
         self._pulling = False
         self._withheld: BaseException | None = None
+        # How many results `made` asks for together: few after one that failed, because others may be near.
+        self._together = _ANY
         self.met = 0
 
     @property
@@ -158,17 +163,30 @@ class Cursor(Stream):
         self._withheld = failure
         self.met -= 1
 
-    def exactly(self, rows: int) -> Block | None:
-        """The next `rows` rows as one block; fewer at the end, None if there are none."""
-        blocks: list[Block] = []
-        left = rows
-        while left > 0:
-            block = self.pull(left, left)
-            if block is None:
-                break
-            blocks.append(block)
-            left -= len(block)
-        return Block.concatenate(blocks) if blocks else None
+    def made(self, rows: Block, make: Callable[[Block], Made], each: int = 1) -> Made:
+        """What `make` makes of rows that `pull` gave last, or of the first of them; the others are put back in front.
+
+        Where that fails, fewer rows are tried. So a result that fails costs its own rows alone: those before it come
+        first, then its failure, then those after it.
+
+        Args:
+            rows: at least `each`.
+            make: makes a result of every `each` rows. When it fails, it has changed nothing.
+        """
+        count = min(len(rows) // each, self._together)
+        while True:
+            try:
+                made = make(rows.slice(0, count * each))
+            except failures():
+                self._together = count = count // 2
+                if not count:
+                    self.give_back(len(rows) - each)
+                    self._together = 1
+                    raise
+            else:
+                self.give_back(len(rows) - count * each)
+                self._together = min(2 * self._together, _ANY)
+                return made
 
     def skip(self, rows: int) -> int:
         """Pass over up to `rows` rows, reading them if need be; gives how many there were."""
