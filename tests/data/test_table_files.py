@@ -3,6 +3,7 @@
 `test_indexed_formats.py` has what holds for all formats.
 """
 
+import contextlib
 import csv
 import gzip
 import io
@@ -87,7 +88,7 @@ def test_records_end_where_pythons_reader_says(rows, end, size):
     csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
     data = text.getvalue().encode()
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
-    records = CsvRecords("CsvDataset", schema, (), "", ("a", "b"), False, ",")
+    records = CsvRecords("CsvDataset", schema, (), "", (), ("a", "b"), False, ",")
     ends = records.ends(data, True)
     found = [records.rows(records.table(data[a:b])) for a, b in zip([0, *ends], ends)]
     assert [(row["a"].tolist(), row["b"].tolist()) for row in found] == [([a], [b]) for a, b in rows]
@@ -248,7 +249,7 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
         (lambda: ps.CsvDataset(path, mask_nulls=["z"]), ps.InvalidArgumentError, "no such column"),
         (lambda: ps.JsonLinesDataset(lines), ps.InvalidArgumentError, "'n' is always null.*types={'n'"),
         (lambda: ps.JsonLinesDataset(text), ps.StorageError, "first line is no JSON object"),
-        (lambda: ps.JsonLinesDataset(empty), ps.StorageError, "holds no object"),
+        (lambda: ps.JsonLinesDataset(empty), ps.StorageError, "holds no row"),
     ):
         with pytest.raises(kind, match=message):
             make()
@@ -271,3 +272,154 @@ def test_compression_that_is_not_given_is_named(tmp_path):
     for read in (ps.CsvDataset, ps.JsonLinesDataset):
         with pytest.raises(ps.StorageError, match="a.gz' is compressed: give compression_type='GZIP'"):
             read(tmp_path / "a.gz")
+
+
+@pytest.mark.parametrize("first", ["", "\n", "a,b,c\n", "a,b,c"])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_a_first_csv_without_rows_does_not_make_strings_of_all_columns(tmp_path, first, compression):
+    for name, text in (("1.csv", first), ("2.csv", "a,b,c\n1,2.5,x\n"), ("3.csv", "")):
+        content = text.encode()
+        (tmp_path / name).write_bytes(content if compression is None else gzip.compress(content))
+    paths = (tmp_path / f"{number}.csv" for number in (1, 2, 3))  # a generator can be gone through once
+    (row,) = ps.CsvDataset(paths, compression_type=compression)
+    assert row == {"a": 1, "b": 2.5, "c": "x"} and row["a"].dtype == np.int64
+
+
+def test_files_that_are_only_a_header_give_no_rows(tmp_path):
+    paths = [file_of(tmp_path, text, name) for name, text in (("1.csv", ""), ("2.csv", "a,b"), ("3.csv", "a,b\n"))]
+    assert list(ps.CsvDataset(paths)) == [] and list(ps.CsvDataset(paths).element_spec) == ["a", "b"]
+    repeated = ps.Dataset.from_tensor_slices([str(paths[0])]).repeat()
+    with pytest.raises(ps.StorageError, match="1.csv' holds no row that tells what rows are"):
+        ps.CsvDataset(repeated, compression_type="GZIP")
+
+
+def test_a_first_json_file_without_objects_is_passed_over(tmp_path):
+    paths = [file_of(tmp_path, text, name) for name, text in (("1", ""), ("2", " \n"), ("3", '{"a": 1}\n'))]
+    assert list(ps.JsonLinesDataset(path for path in paths)) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("header", ["a\n", ""])
+def test_a_first_row_of_more_than_a_mebibyte_is_read(tmp_path, header):
+    text = "x" * 2_500_000
+    lines = ps.JsonLinesDataset(file_of(tmp_path, json.dumps({"a": text}) + '\n{"a": "y"}\n', "a.jsonl"))
+    rows = ps.CsvDataset(file_of(tmp_path, f"{header}{text}\ny\n"), header=bool(header) or ["a"])
+    assert [len(row["a"]) for row in lines] == [len(row["a"]) for row in rows] == [2_500_000, 1]
+
+
+def test_a_key_that_only_later_objects_have_is_told_not_dropped(tmp_path):
+    first = file_of(tmp_path, '{"a": 1, "o": {"x": 1}}\n', "1.jsonl")
+    for columns, key, last, advice in (
+        (None, "a key 'b'", '"b": 3', r"types={'b': ...} reads it, .* and columns=\[...\] leaves it out"),
+        (["a", "o"], r"\['o'\]\['z'\]", '"o": {"x": 1, "z": [1]}', r"types={'o': pa.struct"),
+    ):
+        text = '{"a": 2, "o": {"x": 2, "z": null}, "b": null}\n{"a": 3, ' + last + "}\n"
+        rows = iter(ps.JsonLinesDataset([first, file_of(tmp_path, text, "2.jsonl")], columns))
+        assert [int(next(rows)["a"]) for _ in range(2)] == [1, 2]
+        told = f"2.jsonl', line 2: it has {key}, and the first objects do not: {advice}"
+        with pytest.raises(ps.ElementError, match=told):
+            next(rows)
+    later = file_of(tmp_path, '{"a": 2, "o": {"x": 2, "z": 1}, "b": 3}\n', "2.jsonl")
+    declared = {"b": int, "o": pa.struct([("x", pa.int64())])}
+    rows = ps.JsonLinesDataset([first, later], None, declared, mask_nulls=["b"])
+    assert [(int(row["b"]), row["o"]) for row in rows] == [(0, {"x": 1}), (3, {"x": 2})]
+    assert ps.JsonLinesDataset([first, later], ["a"])[1] == {"a": 2}
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"no column 'b'; .*: types={...} declares one that later objects"
+    ):
+        ps.JsonLinesDataset([first, later], ["b"])
+
+
+def test_objects_within_objects_without_end_are_refused(tmp_path):
+    path = file_of(tmp_path, '{"a":' * 2000 + "1" + "}" * 2000 + "\n", "a.jsonl")
+    with pytest.raises(
+        ps.InvalidTypeError, match=r"lists and structs up to 64 within each other, got more in .*\['a'\]"
+    ):
+        ps.JsonLinesDataset(path)
+    rows = iter(ps.JsonLinesDataset([file_of(tmp_path, '{"b": 1}\n', "first.jsonl"), path]))
+    assert next(rows)["b"] == 1
+    with pytest.raises(ps.ElementError, match="a.jsonl', line 1: it has a key 'a'"):
+        next(rows)
+
+
+def test_a_first_file_in_latin_1_does_not_make_bytes_of_text(tmp_path):
+    (tmp_path / "1.csv").write_bytes(b"a,b\n1,caf\xe9\n2,tea\n")
+    paths = [tmp_path / "1.csv", file_of(tmp_path, "a,b\n3,rose\n", "2.csv")]
+    rows = iter(ps.CsvDataset(paths))
+    with pytest.raises(ps.ElementError, match="1.csv', line 2: column 'b': .*UTF8 data: encoding='latin-1' or another"):
+        next(rows)
+    assert [row["b"] for row in rows] == ["tea", "rose"]
+    assert ps.CsvDataset(paths, types={"b": bytes})[0]["b"] == b"caf\xe9"
+    assert ps.CsvDataset(paths, encoding="latin-1")[0]["b"] == "caf\xe9"
+
+
+BIG = [2**64 - 1, 2**64 - 2]
+
+
+def test_ids_beyond_int64_stay_apart(tmp_path):
+    table = ps.CsvDataset(file_of(tmp_path, "id,x\n" + "".join(f"{one},0.5\n" for one in BIG)))
+    text = "".join(json.dumps({"id": one, "in": {"l": [one], "x": 0.5}}) + "\n" for one in BIG)
+    lines = ps.JsonLinesDataset(file_of(tmp_path, text, "a.jsonl"))
+    for dataset in (table, lines):
+        assert [int(row["id"]) for row in dataset] == BIG and dataset.element_spec["id"].dtype == np.uint64
+    assert [row["in"]["l"].tolist() for row in lines] == [[one] for one in BIG] and lines[0]["in"]["x"] == 0.5
+
+
+@pytest.mark.parametrize("other", ["-1", "0.5", str(2**64)])
+def test_numbers_that_no_type_holds_are_refused_with_what_to_do(tmp_path, other):
+    path = file_of(tmp_path, f"id\n{BIG[0]}\n{other}\n")
+    advice = r"column 'id' that neither float64 nor uint64 holds, as 18446744073709551615: types={'id': "
+    with pytest.raises(ps.InvalidArgumentError, match=f"a.csv' has numbers in its {advice}str}} keeps what is written"):
+        ps.CsvDataset(path)
+    assert ps.CsvDataset(path, types={"id": str})[0]["id"] == str(BIG[0])
+    assert ps.CsvDataset(path, types={"id": float})[0]["id"] == 2.0**64
+    path = file_of(tmp_path, f'{{"id": {BIG[0]}}}\n{{"id": {other}}}\n', "a.jsonl")
+    with pytest.raises(ps.InvalidArgumentError, match=f"a.jsonl' has numbers in its {advice}np.float64}}"):
+        ps.JsonLinesDataset(path)
+    assert ps.JsonLinesDataset(path, types={"id": float})[0]["id"] == 2.0**64
+
+
+def test_a_number_that_a_later_row_would_lose_is_told(tmp_path):
+    for value, kept in (("9007199254740993", "float64"), ("-9223372036854775809", "float64"), ("1e999", "float64")):
+        path = file_of(tmp_path, f"x,s\n0.5,07\n1e300,07\n{value},07\n")
+        rows = ps.CsvDataset([file_of(tmp_path, "x,s\n0.5,a\n", "first.csv"), path]).skip(1)
+        message = (
+            f"a.csv', line 4: column 'x' has '{value}', which double, .* types={{'x': str}} keeps it, and .*np.{kept}"
+        )
+        with pytest.raises(ps.ElementError, match=message):
+            list(rows)
+    path = file_of(tmp_path, '{"x": {"y": [0.5]}}\n{"x": {"y": [9007199254740993]}}\n', "a.jsonl")
+    rows = ps.JsonLinesDataset([file_of(tmp_path, '{"x": {"y": [0.5]}}\n', "first.jsonl"), path])
+    with pytest.raises(ps.ElementError, match="a.jsonl', line 2: column 'x' has 9007199254740993, which struct"):
+        list(rows)
+    assert rows[1]["x"]["y"].tolist() == [0.5]
+
+
+def test_leading_zeros_are_kept(tmp_path):
+    path = file_of(tmp_path, 'zip,day,x\n02134,2020-01-02,0\n"007",2020-01-03,-0.5\n')
+    assert [row["zip"] for row in ps.CsvDataset(path)] == ["02134", "007"]
+    assert [row["x"] for row in ps.CsvDataset(path)] == [0, -0.5]
+    assert ps.CsvDataset(path, types={"zip": int})[1]["zip"] == 7
+    first = file_of(tmp_path, "zip,day,x\n12134,2020-01-02,1.5\n", "first.csv")
+    rows = iter(ps.CsvDataset([first, path]))
+    assert next(rows)["zip"] == 12134
+    with pytest.raises(
+        ps.ElementError, match=r"line 2: column 'zip' has '02134', .*types={'zip': str} keeps it, .*np.int64"
+    ):
+        next(rows)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", "+", "-"]), st.from_regex(r"[0-9]{1,20}(\.[0-9])?", fullmatch=True)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_numbers_are_what_is_written_or_text_or_an_error(tmp_path_factory, cells):
+    path = file_of(
+        tmp_path_factory.getbasetemp(), "x,y\n" + "".join(f"{sign}{digits},1\n" for sign, digits in cells), "drawn.csv"
+    )
+    with contextlib.suppress(ps.PenstockError):  # it is refused, as it may be
+        for row, (sign, digits) in zip(ps.CsvDataset(path), cells, strict=True):
+            value, text = row["x"], sign + digits
+            assert value == text if isinstance(value, str) else value == (float(text) if "." in text else int(text))

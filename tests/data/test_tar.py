@@ -114,8 +114,12 @@ def test_archives_that_are_damaged_or_cut(tmp_path):
     assert next(rows)["cls"] == 3
     for make, kind, message in (
         (lambda: ps.TarDataset(tmp_path / "text.tar"), ps.StorageError, "no header of a member at byte 0.*or no tar"),
-        (lambda: ps.TarDataset(tmp_path / "empty.tar"), ps.StorageError, "holds no sample"),
-        (lambda: ps.TarDataset(other, ["jpg"]), ps.InvalidArgumentError, r"has no 'jpg'; it has \['cls'\]"),
+        (lambda: ps.TarDataset(tmp_path / "empty.tar"), ps.StorageError, "holds no row that tells"),
+        (
+            lambda: ps.TarDataset(other, ["jpg"]),
+            ps.InvalidArgumentError,
+            r"no sample of .*other.tar' has 'jpg'; they have \['cls', 'txt'\]",
+        ),
         (lambda: ps.TarDataset(other, "cls"), ps.InvalidTypeError, "got a string"),
     ):
         with pytest.raises(kind, match=message):
@@ -135,3 +139,110 @@ def test_a_member_that_is_not_what_its_name_says_is_named(tmp_path, name, conten
     path = archive_of(tmp_path / "a.tar", [(name, content)])
     with pytest.raises(ps.ElementError, match=f"a.tar', sample 0, '0': its '{name[2:]}' cannot be read: .*{says}"):
         list(ps.TarDataset(path))
+
+
+def keys(*paths, skip=False, **arguments):
+    dataset = ps.TarDataset(paths, **arguments)
+    return [row["__key__"] for row in (dataset.with_options(ps.Options(on_error="skip")) if skip else dataset)]
+
+
+def test_what_the_first_sample_does_not_have_is_told_not_dropped(tmp_path):
+    contents = [("a.jpg", b"1"), ("b.jpg", b"2"), ("b.txt", b"caption"), ("c.jpg", b"3")]
+    path = archive_of(tmp_path / "a.tar", contents)
+    rows = iter(ps.TarDataset(path))
+    assert next(rows)["__key__"] == "a"
+    with pytest.raises(
+        ps.ElementError, match=r"sample 1, 'b': it has 'txt', which the first .*: extensions=\[...\] names"
+    ):
+        next(rows)
+    assert next(rows)["__key__"] == "c"
+    assert keys(path, extensions=["jpg"]) == ["a", "b", "c"]
+    assert keys(path, extensions=["jpg", "txt"], skip=True) == ["b"]
+
+
+def test_an_archive_that_begins_with_a_readme_is_read_by_its_extensions(tmp_path):
+    path = archive_of(tmp_path / "a.tar", [("README.md", b"x"), ("a.jpg", b"t"), ("a.cls", b"1")])
+    assert keys(path, extensions=["jpg", "cls"], skip=True) == ["a"]
+    with pytest.raises(ps.ElementError, match="sample 0, 'README': there is no 'jpg'"):
+        keys(path, extensions=["jpg"])
+    with pytest.raises(
+        ps.ElementError, match="sample 1, 'a': there is no 'md'.*names those that each sample must have"
+    ):
+        keys(path)
+    alone = archive_of(tmp_path / "0.tar", [("README.md", b"x")])
+    assert keys(alone, path, extensions=["jpg", "cls"], skip=True) == ["a"]
+
+
+@pytest.mark.parametrize("gap", [0, 10240, 3 << 20])
+def test_an_archive_behind_another_one_is_read_too(tmp_path, gap):
+    first = archive_of(tmp_path / "1.tar", [("a.txt", b"t"), ("b.txt", b"u")]).read_bytes()
+    second = archive_of(tmp_path / "2.tar", [("b.txt", b"v"), ("c.txt", b"w")]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(first + bytes(gap) + second)
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(first + bytes(gap)) + gzip.compress(second, 1))
+    rows = ps.TarDataset(tmp_path / "a.tar")
+    assert [(row["__key__"], row["txt"]) for row in rows] == [("a", "t"), ("b", "u"), ("b", "v"), ("c", "w")]
+    assert rows[2]["txt"] == "v" and [row["txt"] for row in rows.skip(2)] == ["v", "w"]
+    check_conformance(lambda: ps.TarDataset(tmp_path / "a.tar.gz", compression_type="GZIP"), limit=6)
+    (tmp_path / "tail.tar").write_bytes(first + b"no header" * 100)
+    rows = iter(ps.TarDataset(tmp_path / "tail.tar"))
+    assert [next(rows)["txt"], next(rows)["txt"]] == ["t", "u"]
+    with pytest.raises(ps.StorageError, match="there is no header of a member at byte 10240"):
+        next(rows)
+
+
+def test_a_cut_archive_among_many_costs_what_is_cut(tmp_path):
+    whole = archive_of(tmp_path / "0.tar", [("c.txt", b"v")])
+    data = archive_of(tmp_path / "1.tar", [("a.txt", b"t"), ("b.txt", b"u" * 5000)]).read_bytes()
+    for size, before in ((3000, ["a"]), (2000, ["a"]), (1000, []), (700, [])):
+        (tmp_path / "1.tar").write_bytes(data[:size])
+        for paths in ((whole, tmp_path / "1.tar"), (tmp_path / "1.tar", whole)):
+            assert sorted(keys(*paths, skip=True)) == [*before, "c"]
+            with pytest.raises(ps.StorageError, match=f"1.tar', sample {len(before)}: the archive is cut"):
+                keys(*paths)
+    with pytest.raises(ps.StorageError, match="1.tar', sample 0: the archive is cut"):
+        ps.TarDataset(tmp_path / "1.tar")
+
+
+def header(name, kind, size):
+    block = bytearray(512)
+    block[: len(name)], block[124:136], block[156:157] = name, b"\x80" + size.to_bytes(11, "big"), kind
+    block[148:156] = b"%06o\0 " % (sum(block) + 8 * 32)
+    return bytes(block)
+
+
+def member(name, kind, content, size=None):
+    return header(name, kind, len(content) if size is None else size) + content + bytes(-len(content) % 512)
+
+
+@pytest.mark.parametrize(
+    "record", [b"0 path=a\n", b"hello world\n", b"5 path=abc.txt\n", bytes(12), b"9" * 30 + b" a=b\n"]
+)
+def test_damaged_attributes_end_the_archive_with_its_name_and_place(tmp_path, record):
+    first, last = member(b"0.txt", b"0", b"zero"), member(b"a.txt", b"0", b"abc") + bytes(1024)
+    (tmp_path / "a.tar").write_bytes(first + member(b"p", b"x", record) + last)
+    with pytest.raises(ps.StorageError, match="a.tar', sample 0: there is no header of a member at byte 2048"):
+        ps.TarDataset(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 70])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_a_size_that_no_file_has_is_refused_without_memory_for_it(tmp_path, size, compression):
+    content = header(b"a.txt", b"0", size) + b"x" * 2000
+    (tmp_path / "a.tar").write_bytes(content if compression is None else gzip.compress(content))
+    with pytest.raises(ps.StorageError, match=f"a.tar', sample 0: the archive is cut: {size - 2000} bytes are missing"):
+        ps.TarDataset(tmp_path / "a.tar", compression_type=compression)
+
+
+def test_links_have_no_content_and_attributes_may_give_the_size(tmp_path):
+    parts = [member(b"a.txt", b"0", b"x" * 1000), member(b"link.txt", b"1", b"", 1000), member(b"b.txt", b"7", b"bee")]
+    parts += [member(b"p", b"x", b"12 size=600\n"), member(b"c.txt", b"0", b"y" * 600, 0), member(b"d.txt", b"0", b"d")]
+    (tmp_path / "a.tar").write_bytes(b"".join(parts))
+    assert [len(row["txt"]) for row in ps.TarDataset(tmp_path / "a.tar")] == [1000, 3, 600, 1]
+
+
+@pytest.mark.slow
+def test_a_first_member_larger_than_what_is_read_at_once(tmp_path):
+    path = archive_of(
+        tmp_path / "a.tar", [("a.bin", b"x" * (3 << 20)), ("a.cls", b"1"), ("b.bin", b""), ("b.cls", b"2")]
+    )
+    assert [(len(row["bin"]), int(row["cls"])) for row in ps.TarDataset(path)] == [(3 << 20, 1), (0, 2)]

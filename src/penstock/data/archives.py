@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.files import Files, files_by_index, first_name, records_of
+from penstock.data.files import Files, dataset_of_names, files_by_index, first_with_rows, records_of
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression, has_protocol
@@ -25,7 +25,8 @@ def TarDataset(  # noqa: N802  # as the others
 
     A sample is neighbouring members whose names are equal up to the first dot of their last part: `n/0001.jpg` and
     `n/0001.cls` are one. It becomes a dictionary of what stands under each extension, and of its key: "__key__",
-    "jpg" and "cls". Each sample must have what the first one of the first file has, or the extensions that are named.
+    "jpg" and "cls". Each sample must have exactly what the first one of the first file has, or else the extensions that
+    are named; others are then left out. Archives that were written one behind the other into a file are all read.
 
     Where samples begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
     shuffle is one of all samples. Compressed archives are read as streams.
@@ -39,9 +40,9 @@ def TarDataset(  # noqa: N802  # as the others
 
     Raises:
         StorageError: a file is missing, or is no tar archive; while iterating, an archive is damaged or cut.
-        ElementError: while iterating, a sample lacks an extension, or cannot be decoded. It is named, and iterating
-            continues behind it.
-        InvalidArgumentError: the first sample lacks an extension, or a pattern is without files.
+        ElementError: while iterating, a sample lacks an extension, has one more than the first sample, or cannot be
+            decoded. It is named, and iterating continues behind it.
+        InvalidArgumentError: no sample has an extension that is named, or a pattern is without files.
         InvalidTypeError: something else than names.
 
     Example:
@@ -62,10 +63,13 @@ def TarDataset(  # noqa: N802  # as the others
         raise InvalidTypeError(f"{call}(extensions=...) takes a list of them, got a string")
     compression = check_compression(call, compression_type)
     wanted = None if extensions is None else tuple(extensions)
-    records = tar_samples(call, first_name(call, files), compression, wanted, decode)
+    names = dataset_of_names(call, files)
+    records = first_with_rows(
+        call, names, lambda name, last: tar_samples(call, name, compression, wanted, decode, last)
+    )
     if compression:
-        return records_of(call, files, records, compression)
-    return files_by_index(call, files, RecordFiles(records))
+        return records_of(call, names, records, compression)
+    return files_by_index(call, names, RecordFiles(records))
 
 
 def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[dict[str, Any]]:  # noqa: N802  # as the others

@@ -1,9 +1,9 @@
 """Datasets of the records of files."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.data.arguments import user_site
 from penstock.data.block import object_column
@@ -30,6 +30,8 @@ from penstock.structure import LEAF, flatten
 
 _COUNTING_THREADS: Final = 32
 """Some wait for a disk or a server while others count."""
+
+Told = TypeVar("Told")
 
 Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
@@ -239,15 +241,33 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     return Dataset(IndexedFiles(names, call, format, counts, sizes, site=user_site()), options)
 
 
-def first_name(call: str, files: Files) -> str:
-    """The name of the first file, which tells what the others hold.
+def first_with_rows(call: str, files: Dataset, found: Callable[[str, bool], Told | None]) -> Told:
+    """What the first file that has rows tells about all of them.
+
+    Args:
+        call: what the user called.
+        files: their names.
+        found: gives what a file tells, or None; the flag says whether one without rows will do, as none has any.
 
     Raises:
-        InvalidArgumentError: there is none.
+        InvalidArgumentError: there is no file.
+        StorageError: none tells anything.
     """
-    for element in Dataset(names_of(call, files)).take(1):
-        return _name_of(element)
-    raise _no_files(call)
+    seen: dict[str, None] = {}
+    with iter(files) as names:
+        for name in map(_name_of, names):
+            if name in seen:  # names may repeat without end
+                break
+            seen[name] = None
+            if (told := found(name, False)) is not None:
+                return told
+    for name in seen:
+        if (told := found(name, True)) is not None:
+            return told
+    if not seen:
+        raise _no_files(call)
+    others = f", nor does any other of {len(seen)} files" if len(seen) > 1 else ""
+    raise StorageError(f"{call}: {next(iter(seen))!r} holds no row that tells what rows are{others}")
 
 
 def _no_files(call: str) -> InvalidArgumentError:
@@ -265,6 +285,11 @@ def records_of(call: str, files: Files, record_format: RecordFormat, compression
     names = names_of(call, files)
     options = files.options() if isinstance(files, Dataset) else None
     return Dataset(ReadFiles(names, call, record_format, compression, site=user_site()), options)
+
+
+def dataset_of_names(call: str, files: Files) -> Dataset:
+    """The dataset of the names of files, which can be read more than once."""
+    return files if isinstance(files, Dataset) else Dataset(names_of(call, files))
 
 
 def names_of(call: str, files: Files) -> Node:

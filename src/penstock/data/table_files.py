@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.files import Files, files_by_index, first_name, records_of
+from penstock.data.files import Files, dataset_of_names, files_by_index, first_with_rows, records_of
 from penstock.data.tensorflow import CSV
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
@@ -31,10 +31,10 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
     r"""The rows of CSV files as dictionaries, one file after the other; of files not compressed by their numbers.
 
     Arrow's reader decodes them. Lines end as on Unix, Windows or old Macs. Values in quotes can hold line breaks; empty
-    lines are passed over. Columns without a
-    given type get the one that Arrow guesses from the first MiB of the first file: int64, float64, bool, dates and
-    times, or strings; bytes where they are not UTF-8. An empty value is an empty string in columns of strings, and a
-    null in others.
+    lines are passed over. Columns without a given type get the one that the first MiB of the first file with rows
+    shows: int64, float64, bool, dates and times, or strings. A guess keeps what is written: integers beyond int64 are
+    uint64, numbers with leading zeros are strings, and what a type would change further on is an error. An empty value
+    is an empty string in columns of strings, and a null in others.
 
     Where rows begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
     shuffle is one of all rows. Compressed files are read as streams.
@@ -59,7 +59,8 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         StorageError: a file is missing, or cannot be read, or has another header.
         ElementError: while iterating, a row with too many or too few values, or with one that does not fit its column.
             It says which line of which file. Iterating continues behind it.
-        InvalidArgumentError: a column that is not there, an unknown encoding, or a pattern or list without files.
+        InvalidArgumentError: a column that is not there, or has integers beyond 64 bits and no given type; an unknown
+            encoding, or a pattern or list without files.
         InvalidTypeError: what is no type, or something else than names.
 
     Example:
@@ -82,7 +83,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
     _check_encoding(call, encoding)
     kinds = arrow_types(call, types)
 
-    def found(name: str, compression: str) -> TableRecords:
+    def found(name: str, compression: str, without_rows: bool) -> TableRecords | None:
         return indexed.csv_records.csv_records(
             call,
             name,
@@ -95,6 +96,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             label=label or "",
             null_values=None if null_values is None else tuple(null_values),
             encoding=encoding,
+            without_rows=without_rows,
         )
 
     return _tables(call, files, compression_type, found)
@@ -111,16 +113,17 @@ def JsonLinesDataset(  # noqa: N802  # as the others
 ) -> Dataset[Any]:
     r"""The objects of JSON lines as dictionaries, one file after the other; of files not compressed by their numbers.
 
-    Arrow's reader decodes them. Columns without a given type get the one that Arrow finds in the first MiB of the first
-    file; objects become dictionaries, and arrays arrays. What is missing in an object is a null. Lines of spaces alone
-    are passed over.
+    Arrow's reader decodes them. Columns without a given type get the one that the first MiB of the first file with
+    objects shows; objects become dictionaries, and arrays arrays. Integers beyond int64 are uint64. What is missing in
+    an object is a null; a key that only later objects have is an error, unless `types` or `columns` says what to do.
+    Lines of spaces alone are passed over.
 
     Where lines begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
     shuffle is one of all rows. Compressed files are read as streams.
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
-        columns: those to read; None for all that the first MiB has.
+        columns: those to read, others are left out; None for all that the first MiB has.
         types: of columns, by name: what NumPy takes for a dtype, `str`, or a type of Arrow.
         label: the column that makes each row a pair of the others and itself, as models are trained on.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
@@ -129,9 +132,10 @@ def JsonLinesDataset(  # noqa: N802  # as the others
 
     Raises:
         StorageError: a file is missing, or cannot be read.
-        ElementError: while iterating, a line that is no JSON object, or has a value that does not fit its column. It
-            says which line of which file. Iterating continues behind it.
-        InvalidArgumentError: a column that is not there or is always null, or a pattern without files.
+        ElementError: while iterating, a line that is no JSON object, or has a key or a value that does not fit. It says
+            which line of which file. Iterating continues behind it.
+        InvalidArgumentError: a column that is not there, is always null, or has integers that no type holds; a pattern
+            without files.
         InvalidTypeError: what is no type, or something else than names.
 
     Example:
@@ -147,7 +151,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
     _check_names(call, columns, mask_nulls)
     kinds = arrow_types(call, types)
 
-    def found(name: str, compression: str) -> TableRecords:
+    def found(name: str, compression: str, _: bool) -> TableRecords | None:
         return indexed.json_records.json_records(
             call, name, compression, columns=columns, types=kinds, mask_nulls=mask_nulls, label=label or ""
         )
@@ -156,14 +160,15 @@ def JsonLinesDataset(  # noqa: N802  # as the others
 
 
 def _tables(
-    call: str, files: Files, compression_type: str | None, found: Callable[[str, str], TableRecords]
+    call: str, files: Files, compression_type: str | None, found: Callable[[str, str, bool], TableRecords | None]
 ) -> Dataset[Any]:
-    """The rows of files, of which the first says what they are."""
+    """The rows of files, of which the first that has some says what they are."""
     compression = check_compression(call, compression_type)
-    records = found(first_name(call, files), compression)
+    names = dataset_of_names(call, files)
+    records = first_with_rows(call, names, lambda name, without_rows: found(name, compression, without_rows))
     if compression:
-        return records_of(call, files, records, compression)
-    return files_by_index(call, files, RecordFiles(records))
+        return records_of(call, names, records, compression)
+    return files_by_index(call, names, RecordFiles(records))
 
 
 def _check_encoding(call: str, encoding: str) -> None:

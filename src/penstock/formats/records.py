@@ -85,7 +85,7 @@ class RecordFormat(ABC):
         What follows a point from which on records can no longer be told apart counts as one record.
 
         Raises:
-            StorageError: the file cannot be read, or its first record is none.
+            StorageError: the file cannot be read, or is not of this format.
         """
         reader = self.open(name, "")
         try:
@@ -102,7 +102,10 @@ class RecordReader(ABC):
     Attributes:
         number: the number of the next record in its file.
         ended: whether no more records can come.
+        recognised: whether the beginning of the file was seen to be of this format, however it goes on.
     """
+
+    recognised = False
 
     def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
         self.number = number
@@ -177,7 +180,7 @@ class RecordReader(ABC):
                 parts.append(self._start + self._ends[self._next :])
                 self._pass(len(self._ends) - self._next)
         except StorageError:
-            if len(parts) == 1:
+            if len(parts) == 1 and not self.recognised:
                 raise
             parts.append(np.array([self._bytes.size]))
         return np.concatenate(parts)

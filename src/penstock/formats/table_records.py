@@ -1,7 +1,7 @@
 """Records that are rows of a table, which Arrow's readers decode: what CSV and JSON lines have in common."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.files import compression_of, open_bytes
+from penstock.formats.files import ByteReader, compression_of, open_bytes
 from penstock.formats.line_numbers import line_of
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, SomeRecords, Source
 from penstock.formats.tables import as_columns, masked, varies_in_shape
@@ -20,6 +20,9 @@ from penstock.structure import map_structure
 _DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
 _MOST_BYTES: Final = 1 << 26
 """A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
+
+Ends = Callable[[bytes, bool], npt.NDArray[np.int64]]
+"""Where each record of bytes ends; the flag says whether nothing follows them."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,14 @@ class TableRecords(RecordFormat):
         schema: the columns that are read, and their types.
         mask_nulls: those that get a column of booleans beside them.
         label: the column that becomes the second part of each row; "" for none.
+        given: the columns whose types were given; the others were guessed.
     """
 
     call: str
     schema: pa.Schema
     mask_nulls: tuple[str, ...]
     label: str
+    given: tuple[str, ...]
     returns_end: ClassVar[bool] = False
     """Whether a carriage return without a newline ends a line too."""
 
@@ -108,21 +113,8 @@ class TableReader(RecordReader):
         super().__init__(source, compression, number, offset)
 
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
-        size = CHUNK_BYTES
-        while True:
-            parts, target = [self._data], len(self._data) + size
-            while (held := sum(map(len, parts))) < target and (piece := self._bytes.read(target - held)):
-                parts.append(piece)
-            self._data = b"".join(parts)
-            whole = len(self._data) < target
-            ends = self._format.ends(self._data, whole)
-            if len(ends) or whole:
-                return ends
-            if len(self._data) > _MOST_BYTES:
-                raise StorageError(
-                    f"{self._where(0)}: a record does not end within {len(self._data)} bytes: is a quote not closed?"
-                )
-            size *= 2
+        self._data, ends = _with_whole_records(self._bytes, self._data, self._format.ends, 1, lambda: self._where(0))
+        return ends
 
     def _decode(self, first: int) -> Any:
         last = len(self._ends)
@@ -150,23 +142,40 @@ class TableReader(RecordReader):
         return f"{self._name!r}, line {line_of(self._name, self._compression, offset, self._format.returns_end)}"
 
 
-def sample(name: str, compression: str) -> tuple[bytes, bool]:
-    """The beginning of a file, and whether that is all of it.
+def sample(call: str, name: str, compression: str, ends: Ends, least: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """The beginning of a file with at least so many records, or all of it, and where each record ends.
 
     Raises:
         StorageError: it cannot be read.
     """
     source = open_bytes(name, compression)
     try:
-        parts: list[bytes] = []
-        while sum(map(len, parts)) < CHUNK_BYTES and (piece := source.read(CHUNK_BYTES)):
-            parts.append(piece)
-        found = compression_of(parts[0]) if parts and not compression else ""
-        if found:
-            raise StorageError(f"{name!r} is compressed: give compression_type={found!r}")
-        return b"".join(parts), not piece
+        data, found = _with_whole_records(source, b"", ends, least, lambda: f"{call}: {name!r}")
     finally:
         source.close()
+    packed = "" if compression else compression_of(data[:8])
+    if packed:
+        raise StorageError(f"{name!r} is compressed: give compression_type={packed!r}")
+    return data, found
+
+
+def _with_whole_records(
+    source: ByteReader, data: bytes, ends: Ends, least: int, where: Callable[[], str]
+) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Bytes and what follows them in a file, with at least so many records or to its end, and where records end."""
+    size = CHUNK_BYTES
+    while True:
+        parts, target = [data], len(data) + size
+        while (held := sum(map(len, parts))) < target and (piece := source.read(target - held)):
+            parts.append(piece)
+        data = b"".join(parts)
+        whole = len(data) < target
+        found = ends(data, whole)
+        if len(found) >= least or whole:
+            return data, found
+        if len(data) > _MOST_BYTES:
+            raise StorageError(f"{where()}: a record does not end within {len(data)} bytes: is a quote not closed?")
+        size *= 2
 
 
 def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
@@ -202,6 +211,7 @@ def chosen_schema(
     columns: Sequence[str] | None,
     types: Mapping[str, pa.DataType],
     label: str,
+    advice: str = "",
 ) -> pa.Schema:
     """The columns that are read, of those that a file has.
 
@@ -216,6 +226,6 @@ def chosen_schema(
         if missing:
             argument = "label" if missing[0] == label else argument
             raise InvalidArgumentError(
-                f"{call}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {found.names}"
+                f"{call}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {found.names}{advice}"
             )
     return pa.schema([(column, types.get(column, found.field(column).type)) for column in chosen])

@@ -31,6 +31,7 @@ _IN_NUMPY: Final = frozenset(
     )
 )
 """The types whose arrays Arrow turns into NumPy's."""
+_DEEPEST: Final = 64
 _READERS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
 """What takes `columns`, `types` and `mask_nulls`, by their names."""
 
@@ -151,6 +152,23 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int64()).cast(kind)
 
 
+def check_depth(kind: pa.DataType, call: str, where: str) -> None:
+    """Refuse a type with so many others within it that what goes through them would not come back.
+
+    Raises:
+        InvalidTypeError: it is one.
+    """
+    level = [kind]
+    for _ in range(_DEEPEST):
+        level = [one.field(number).type for one in level for number in range(one.num_fields)]
+        if not level:
+            return
+    raise InvalidTypeError(
+        f"{call} takes lists and structs up to {_DEEPEST} within each other, got more{where}: leave the column out, or "
+        "read it as text"
+    )
+
+
 def _columns(value: Any, where: _ColumnPath) -> Any:
     if _is_of_pandas(value):
         if not hasattr(value, "columns"):
@@ -166,6 +184,8 @@ def _columns(value: Any, where: _ColumnPath) -> Any:
         value = value.with_format("arrow")[:]
     if isinstance(value, pa.Table):
         named = _unique(value.column_names, where)
+        for name, kind in zip(named, value.schema.types, strict=True):
+            check_depth(kind, where.call, str(where.of(name)))
         return {name: _of_arrow(column, where.of(name)) for name, column in zip(named, value.columns, strict=True)}
     if hasattr(value, "__arrow_c_stream__"):
         return _of_arrow(pa.chunked_array(value), where)

@@ -1,8 +1,9 @@
 r"""CSV: records of values, divided by commas or other signs, of which some are in quotes and can hold line breaks."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.formats.exact_numbers import may_be_rounded, may_have_leading_zeros, refuse, type_of_texts
 from penstock.formats.records import Source
 from penstock.formats.table_records import TableReader, TableRecords, chosen_schema, sample
 
@@ -35,6 +37,11 @@ class CsvRecords(TableRecords):
     encoding: str = "utf-8"
     returns_end = True
 
+    @cached_property
+    def _guessed(self) -> list[str]:
+        """The columns of numbers whose types nobody has given."""
+        return [field.name for field in self.schema if _is_number(field.type) and field.name not in self.given]
+
     @property
     def layout(self) -> str:
         return f"CSV with {self.delimiter!r}, {'with' if self.header else 'without'} a header"
@@ -43,14 +50,25 @@ class CsvRecords(TableRecords):
         return CsvReader(self, name, compression, number, offset)
 
     def table(self, data: bytes) -> pa.Table:
-        return _table(data, self.delimiter, self.names, self.schema, self.null_values, self.encoding)
+        table = _table(data, self.delimiter, self.names, self.schema, self.null_values, self.encoding)
+        for name, (kind, lost) in _kept_types(table, self._guessed, data, self.delimiter, self._texts).items():
+            if kind != table.field(name).type:
+                refuse(name, repr(lost), table.field(name).type, f"types={{{name!r}: str}} keeps it")
+        return table
+
+    def _texts(self, data: bytes, names: Sequence[str]) -> pa.Table:
+        """Some columns as they are written."""
+        return _table(data, self.delimiter, self.names, _as_text(names), self.null_values, self.encoding)
 
     def explained(self, problem: str) -> str:
         found = re.search(r"CSV column #(\d+): (?:Row #\d+: )?(CSV conversion error to .*)", problem, re.DOTALL)
         if found is None:
             return super().explained(problem)
         name = self.names[int(found[1])]
-        return f"column {name!r}: {found[2]}: types={{{name!r}: ...}} gives a type that fits all values, such as str"
+        advice = f"types={{{name!r}: ...}} gives a type that fits all values, such as str"
+        if "invalid UTF8" in found[2]:
+            advice = f"encoding='latin-1' or another reads it, and types={{{name!r}: bytes}} leaves it as it is"
+        return f"column {name!r}: {found[2]}: {advice}"
 
     def check_last(self, record: bytes) -> None:
         if _QUOTE in record and _is_open(record, self.delimiter.encode()):
@@ -89,17 +107,21 @@ def csv_records(
     label: str,
     null_values: tuple[str, ...] | None,
     encoding: str,
-) -> CsvRecords:
+    without_rows: bool,
+) -> CsvRecords | None:
     """What a file's first records show about its rows, and those of other files like it.
 
+    None if there are none; a header is enough if it is to do `without_rows`: all columns are strings then.
+
     Raises:
-        StorageError: it cannot be read, or holds nothing.
+        StorageError: it cannot be read.
         InvalidArgumentError: its columns are not those that are asked for.
     """
-    data, whole = sample(name, compression)
-    ends = _ends(data, whole, delimiter.encode())
-    if not len(ends):
-        raise StorageError(f"{call}: {name!r} holds no row that tells which columns there are")
+    data, ends = sample(
+        call, name, compression, lambda data, whole: _ends(data, whole, delimiter.encode()), 1 + (header is True)
+    )
+    if len(ends) <= (header is True and not without_rows):
+        return None
     first = data[: int(ends[0])]
     try:
         found_names = _header(first, delimiter, encoding)
@@ -121,7 +143,16 @@ def csv_records(
         call, name, _sampled(call, name, body, delimiter, names, known, null_values, encoding), columns, types, label
     )
     return CsvRecords(
-        call, found, tuple(mask_nulls), label, tuple(names), header is True, delimiter, null_values, encoding
+        call,
+        found,
+        tuple(mask_nulls),
+        label,
+        tuple(known.names),
+        tuple(names),
+        header is True,
+        delimiter,
+        null_values,
+        encoding,
     )
 
 
@@ -135,10 +166,27 @@ def _sampled(
     null_values: tuple[str, ...] | None,
     encoding: str,
 ) -> pa.Schema:
-    """All columns, and their types: those that are known, and Arrow's guesses of the others."""
+    """All columns, and their types: those that are known, and for the others guesses that keep what is written."""
+
+    def texts(data: bytes, some: Sequence[str]) -> pa.Table:
+        return _table(data, delimiter, names, _as_text(some), null_values, encoding)
 
     def schema(data: bytes) -> pa.Schema:
-        return _table(data, delimiter, names, known, null_values, encoding, every=True).schema
+        table = _table(data, delimiter, names, known, null_values, encoding, every=True)
+        guessed = [field.name for field in table.schema if _is_number(field.type) and field.name not in known.names]
+        kept = _kept_types(table, guessed, data, delimiter, texts)
+        for column, (kind, lost) in kept.items():
+            if kind is None:
+                raise InvalidArgumentError(
+                    f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
+                    f"{lost}: types={{{column!r}: str}} keeps what is written, np.float64 takes what is nearest"
+                )
+        kinds = {field.name: field.type for field in table.schema} | {one: kind for one, (kind, _) in kept.items()}
+        # What is not UTF-8 is an error where it is read, as it is in a file that is read later.
+        is_text = {one: pa.types.is_null(kind) or pa.types.is_binary(kind) for one, kind in kinds.items()}
+        return pa.schema(
+            [(one, pa.string() if is_text[one] and one not in known.names else kind) for one, kind in kinds.items()]
+        )
 
     try:
         found = schema(body)
@@ -158,8 +206,32 @@ def _sampled(
                 f"{call}: {name!r} has columns {names}, and its first record does not fit them, or the given types: "
                 f"{body[: int(lines[0])]!r:.200}: {problem}"
             ) from problem
-    text = [(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in found]
-    return pa.schema(text)
+    return found
+
+
+def _kept_types(
+    table: pa.Table,
+    guessed: Sequence[str],
+    data: bytes,
+    delimiter: str,
+    texts: Callable[[bytes, Sequence[str]], pa.Table],
+) -> dict[str, tuple[pa.DataType | None, str]]:
+    """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
+    wanted = list(guessed)
+    if not guessed or not may_have_leading_zeros(data, delimiter.encode()):
+        wanted = [name for name in guessed if may_be_rounded(table[name])]
+    if not wanted:
+        return {}
+    written = texts(data, wanted)
+    return {name: type_of_texts(table[name], written[name]) for name in wanted}
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _as_text(names: Sequence[str]) -> pa.Schema:
+    return pa.schema([(name, pa.string()) for name in names])
 
 
 def _table(
@@ -190,8 +262,8 @@ def _table(
 def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:
     """The values of the record that names the columns."""
     options = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    reading = pc.ReadOptions(block_size=len(record) + 1, use_threads=False, encoding=encoding)
-    found: list[str] = pc.read_csv(pa.BufferReader(record), reading, options).column_names
+    reading = pc.ReadOptions(block_size=len(record) + 2, use_threads=False, encoding=encoding)
+    found: list[str] = pc.read_csv(pa.BufferReader(record + b"\n"), reading, options).column_names
     return found
 
 

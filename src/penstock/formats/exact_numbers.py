@@ -1,0 +1,105 @@
+"""Numbers in text whose type was guessed: which of them would not be what is written there.
+
+Arrow's guesses make int64 of "007", float64 of integers beyond int64, and of those between fractions.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import ElementError
+
+_ROUNDED: Final = 2.0**53
+"""From here on float64 has no place for every integer."""
+_INTEGER: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
+_LEADING_ZERO: Final = r"^\s*[+-]?0[0-9xX]"
+_SIGNS: Final = (ord("+"), ord("-"))
+
+
+def may_be_rounded(array: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether an array has floats, also in lists and structs, that are so large that integers are rounded to them."""
+    if isinstance(array, pa.ChunkedArray):
+        return any(map(may_be_rounded, array.chunks))
+    if pa.types.is_struct(array.type):
+        return any(map(may_be_rounded, array.flatten()))
+    if pa.types.is_list(array.type):
+        return may_be_rounded(array.flatten())
+    return bool(pa.types.is_float64(array.type) and pc.any(pc.greater_equal(pc.abs(array), _ROUNDED)).as_py())
+
+
+def may_have_leading_zeros(data: bytes, delimiter: bytes) -> bool:
+    """Whether the text of a table may have numbers that begin with a zero before another digit."""
+    content = np.frombuffer(b"\n" + data, np.uint8)
+    before, after = content[:-2], content[2:]
+    found = content[1:-1] == ord("0")
+    found &= (after - np.uint8(ord("0")) < 10) | (after | 0x20 == ord("x"))
+    found &= (before <= ord('"')) | (before == delimiter[0]) | np.isin(before, _SIGNS)
+    places = np.flatnonzero(found)
+    signed = places[np.isin(before[places], _SIGNS)]
+    other = len(places) > len(signed)
+    return bool(other or ((content[signed - 1] <= ord('"')) | (content[signed - 1] == delimiter[0])).any())
+
+
+def type_of_texts(column: pa.ChunkedArray, text: pa.ChunkedArray) -> tuple[pa.DataType | None, str]:
+    """The type that keeps the numbers of a column as they are written, and the first of them that its own does not.
+
+    None stands for no type of numbers; where nothing is lost, the type is the column's own and the text empty.
+    """
+    text = text.filter(column.is_valid())
+    zeros = text.filter(pc.match_substring_regex(text, _LEADING_ZERO))
+    if len(zeros):
+        return pa.string(), zeros[0].as_py()
+    if not may_be_rounded(column):
+        return column.type, ""
+    large = text.filter(pc.greater_equal(pc.abs(column.drop_null()), _ROUNDED)).to_pylist()
+    lost = next((one for one in large if _is_rounded(one)), "")
+    if not lost:
+        return column.type, ""
+    try:
+        return text.cast(pa.uint64()).type, lost
+    except pa.ArrowInvalid:
+        return None, lost
+
+
+def _is_rounded(text: str) -> bool:
+    """Whether a number in text is another one as float64; fractions are expected to be."""
+    if _INTEGER.fullmatch(text):
+        return bool(int(text) != float(text))
+    return bool(np.isinf(float(text)) and "inf" not in text.lower())
+
+
+def type_of_values(kind: pa.DataType, values: Sequence[Any]) -> tuple[pa.DataType | None, Any]:
+    """As `type_of_texts`, of values as Python reads them from JSON, of a type that may have others within it."""
+    if pa.types.is_struct(kind):
+        parts = [(field, type_of_values(field.type, [one.get(field.name) for one in values if one])) for field in kind]
+        lost = next((one for _, (_, one) in parts if one is not None), None)
+        kept = [(field.name, inner) for field, (inner, _) in parts]
+        return None if any(inner is None for _, inner in kept) else pa.struct(kept), lost
+    if pa.types.is_list(kind):
+        inner, lost = type_of_values(kind.value_type, [value for one in values for value in one or ()])
+        return None if inner is None else pa.list_(inner), lost
+    if not pa.types.is_float64(kind):
+        return kind, None
+    numbers = [one for one in values if one is not None]
+    lost = next((one for one in numbers if isinstance(one, int) and one != float(one)), None)
+    if lost is None:
+        return kind, None
+    fits = all(isinstance(one, int) and 0 <= one < 1 << 64 for one in numbers)
+    return pa.uint64() if fits else None, lost
+
+
+def refuse(name: str, lost: Any, kind: pa.DataType, advice: str) -> NoReturn:
+    """Raise the error of a number that the type of its column would change.
+
+    Raises:
+        ElementError: always.
+    """
+    dtype = "float64" if pa.types.is_floating(kind) else "int64"
+    raise ElementError(
+        f"column {name!r} has {lost}, which {kind}, its type in the first rows, would change: {advice}, and "
+        f"types={{{name!r}: np.{dtype}}} takes the number that is nearest"
+    )
