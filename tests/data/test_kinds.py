@@ -276,3 +276,18 @@ def test_datasets_that_differ_only_in_the_order_of_keys_take_each_others_states(
     resumed = iter(other)
     resumed.load_state_dict(read.state_dict())
     assert list(next(resumed).items()) == [("a", 5), ("b", 2)]
+
+
+def test_joining_many_mapped_datasets_calls_each_function_once():
+    called = []
+
+    def part(number):
+        return ps.Dataset.range(2).map(lambda x: called.append(number) or {"of": number, "rows": [x] * (1 + number % 2)})
+
+    whole = part(0)
+    for number in range(1, 20):
+        whole = whole.concatenate(part(number))
+    spec = whole.element_spec
+    assert called == list(range(20))
+    assert repr(spec) == repr(ps.Dataset(whole.node).element_spec)
+    assert [int(row["of"]) for row in whole] == [number for number in range(20) for _ in range(2)]

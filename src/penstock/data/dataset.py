@@ -5,6 +5,7 @@ A method checks its arguments and adds one node.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -19,7 +20,7 @@ from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.node import Node, Run, describe
-from penstock.data.one_kind import check_one_kind
+from penstock.data.one_kind import check_one_kind, merged_spec
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
@@ -1082,12 +1083,17 @@ class Dataset(Generic[Element]):
             [0, 1, 5, 6]
         """
         second = as_dataset("concatenate", dataset)
-        check_one_kind("concatenate", (self._kind(), second._kind()))
+        kinds = (self._kind(), second._kind())
+        check_one_kind("concatenate", kinds)
         if isinstance(self.node, Concatenate):
             joined = self.node.then(second.node, user_site())
         else:
             joined = Concatenate((self.node, second.node), site=user_site())
-        return self._then(joined, options_of("concatenate", [self, dataset]))
+        found = self._then(joined, options_of("concatenate", [self, dataset]))
+        if all(spec is not None for _, spec in kinds):
+            with suppress(ElementError):  # axes differ in what was only seen in one element
+                found._spec = merged_spec(*[spec for _, spec in kinds])  # not found anew for each of a chain
+        return found
 
     def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
         """(position, element) pairs, counted from `start`.
