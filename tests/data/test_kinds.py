@@ -282,7 +282,9 @@ def test_joining_many_mapped_datasets_calls_each_function_once():
     called = []
 
     def part(number):
-        return ps.Dataset.range(2).map(lambda x: called.append(number) or {"of": number, "rows": [x] * (1 + number % 2)})
+        return ps.Dataset.range(2).map(
+            lambda x: called.append(number) or {"of": number, "rows": [x] * (1 + number % 2)}
+        )
 
     whole = part(0)
     for number in range(1, 20):

@@ -19,6 +19,7 @@ from penstock.data.node import Run
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.reading import Pending, Reading
 from penstock.runtime.callers import Bell, Callers, Work
+from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads
 from penstock.structure import LEAF
 
@@ -223,7 +224,7 @@ def test_where_the_consumer_is_slower_no_more_results_wait_than_calls_may_run() 
         yield Call(callers)
         return Block((np.asarray(positions),), LEAF, len(positions))
 
-    stream = IndexStream(read, 1000, bell)
+    stream = IndexStream(read, 1000, bell, Demand())
     stream.run_ahead()
     for taken in range(1, 100):
         callers.finish()

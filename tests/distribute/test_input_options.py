@@ -571,3 +571,36 @@ def test_steps_beside_a_worker_whose_repeated_files_are_empty_never_end(tmp_path
         found = [shown(next(steps)) for _ in range(5)]
     own = [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]], [[0, 1]]]
     assert found == (own if worker == 0 else [[[]]] * 5)
+
+
+MADE = {
+    "a counter": lambda call: ps.Dataset.counter().map(call),
+    "batches": lambda call: ps.Dataset.range(400).map(call).batch(2),
+    "what passes a filter": lambda call: ps.Dataset.counter().filter(lambda x: x % 3 == 0).map(call),
+    "a generator": lambda call: ps.Dataset.from_generator(lambda: iter(range(400))).map(call),
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
+@pytest.mark.parametrize("own", [False, True])
+def test_without_a_buffer_no_step_is_made_before_it_is_asked_for(make, own):
+    made = []
+    dataset = make(lambda x: made.append(int(x)) or np.full(2, x))
+    strategy, options = ps.HostStrategy(), ps.InputOptions(per_replica_buffer_size=0)
+    if own:
+        steps = strategy.distribute_datasets_from_function(lambda context: dataset, options)
+    else:
+        steps = strategy.distribute_dataset(dataset, options)
+    made.clear()  # what a specification took
+    rows = 2 if "batch" in dataset.explain() else 1
+    iterator = iter(steps)
+    for step in range(1, 40):
+        next(iterator)
+        assert len(made) == rows * step
+    state = iterator.state_dict()
+    resumed = iter(steps)
+    resumed.load_state_dict(state)
+    for _ in range(39):
+        made.clear()
+        next(resumed)
+        assert len(made) == rows

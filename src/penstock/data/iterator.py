@@ -164,6 +164,7 @@ class DatasetIterator(Iterator[Element]):
         self._epoch, self._seed = iterations.begin()
         self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds()]
         self._tells = True
+        self._ahead = True
         # Where Ctrl-C has ended the pass, and in which thread: `next` goes on from there.
         self._left_at: State = None
         self._left_in = 0
@@ -203,13 +204,14 @@ class DatasetIterator(Iterator[Element]):
     def _open(self, live: dict[str, State]) -> None:
         plan = self._prepared.plan
         self._pass = _Pass(plan, self._prepared.options, self._epoch, self._seed, live, seeded=self._drawn is None)
+        self._pass.run.demand.ahead = self._ahead
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
         self._left = False
         self._process = os.getpid()
         self._calls = _calls_apart()
         next(self._calls)
-        self._pace = Pace()
+        self._pace = Pace(demand=self._pass.run.demand)
         self._rows: Iterator[Element] = iter(())
         # Elements that come one by one, and the next few of them.
         self._elements: Iterator[Element] | None = None
@@ -221,7 +223,7 @@ class DatasetIterator(Iterator[Element]):
         # and failures there were before the pull that is under way, or a position before elements that come one by one.
         self._given: int | None = None
         self._base: State = None
-        self._pace_alone = Pace()
+        self._pace_alone = Pace(demand=self._pass.run.demand)
 
     def __iter__(self) -> "DatasetIterator[Element]":
         return self
@@ -618,12 +620,14 @@ class PositionedElements(Iterator[Element]):
     """The elements of an iterator, for a caller that takes them before they are used.
 
     Such a caller notes the position after each element, which costs little and tells nobody, makes a state of one of
-    them when it is asked for one, and says by `consumed` how far the elements are used.
+    them when it is asked for one, and says by `consumed` how far the elements are used. Without `ahead` nothing is read
+    further than the element that is asked for, but for what operators such as `prefetch` or a shuffle's buffer ask for.
     """
 
-    def __init__(self, iterator: DatasetIterator[Element]) -> None:
+    def __init__(self, iterator: DatasetIterator[Element], *, ahead: bool = True) -> None:
         self._iterator = iterator
         iterator._tells = False
+        iterator._ahead = iterator._pass.run.demand.ahead = ahead
 
     def __next__(self) -> Element:
         return next(self._iterator)

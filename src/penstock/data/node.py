@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -43,6 +43,7 @@ from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers
 from penstock.runtime.copying import Copiers
+from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
 
@@ -89,6 +90,7 @@ class Run:
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
         self.bell = Bell()
+        self.demand = Demand()
         # As they are now: a state that another iteration is restored from must not change this one.
         self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
 
@@ -117,6 +119,7 @@ class Run:
         run._begin(root)
         run.seeded = True
         run.threads, run.copiers, run.bell = self.threads, Copiers(self.threads), self.bell
+        run.demand = self.demand
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
         run.reads_again = self.reads_again
         # Most such datasets draw nothing: their seed is worked out when it is asked for.
@@ -461,7 +464,8 @@ class Node(ABC):
         """One pass over an epoch, by index where that is possible."""
         if self.indexable:
             run = run.for_one_stream()
-            return IndexStream(lambda indices: self.reading(run, epoch, indices), self.cardinality, run.bell)
+            read = partial(self.reading, run, epoch)
+            return IndexStream(read, self.cardinality, run.bell, run.demand)
         return self.stream(run, epoch)
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:

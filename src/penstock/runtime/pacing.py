@@ -9,17 +9,29 @@ _MAXIMUM_ROWS = 1 << 16
 _TIMES_WHAT_CAME = 16
 
 
+class Demand:
+    """What an iteration may read. Its streams share it.
+
+    Attributes:
+        ahead: whether more than what is asked for, where that saves time.
+    """
+
+    ahead = True
+
+
 class Pace:
     """The size of the next block, adapted to the cost of the last one.
 
     It starts at `minimum` rows, doubles while a block takes less than `seconds` and holds less than 1 MiB, and is
     halved if a block takes more than twice as long. So a slow element does not wait for a thousand others, and the cost
     per block does not dominate for fast ones. A block that came quickly because it was made before, and is small, says
-    little about a large one, so no more than 16 times the rows that came are allowed next.
+    little about a large one, so no more than 16 times the rows that came are allowed next. It stays at `minimum` where
+    `demand` allows no more than is asked for.
     """
 
-    def __init__(self, minimum: int = 1, seconds: float = _SECONDS) -> None:
+    def __init__(self, minimum: int = 1, seconds: float = _SECONDS, demand: Demand | None = None) -> None:
         self._minimum = minimum
+        self._demand = demand
         self._seconds = seconds
         self._rows = minimum
         self._grow_below_bytes = _GROW_BELOW_BYTES
@@ -32,7 +44,7 @@ class Pace:
     def start(self) -> int:
         """The rows to allow for the next block."""
         self._started = time.perf_counter()
-        return self._rows
+        return self._rows if self._demand is None or self._demand.ahead else self._minimum
 
     def stop(self, nbytes: int, rows: int, asked: int | None = None) -> None:
         """Note that a block has come, possibly with fewer rows than were allowed.

@@ -327,7 +327,7 @@ class FilterStream(FunctionStream):
         self._node = node
 
     def _make(self, need: int, allow: int) -> Block | None:
-        pace = Pace(allow)  # more at a time while all are rejected
+        pace = Pace(allow, demand=self._run.demand)  # more at a time while all are rejected
         while self._failure is None:
             block = self._input.pull(need, pace.start())
             if block is None:

@@ -106,7 +106,7 @@ class GroupByWindowStream(Stream):
         self._run = run
         self._epoch = epoch
         self._input = node.input.counting_cursor(run, epoch)
-        self._pace = Pace()
+        self._pace = Pace(demand=run.demand)
         # States of the input, with the number of the next row; the oldest one that a collected row needs is kept.
         self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, _Group] = {}

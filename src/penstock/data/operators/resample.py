@@ -62,7 +62,7 @@ class RejectionResampleStream(FunctionStream):
         self._counts = np.zeros(len(self._target), dtype=np.int64)
 
     def _make(self, need: int, allow: int) -> Block | None:
-        pace = Pace(allow)  # more at a time while all are rejected
+        pace = Pace(allow, demand=self._run.demand)  # more at a time while all are rejected
         while self._failure is None:
             block = self._input.pull(need, pace.start())
             if block is None:

@@ -10,6 +10,7 @@ from penstock.data.streams.room import Room, results_of
 from penstock.data.streams.stream import State, Stream
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.callers import Bell
+from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import failures
 
 _SECONDS = 0.004
@@ -101,14 +102,16 @@ class IndexStream(Stream):
         read: reads the rows at positions.
         length: how many rows there are, or INFINITE_CARDINALITY.
         bell: tells when calls in other threads have ended.
+        demand: says whether rows may be read that nobody has asked for.
     """
 
     _FEW = 16
     _ANY = 1 << 40
 
-    def __init__(self, read: Callable[[range], Reading], length: int, bell: Bell) -> None:
+    def __init__(self, read: Callable[[range], Reading], length: int, bell: Bell, demand: Demand) -> None:
         self._read = read
         self._bell = bell
+        self._demand = demand
         self._length = length
         self._position = 0
         self._pieces: deque[_ReadPiece] = deque()
@@ -127,7 +130,8 @@ class IndexStream(Stream):
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - start)
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if allow >= _TOGETHER:  # the rest of what was read together would come in place of so many rows
+        # The rest of what was read together would come in place of so many rows.
+        if allow >= _TOGETHER or not self._demand.ahead:
             self._together = 1
         while True:
             if not self._pieces and not self._begin(min(max(allow, self._together), self._most)):

@@ -203,6 +203,7 @@ class DistributedIterator(Iterator[Any]):
         self._dataset = dataset
         self._control = dataset._control
         self._buffer_size = dataset._options.per_replica_buffer_size
+        dataset._inputs.ahead = self._buffer_size > 0
         self._source = dataset._inputs.open()
         self._prefetcher: Prefetcher | None = None
         # Held while the thread is started, so that `close` in another thread finds it.

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.data.dataset import Dataset, iterations_of
-from penstock.data.iterator import Iterations
+from penstock.data.iterator import Iterations, PositionedElements
 from penstock.data.listings import listings_of, names_of_listings, with_listings
 from penstock.data.node import Node, scaled, sources_of_batches
 from penstock.data.shards import without_hints
@@ -55,6 +55,8 @@ class Inputs(ABC):
     """Whether each worker reads data of its own, so that one worker's batches say nothing about another's."""
     shard: WorkerShard | None = None
     """What this worker reads of a dataset that the workers divide; None where a function of the user's decides."""
+    ahead: bool = True
+    """Whether elements may be made before they are asked for."""
 
     def shards(self) -> list[WorkerShard]:
         """What each worker reads of such a dataset; none where a function of the user's decides."""
@@ -346,13 +348,14 @@ class DividedInput(Inputs):
         each = [(index, state.get("replicas", self.workers.replicas)) for index, state in enumerate(states)]
         others = [DividedInput(self._whole, StrategyWorkers(len(states), *one), self.partial) for one in each]
         for other in others:
+            other.ahead = self.ahead
             other._part = Dataset(other.shard.node, self._whole.options(), iterations_of(self._part))
         steps = [other.open() for other in others]
         return JoinedWorkers(steps, self.rule, self.workers.own_slices)
 
     def open(self) -> StepSource:
         workers = self.workers
-        batches = iter(self._part)
+        batches = PositionedElements(iter(self._part), ahead=self.ahead)
         if self.has_own_data:
             return WorkerBatches(batches, workers.shares, workers.share, workers.replicas, self.rule)
         return GlobalBatches(batches, self.rule, workers.own_slices, pairs=self.shard.pairs)
@@ -447,7 +450,7 @@ class FunctionInput(Inputs):
     def open(self) -> StepSource:
         workers = self.workers
         scalars = all(map(self._takes_scalars, self._datasets))
-        iterators = [iter(dataset) for dataset in self._datasets]
+        iterators = [PositionedElements(iter(dataset), ahead=self.ahead) for dataset in self._datasets]
         return Elements(iterators, workers.replicas, workers.count, workers.index, scalars=scalars)
 
 

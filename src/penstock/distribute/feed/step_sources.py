@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.iterator import DatasetIterator, PositionedElements
+from penstock.data.iterator import PositionedElements
 from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
@@ -112,9 +112,9 @@ class GlobalBatches(StepSource):
         pairs: whether `batches` gives pairs.
     """
 
-    def __init__(self, batches: DatasetIterator, rule: SliceRule, local: Sequence[int], *, pairs: bool) -> None:
+    def __init__(self, batches: PositionedElements[Any], rule: SliceRule, local: Sequence[int], *, pairs: bool) -> None:
         self.replicas = len(local)
-        self._batches = PositionedElements(batches)
+        self._batches = batches
         self._rule = rule
         self._local = local
         self._pairs = pairs
@@ -176,10 +176,12 @@ class WorkerBatches(StepSource):
     So a batch takes as many steps as there are workers.
     """
 
-    def __init__(self, batches: DatasetIterator, workers: int, worker: int, replicas: int, rule: SliceRule) -> None:
+    def __init__(
+        self, batches: PositionedElements[Any], workers: int, worker: int, replicas: int, rule: SliceRule
+    ) -> None:
         self.replicas = replicas
         self._rule = rule
-        self._batches = PositionedElements(batches)
+        self._batches = batches
         self._workers = workers
         self._worker = worker
         self._before = self._batches.position()
@@ -257,11 +259,11 @@ class Elements(StepSource):
     """
 
     def __init__(
-        self, datasets: list[DatasetIterator], replicas: int, workers: int, worker: int, *, scalars: bool
+        self, datasets: list[PositionedElements[Any]], replicas: int, workers: int, worker: int, *, scalars: bool
     ) -> None:
         self.replicas = replicas
         self._rows_of = _rows_or_scalars if scalars else rows_of
-        self._datasets = [PositionedElements(dataset) for dataset in datasets]
+        self._datasets = datasets
         self._workers = workers
         self._worker = worker
         # Elements of a step that an exception has interrupted; `_ENDED` in place of a dataset that has ended.

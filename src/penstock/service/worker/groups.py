@@ -80,7 +80,7 @@ class Feed(IndexStream):
         length, stop = base.cardinality, run.span.stop
         stop = stop if length == INFINITE_CARDINALITY else min(stop, length)
         own = run.for_one_stream()
-        super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell)
+        super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell, run.demand)
         self.restore(run.span.start)
         self._skips = run.skips
 

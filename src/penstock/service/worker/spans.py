@@ -143,7 +143,7 @@ class RowsReader(SpanReader):
         def read(numbers: range) -> Reading:
             return node.reading(own, epoch, self._positions[numbers.start : numbers.stop])
 
-        self._stream = IndexStream(read, len(self._positions), run.bell)
+        self._stream = IndexStream(read, len(self._positions), run.bell, run.demand)
 
     def next(self, rows: int) -> Piece | None:
         position = self._position
