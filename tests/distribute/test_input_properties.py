@@ -195,14 +195,33 @@ def noisy(number: Any, generator: np.random.Generator) -> tuple[Any, float]:
     return number, generator.random()
 
 
+def noisy_of_unequal_length(number: Any, generator: np.random.Generator) -> tuple[Any, np.ndarray]:
+    return number, generator.random(int(number) % 4)
+
+
+batchings = st.sampled_from(
+    [
+        lambda rows, size, drop: rows.map(noisy, seed=3).batch(size, drop),
+        lambda rows, size, drop: rows.map(noisy_of_unequal_length, seed=3).ragged_batch(size, drop_remainder=drop),
+        lambda rows, size, drop: rows.map(noisy_of_unequal_length, seed=3).padded_batch(
+            size, ((), (4,)), drop_remainder=drop
+        ),
+    ]
+)
+
+
+def shown(rows: np.ndarray) -> list[Any]:
+    return [np.asarray(row).tolist() for row in rows]
+
+
 @pytest.mark.slow
-@given(lengths, sizes, st.integers(2, 4), replicas, st.booleans(), above_batches)
+@given(lengths, sizes, st.integers(2, 4), replicas, st.booleans(), above_batches, batchings)
 @examples
 def test_a_worker_that_reads_only_its_rows_gets_those_that_cutting_whole_batches_gives(
-    length, size, count, local, drop, operators
+    length, size, count, local, drop, operators, batching
 ) -> None:
     def make(whole: bool) -> ps.Dataset:
-        dataset = ps.Dataset.range(length).shuffle(9).map(noisy, seed=3).batch(size, drop)
+        dataset = batching(ps.Dataset.range(length).shuffle(9), size, drop)
         for operator in operators:
             dataset = operator(dataset)
         return (dataset.map(lambda *batch: batch) if whole else dataset).with_options(ps.Options(seed=8))
@@ -213,7 +232,7 @@ def test_a_worker_that_reads_only_its_rows_gets_those_that_cutting_whole_batches
             distributed = ps.HostStrategy(local, count, index).distribute_dataset(make(whole))
             assert ("reads only these" in distributed.explain()) == (not whole)
             with iter(distributed) as steps:
-                views.append([[[part.tolist() for part in leaf.values] for leaf in step] for step in steps])
+                views.append([[[shown(part) for part in leaf.values] for leaf in step] for step in steps])
         assert views[0] == views[1]
 
 

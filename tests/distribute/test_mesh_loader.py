@@ -125,6 +125,23 @@ def test_partial_batches(mesh: Mesh, partial: str, seen: list[int]) -> None:
         assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.parametrize("spec", [P("data"), P(("data", "tensor"))])
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        rows(21).batch(16),
+        rows(22).filter(lambda row: row != 3).batch(16),
+        rows(23).batch(8).map(lambda batch: batch[batch % 7 > 1]),
+        ps.Dataset.from_generator(lambda: map(np.arange, (7, 2, 16, 1))),
+    ],
+    ids=["known", "filtered", "a function's", "various"],
+)
+def test_the_first_rows_of_a_padded_batch_are_the_real_ones(mesh: Mesh, spec: Any, dataset: ps.Dataset) -> None:
+    with ps.jax.loader(dataset, mesh, spec, input_options=PAD) as loader:
+        real = [np.asarray(batch)[: int(mask.sum())].tolist() for batch, mask in loader]
+    assert real == [batch.tolist() for batch in dataset]
+
+
 def test_a_shorter_batch_that_can_be_divided_stays_shorter(mesh: Mesh) -> None:
     assert epoch(ps.jax.loader(rows(10).batch(4), mesh, P("data"))) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert epoch(ps.jax.loader(rows(5).batch(4), mesh, P())) == [[0, 1, 2, 3], [4]]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.sharding import slice_bounds
+from penstock.sharding import SliceRule, slice_bounds
 
 ROWS = st.integers(0, 10_000)
 REPLICAS = st.integers(1, 300)
@@ -26,6 +26,21 @@ def test_every_slice_is_full_until_the_rows_run_out(rows: int, replicas: int) ->
     assert sizes == filled + [0] * (replicas - len(filled))
     assert all(size == full for size in filled[:-1])
     assert all(0 < size <= full for size in filled[-1:])
+
+
+@given(ROWS, REPLICAS, st.integers(0, 200))
+def test_slices_of_at_least_so_many_rows_are_full_in_front(rows: int, replicas: int, least: int) -> None:
+    bounds = SliceRule(replicas, least).bounds(rows)
+    size = max(least, -(-rows // replicas))
+    assert bounds == [(min(number * size, rows), min((number + 1) * size, rows)) for number in range(replicas)]
+    assert bounds[-1][1] == rows
+
+
+@given(ROWS, REPLICAS)
+def test_even_slices_leave_out_fewer_rows_than_there_are_slices(rows: int, replicas: int) -> None:
+    bounds = SliceRule(replicas, even=True).bounds(rows)
+    assert {stop - start for start, stop in bounds} == {rows // replicas}
+    assert [row for start, stop in bounds for row in range(start, stop)] == list(range(rows // replicas * replicas))
 
 
 @pytest.mark.parametrize(

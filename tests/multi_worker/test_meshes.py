@@ -35,6 +35,7 @@ def test_each_leaf_has_its_own_sharding(seen) -> None:
     rows = [label for (batch, mask) in told["steps"] for label, real in zip(batch["label"], mask, strict=True) if real]
     assert sorted(rows) == list(range(20)) != rows
     for batch, mask in told["steps"]:
+        assert mask == sorted(mask, reverse=True)  # padding is at the end of global arrays
         for number, real in enumerate(mask):
             label = batch["label"][number]
             assert (batch["weight"][number], batch["tokens"][number]) == (
@@ -58,6 +59,7 @@ def test_all_processes_end_after_the_same_step(seen) -> None:
     wanted = [row for row in range(40) if row % 3]
     real = [[row for row, real in zip(batch, mask, strict=True) if real] for batch, mask in padded]
     assert real == [wanted[start : start + 8] for start in range(0, len(wanted), 8)]
+    assert all(mask == sorted(mask, reverse=True) for _, mask in padded)
     assert dropped == real[:3]
 
 

@@ -46,6 +46,7 @@ from penstock.runtime.copying import Copiers
 from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
+from penstock.sharding import SliceRule
 
 _CALLS_EACH = 6
 """About so many nested calls rewrite or read a node."""
@@ -429,8 +430,8 @@ class Node(ABC):
         """The rows of each of its batches, and those of the last one; None where that is not known."""
         return None
 
-    def local_slices(self, replicas: int, local: Sequence[int]) -> "Node | None":
-        """This node with only those rows of each batch that some of so many replicas get; None where it cannot be.
+    def local_slices(self, rule: SliceRule, local: Sequence[int]) -> "Node | None":
+        """This node with only those rows of each batch that are in some of its slices; None where it cannot be.
 
         Its elements are pairs of these rows and the number of rows of the whole batch.
         """

@@ -81,7 +81,9 @@ def loader(
             rows. Leaves may be divided in different ways.
         specs: with a mesh, the `PartitionSpec` of all leaves, or a pytree of them.
         input_options: as for `distribute_dataset`: how many steps are kept ready, and what happens to a batch whose
-            rows cannot be divided evenly. With `partial_batch="pad"` elements are pairs of the batch and a mask.
+            rows cannot be divided evenly. With `partial_batch="pad"` elements are pairs of the batch and a mask, and
+            the padding is at the end of the arrays: `predictions[: mask.sum()]` are those of the rows. Where processes
+            read files of their own, it is at the end of each one's part.
         failure_timeout_seconds: how long this process waits for others that do not make a call which all must make,
             and, after another one's failure, how long it may stay blocked on its devices. For the latter the first
             loader of a process decides.

@@ -93,7 +93,7 @@ class MeshInput(DividedInput):
     workers: MeshWorkers
 
     def __init__(self, dataset: Dataset, workers: MeshWorkers, partial: PartialBatch, division: Sequence[str]) -> None:
-        super().__init__(dataset, workers, partial, division)
+        super().__init__(dataset, workers, partial, division, padded_at_end=True)
         if self.shard.own_batches and self.shard.policy is AutoShardPolicy.OFF and workers.shares < workers.count:
             raise InvalidArgumentError(
                 "ps.jax.loader: several processes of this mesh hold the same rows, so they cannot read from a named "

@@ -3,10 +3,10 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures, threads_of
-from penstock.sharding import slice_bounds
+from penstock.sharding import SliceRule
 from penstock.spec import LeafSpec, TensorSpec, as_leaf, assuming, batched, cast, leaf_spec, ragged_rows
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
@@ -28,6 +28,33 @@ _COUNT = TensorSpec((), np.int64)
 _DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
 _SHORT = 512
 """Rows of one axis that are no longer are padded all at once."""
+
+
+@dataclass(frozen=True)
+class LocalSlices:
+    """The rows of each batch that the replicas of one worker get.
+
+    Attributes:
+        rule: how batches are cut into slices.
+        local: the numbers of the slices that are this worker's.
+    """
+
+    rule: SliceRule
+    local: tuple[int, ...]
+
+    @lru_cache  # noqa: B019  # it holds a few numbers for each worker of a dataset
+    def rows_of(self, whole: int) -> tuple[Indices, int]:
+        """Which rows to read of a batch of `whole`, and how many the worker gets of them.
+
+        Where it gets none, one is read all the same: it tells dtypes and shapes.
+        """
+        bounds = self.rule.bounds(whole)
+        slices = [bounds[number] for number in self.local]
+        size = sum(stop - start for start, stop in slices)
+        start, stop = min(slices[0][0], whole - 1), slices[-1][1]
+        if size == slices[-1][1] - slices[0][0] or not size:
+            return range(start, max(stop, start + 1)), size
+        return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
 
 
 @node_class
@@ -39,6 +66,32 @@ class Batching(OneInput):
     keeps_places = True
     batch_size: int
     drop_remainder: bool = False
+    own: LocalSlices | None = field(default=None, repr=False, kw_only=True)
+    """Which rows of each batch are read, if not all: then an element is the pair of those and the number of all rows.
+
+    For states and random keys this is the batch that it stands for. Only over an indexable input.
+    """
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("num_parallel_calls", "own")
+
+    @property
+    def batch_lengths(self) -> tuple[int, int] | None:
+        length, size = self.input.cardinality, self.batch_size
+        if length == UNKNOWN_CARDINALITY:
+            return None
+        even = self.drop_remainder or length == INFINITE_CARDINALITY or length % size == 0
+        return size, size if even else length % size
+
+    def local_slices(self, rule: SliceRule, local: Sequence[int]) -> Self | None:
+        apart = self.indexable and self.own is None and self.slices_alike
+        return replace(self, own=LocalSlices(rule, tuple(local))) if apart else None
+
+    @property
+    def slices_alike(self) -> bool:
+        """Whether what some rows of a batch become does not depend on the others."""
+        return True
 
     @property
     def rows_per_batch(self) -> int:
@@ -61,7 +114,9 @@ class Batching(OneInput):
 
     @property
     def rows(self) -> int | None:
-        """The rows of every batch; None where the last one may be shorter."""
+        """The rows of every batch; None where the last one may be shorter, or not all are read."""
+        if self.own is not None:
+            return None
         length, size = self.input.cardinality, self.batch_size
         even = length > 0 and length % size == 0
         return size if self.drop_remainder or even or length == INFINITE_CARDINALITY else None
@@ -70,6 +125,14 @@ class Batching(OneInput):
     def fails(self) -> bool:
         spec = self.input.spec if self.indexable else None  # of a stream it does not promise anything
         return spec is None or not all(_is_dense(leaf) for leaf in flatten(spec)[0])
+
+    def spec_over(self, *inputs: Any) -> Any:
+        batch = self.spec_of_batches(inputs[0])
+        return batch if self.own is None else (batch, _COUNT)
+
+    @abstractmethod
+    def spec_of_batches(self, rows: Any) -> Any:
+        """The specification of batches of such rows."""
 
     @abstractmethod
     def batches(self, block: Block, size: int) -> Block:
@@ -105,17 +168,35 @@ class Batching(OneInput):
 
     def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
         size = self.batch_size
+        own, real = (range(size), size) if self.own is None else self.own.rows_of(size)
         rows: Indices
-        if isinstance(indices, range) and indices.step == 1:
+        if isinstance(own, range) and len(indices) == 1:  # as most are, where batches are large
+            rows = range(int(indices[0]) * size + own.start, int(indices[0]) * size + own.stop)
+        elif len(own) == size and isinstance(indices, range) and indices.step == 1:
             rows = range(indices.start * size, indices.stop * size)
         else:
-            rows = (as_positions(indices)[:, None] * size + np.arange(size)).reshape(-1)
-        return self.numbered(
-            (yield from self.input.reading(run, epoch, rows)), size, int(indices[0]) if len(indices) else 0
-        )
+            rows = (as_positions(indices)[:, None] * size + as_positions(own)).reshape(-1)
+        first = int(indices[0]) if len(indices) else 0
+        return self._batched((yield from self.input.reading(run, epoch, rows)), first, len(own), real, size)
+
+    def _batched(self, rows: Block, number: int, read: int, real: int, whole: int) -> Block:
+        """The elements, from that of a number on, made of rows of which `read` were read of each batch.
+
+        `real` of these the worker gets; one is read where it gets none.
+        """
+        batches = self.numbered(rows, read, number)
+        if self.own is None:
+            return batches
+        columns = batches.columns
+        if real < read and len(batches):
+            columns = tuple(column_of([batch[:real] for batch in column]) for column in columns)
+        return Block((*columns, np.full(len(batches), whole)), batches.structure.beside_a_leaf, len(batches))
 
     def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
         """Some full batches, and the short one behind them."""
+        if self.own is not None:
+            short = yield from self._read_short(run, epoch, full.stop * self.batch_size, self.input.cardinality)
+            return Block.concatenate([(yield from self._read_full(run, epoch, full)), short]) if full else short
         rows = yield from self.input.reading(run, epoch, range(full.start * self.batch_size, self.input.cardinality))
         until = len(full) * self.batch_size
         short = self.numbered(rows.slice(until, len(rows)), len(rows) - until, full.stop)
@@ -125,8 +206,10 @@ class Batching(OneInput):
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         """The one batch of the rows from `start` to `stop`."""
-        rows = yield from self.input.reading(run, epoch, range(start, stop))
-        return self.numbered(rows, stop - start, start // self.batch_size)
+        whole, number = stop - start, start // self.batch_size
+        own, real = (range(whole), whole) if self.own is None else self.own.rows_of(whole)
+        rows = range(start + own.start, start + own.stop) if isinstance(own, range) else start + as_positions(own)
+        return self._batched((yield from self.input.reading(run, epoch, rows)), number, len(own), real, whole)
 
     def stream(self, run: Run, epoch: int) -> "BatchStream":
         return BatchStream(self, run, epoch)
@@ -183,10 +266,6 @@ class Batch(Batching):
     num_parallel_calls: int | None = None
 
     @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("num_parallel_calls")
-
-    @property
     def parallelism(self) -> int:
         return threads_of(self.num_parallel_calls)
 
@@ -194,24 +273,8 @@ class Batch(Batching):
     def mode(self) -> str:
         return super().mode if self.parallelism == 1 else f"{super().mode}, {self.parallelism} threads"
 
-    @property
-    def batch_lengths(self) -> tuple[int, int] | None:
-        length, size = self.input.cardinality, self.batch_size
-        if length == UNKNOWN_CARDINALITY:
-            return None
-        even = self.drop_remainder or length == INFINITE_CARDINALITY or length % size == 0
-        return size, size if even else length % size
-
-    def local_slices(self, replicas: int, local: Sequence[int]) -> OneInput | None:
-        if not self.indexable:
-            return None
-        own = (replicas, tuple(local))
-        return BatchSlices(
-            self.input, self.batch_size, self.drop_remainder, self.num_parallel_calls, *own, site=self.site
-        )
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(lambda leaf: batched(leaf, self.rows), inputs[0])
+    def spec_of_batches(self, rows: Any) -> Any:
+        return map_structure(lambda leaf: batched(leaf, self.rows), rows)
 
     def batches(self, block: Block, size: int) -> Block:
         count = block.length // size
@@ -239,74 +302,6 @@ class Batch(Batching):
 
 
 @node_class
-class BatchSlices(Batch):
-    """The rows of each batch that the replicas of one worker get by the splitting rule: only they are read.
-
-    An element is the pair of those rows and the number of rows of the whole batch. For states and random keys this is
-    the batch that it stands for. Only over an indexable input.
-    """
-
-    replicas: int = field(default=1, repr=False)
-    local: tuple[int, ...] = field(default=(0,), repr=False)
-
-    def local_slices(self, replicas: int, local: Sequence[int]) -> None:
-        return None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("num_parallel_calls", "replicas", "local")
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(lambda leaf: batched(leaf, None), inputs[0]), _COUNT
-
-    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        rows, size = _rows_of(self.batch_size, self.replicas, self.local)
-        wanted: Indices
-        if len(indices) == 1 and isinstance(rows, range):  # as most are, where batches are large
-            start = int(indices[0]) * self.batch_size
-            wanted = range(start + rows.start, start + rows.stop)
-        else:
-            wanted = (as_positions(indices)[:, None] * self.batch_size + as_positions(rows)).reshape(-1)
-        found = yield from self.input.reading(run, epoch, wanted)
-        return self._sliced(found, len(rows), size, self.batch_size, int(indices[0]) if len(indices) else 0)
-
-    def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
-        short = yield from self._read_short(run, epoch, full.stop * self.batch_size, self.input.cardinality)
-        if not full:
-            return short
-        return Block.concatenate([(yield from self._read_full(run, epoch, full)), short])
-
-    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
-        rows, size = _rows_of(stop - start, self.replicas, self.local)
-        wanted = range(start + rows.start, start + rows.stop) if isinstance(rows, range) else start + rows
-        found = yield from self.input.reading(run, epoch, wanted)
-        return self._sliced(found, len(rows), size, stop - start, start // self.batch_size)
-
-    def _sliced(self, rows: Block, read: int, size: int, whole: int, number: int) -> Block:
-        """The elements made of rows of which `read` belong to each batch, from the one of this number on."""
-        batches = self.numbered(rows, read, number)
-        columns = batches.columns
-        if size < read and len(batches):
-            columns = tuple(column_of([batch[:size] for batch in column]) for column in columns)
-        return Block((*columns, np.full(len(batches), whole)), batches.structure.beside_a_leaf, len(batches))
-
-
-@lru_cache
-def _rows_of(whole: int, replicas: int, local: tuple[int, ...]) -> tuple[Indices, int]:
-    """Which rows to read of a batch of `whole`, and how many the worker with the `local` replicas gets of them.
-
-    Where it gets none, one is read all the same: it tells dtypes and shapes.
-    """
-    bounds = slice_bounds(whole, replicas)
-    slices = [bounds[number] for number in local]
-    size = sum(stop - start for start, stop in slices)
-    start, stop = min(slices[0][0], whole - 1), slices[-1][1]
-    if size == slices[-1][1] - slices[0][0] or not size:
-        return range(start, max(stop, start + 1)), size
-    return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
-
-
-@node_class
 class PaddedBatch(Batching):
     """`batch_size` consecutive elements padded to one shape and stacked."""
 
@@ -318,12 +313,19 @@ class PaddedBatch(Batching):
     def memory(self) -> str:
         return "copies rows"
 
-    def spec_over(self, *inputs: Any) -> Any:
-        rows, structure = flatten(inputs[0])
+    @property
+    def slices_alike(self) -> bool:
+        """Whether all batches are padded to one shape, whatever their longest row."""
+        if _is_fixed(self.padded_shapes):
+            return True
+        return self.spec is not None and not any(None in leaf.shape[1:] for leaf in flatten(self.spec)[0])
+
+    def spec_of_batches(self, rows: Any) -> Any:
+        leaves, structure = flatten(rows)
         shapes = _per_leaf(self.padded_shapes, structure, is_shape=True)
         values = _per_leaf(self.padding_values, structure, is_shape=False)
         return structure.unflatten(
-            [batched(_padded_spec(*leaf), self.rows) for leaf in zip(rows, shapes, values, strict=True)]
+            [batched(_padded_spec(*leaf), self.rows) for leaf in zip(leaves, shapes, values, strict=True)]
         )
 
     def batches(self, block: Block, size: int) -> Block:
@@ -449,6 +451,14 @@ def bounded_shapes(structure: Structure, unknown: list[list[bool]], padded_shape
     return structure.unflatten(bounded)
 
 
+def _is_fixed(shapes: Any) -> bool:
+    """Whether `padded_shapes` leaves no axis open, however deep they are."""
+    if _is_shape(shapes):
+        return None not in shapes and -1 not in shapes
+    parts = shapes.values() if isinstance(shapes, dict) else shapes if isinstance(shapes, (tuple, list)) else [None]
+    return all(part is not None and _is_fixed(part) for part in parts)
+
+
 def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(entry is None or hasattr(entry, "__index__") for entry in value)
 
@@ -497,12 +507,10 @@ class RaggedBatch(Batching):
         ]
         return Block(tuple(columns), block.structure, len(block) // size)
 
-    def spec_over(self, *inputs: Any) -> Any:
+    def spec_of_batches(self, rows: Any) -> Any:
         # Where something is assumed of the input, nothing is known of it when rows are batched.
         known = self.input.spec is not None
-        return map_structure(
-            lambda leaf: (batched if _is_dense(leaf, known) else ragged_rows)(leaf, self.rows), inputs[0]
-        )
+        return map_structure(lambda leaf: (batched if _is_dense(leaf, known) else ragged_rows)(leaf, self.rows), rows)
 
 
 def _is_dense(leaf: LeafSpec, known: bool = True) -> bool:

@@ -193,6 +193,7 @@ class DividedInput(Inputs):
         workers: which worker this is, of how many.
         partial: what happens to a batch that does not fill all replicas equally.
         division: words for how rows are divided, which must be the same on all workers.
+        padded_at_end: whether padding is at the end of a batch, not of each slice.
     """
 
     shard: WorkerShard
@@ -203,6 +204,8 @@ class DividedInput(Inputs):
         workers: StrategyWorkers,
         partial: PartialBatch = PartialBatch.RAGGED,
         division: Sequence[str] = (),
+        *,
+        padded_at_end: bool = False,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise InvalidTypeError(
@@ -213,6 +216,7 @@ class DividedInput(Inputs):
         self.workers = workers
         self.partial = partial
         self.division = list(division)
+        self._padded_at_end = padded_at_end
         self._whole = dataset
         # The given dataset without sharding hints, with which it cannot be read.
         readable = without_hints(dataset.node)
@@ -224,7 +228,7 @@ class DividedInput(Inputs):
     def shard_of(self, worker: int) -> WorkerShard:
         """What a worker reads."""
         workers = self.workers.of(worker)
-        shard = shard_of_worker(self._whole.node, self._policy(), workers)
+        shard = shard_of_worker(self._whole.node, self._policy(), workers, self.rule)
         if workers.count > 1:
             return shard
         # A single worker reads everything, whatever the policy, and its batches are the global ones.
@@ -294,10 +298,11 @@ class DividedInput(Inputs):
     def slices_per_batch(self) -> int:
         return self.workers.replicas_in_sync
 
-    @property
+    @cached_property
     def rule(self) -> SliceRule:
         """How a batch is cut."""
-        return SliceRule(self.slices_per_batch, even=self.partial is PartialBatch.DROP and not self.exact)
+        least = self.full_rows if self._padded_at_end and self.partial is PartialBatch.PAD else 0
+        return SliceRule(self.slices_per_batch, least, even=self.partial is PartialBatch.DROP and not self.exact)
 
     def steps_of(self, batches: int) -> int:
         return batches * self.workers.shares if self.has_own_data else batches
@@ -345,8 +350,10 @@ class DividedInput(Inputs):
 
         They are at the beginning of an epoch: the states are yet to be restored.
         """
-        each = [(index, state.get("replicas", self.workers.replicas)) for index, state in enumerate(states)]
-        others = [DividedInput(self._whole, StrategyWorkers(len(states), *one), self.partial) for one in each]
+        replicas = [state.get("replicas", self.workers.replicas) for state in states]
+        workers = [StrategyWorkers(len(states), index, own) for index, own in enumerate(replicas)]
+        at_end = self._padded_at_end
+        others = [DividedInput(self._whole, one, self.partial, padded_at_end=at_end) for one in workers]
         for other in others:
             other.ahead = self.ahead
             other._part = Dataset(other.shard.node, self._whole.options(), iterations_of(self._part))

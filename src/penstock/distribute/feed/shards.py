@@ -24,6 +24,7 @@ from penstock.data.shards import (
 )
 from penstock.errors import InvalidArgumentError
 from penstock.options import AutoShardPolicy
+from penstock.sharding import SliceRule
 
 _BY_FILE = "every source reads files"
 
@@ -87,7 +88,7 @@ class WorkerShard:
         node: what the worker reads.
         own_batches: whether these are batches of the worker's own, each of which takes as many steps as there are
             workers; otherwise they are the global batches, of which it takes its replicas' slices.
-        pairs: whether an element is the pair that `BatchSlices` gives.
+        pairs: whether an element is a pair of slices and the rows of their batch, as `local_slices` gives it.
         same_order: the nodes of the whole dataset whose elements must come in one order on all workers, because each
             worker takes some by their numbers.
     """
@@ -100,8 +101,10 @@ class WorkerShard:
     same_order: tuple[Node, ...] = ()
 
 
-def shard_of_worker(node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers) -> WorkerShard:
-    """What a worker reads of a dataset under a policy; AUTO where it is None.
+def shard_of_worker(
+    node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers, rule: SliceRule
+) -> WorkerShard:
+    """What a worker reads of a dataset under a policy, AUTO where it is None, if `rule` says how batches are cut.
 
     Raises:
         InvalidArgumentError: the policy does not fit the dataset; the same on every worker.
@@ -121,9 +124,9 @@ def shard_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
     if policy is AutoShardPolicy.OFF:
         return WorkerShard(policy, "every worker reads everything", node, own_batches=True)
     if policy is AutoShardPolicy.DATA:
-        return _by_data(node, workers, "it was asked for")
+        return _by_data(node, workers, rule, "it was asked for")
     if policy in (None, AutoShardPolicy.AUTO) and any(below.reads_files and below.indexable for below in node.walk()):
-        return _by_data(node, workers, "rows of its files are read by index")
+        return _by_data(node, workers, rule, "rows of its files are read by index")
     try:
         if policy is AutoShardPolicy.FILE_RANGE:
             divided = divided_by_file(node, lambda reader: _range_shard(reader, workers))
@@ -136,13 +139,13 @@ def shard_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
             raise InvalidArgumentError(
                 f"AutoShardPolicy.{policy.name} does not fit: {reason}; use AutoShardPolicy.DATA{reason.instead}"
             ) from None
-        return _by_data(node, workers, f"{reason}")
+        return _by_data(node, workers, rule, f"{reason}")
 
 
-def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShard:
+def _by_data(node: Node, workers: StrategyWorkers, rule: SliceRule, reason: str) -> WorkerShard:
     if workers.count > 1:
         node = _in_order(node)
-        shard = _slices_of_batches(node, workers)
+        shard = _slices_of_batches(node, rule, workers.own_slices)
         if shard is not None:
             return WorkerShard(AutoShardPolicy.DATA, reason, shard, own_batches=False, pairs=True, same_order=(node,))
     return WorkerShard(AutoShardPolicy.DATA, reason, node, own_batches=False, same_order=(node,))
@@ -163,12 +166,12 @@ def _ordered_or_refused(node: Node) -> Node | None:
     return None if ordered is node else _in_order(ordered)
 
 
-def _slices_of_batches(node: Node, workers: StrategyWorkers) -> Node | None:
+def _slices_of_batches(node: Node, rule: SliceRule, local: Sequence[int]) -> Node | None:
     """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
-    shard = node.local_slices(workers.replicas_in_sync, workers.own_slices)
+    shard = node.local_slices(rule, local)
     if shard is not None or not node.by_position:
         return shard
-    below = _slices_of_batches(node.inputs[0], workers)
+    below = _slices_of_batches(node.inputs[0], rule, local)
     return None if below is None else with_inputs(node, [below])
 
 

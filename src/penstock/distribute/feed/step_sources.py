@@ -106,7 +106,7 @@ class GlobalBatches(StepSource):
     Its state is that of the dataset's own iterator.
 
     Args:
-        batches: gives the global batches, or the pairs of `BatchSlices`.
+        batches: gives the global batches, or the pairs of `Node.local_slices`.
         rule: how they are cut into a slice for each replica in sync.
         local: the numbers of this worker's; hashable.
         pairs: whether `batches` gives pairs.
