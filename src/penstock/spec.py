@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.extras import load
 from penstock.structure import flatten, map_structure
 
 Array = npt.NDArray[Any]
@@ -288,7 +289,7 @@ def as_leaf(value: Any) -> Any:
         return _without_its_class(value)
     if hasattr(value, "__array__"):
         _check_array(value)
-        return np.asarray(value)
+        return _array_of_other(value)
     return value
 
 
@@ -306,6 +307,19 @@ def _check_array(value: Any) -> None:
             f"arrays have no nulls, got {type(value).__name__} with some: fill them (fill_null(0)), and give a mask "
             "next to it where they matter"
         )
+
+
+def _array_of_other(value: Any) -> Array:
+    """A tensor, or an array of another library, as NumPy's; of bfloat16 and float8 by the dtypes of ml_dtypes."""
+    try:
+        name = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        if name.startswith(("bfloat16", "float8")) and hasattr(value, "float"):
+            exact = np.asarray(value.float())
+            return exact.astype(getattr(load("ml_dtypes", "jax", f"NumPy's dtype {name}"), name))
+        return np.asarray(value)
+    except (TypeError, RuntimeError) as error:
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise ElementError(f"NumPy takes no {kind} of dtype {getattr(value, 'dtype', None)}: {error}") from error
 
 
 def _without_its_class(array: Array) -> Array:

@@ -627,6 +627,7 @@ def test_a_generator_that_was_used_up_in_the_first_epoch_is_told_in_the_second()
         ({"position": {"x": 1}}, "its position does not fit the dataset, got {'x': 1}"),
         ({"position": 99}, "its position does not fit the dataset, got 99"),
         ({"epoch": "a"}, "its epoch should be an integer, got 'a'"),
+        ({"epoch": np.float32(1)}, "its epoch should be an integer, got 1.0"),
         ({"nodes": 3}, "its nodes should be a list, got 3"),
     ],
 )

@@ -487,3 +487,22 @@ def test_the_order_of_a_shuffle_over_rows_that_fail_does_not_depend_on_a_prefetc
             except ValueError as error:
                 found.append(str(error))
     assert found == [0, 1, 8, "row 7", 5, 3, 4, "row 2", 6, 9, 10]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.array])
+def test_a_state_may_have_passed_through_code_that_makes_numpy_of_its_numbers(kind):
+    def through(state):
+        if isinstance(state, dict):
+            return {name: through(value) for name, value in state.items()}
+        if isinstance(state, list):
+            return tuple(map(through, state))
+        return kind(state) if type(state) is int else state
+
+    dataset = ps.Dataset.range(20).shuffle(20, seed=3).ignore_errors().batch(4).with_options(ps.Options(seed=1))
+    iterator = iter(dataset)
+    next(iterator)
+    state = json.loads(json.dumps(iterator.state_dict()))
+    resumed = iter(dataset)
+    resumed.load_state_dict(through(state))
+    assert json.loads(json.dumps(resumed.state_dict())) == state
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in iterator]

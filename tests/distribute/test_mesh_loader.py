@@ -3,7 +3,7 @@
 import copy
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,10 +274,22 @@ REFUSED: dict[str, tuple[Callable[[Mesh], Any], type[Exception], str]] = {
         ps.InvalidArgumentError,
         'or "drop"',
     ),
-    "strings": (
-        lambda mesh: ps.jax.loader(rows(8).map(names).batch(4), mesh, P("data")),
+    "times": (
+        lambda mesh: ps.jax.loader(ps.Dataset.from_tensor_slices(np.zeros(8, "M8[s]")).batch(4), mesh, P("data")),
         ps.InvalidArgumentError,
-        "values of dtype object, which JAX arrays cannot hold: leave it out or turn it into numbers",
+        "values of dtype datetime64[s], which JAX arrays cannot hold: leave it out or turn it into numbers",
+    ),
+    "records": (
+        lambda mesh: ps.jax.loader(
+            ps.Dataset.from_tensor_slices(np.zeros(8, [("a", "i4"), ("b", "f4")])).batch(4), mesh, P("data")
+        ),
+        ps.InvalidArgumentError,
+        "values of dtype [('a', '<i4'), ('b', '<f4')], which JAX arrays cannot hold",
+    ),
+    "numbers of more than 64 bits": (
+        lambda mesh: ps.jax.loader(rows(8).map(np.longdouble).batch(4), mesh, P("data")),
+        ps.InvalidArgumentError,
+        f"values of dtype {np.dtype(np.longdouble)}, which JAX arrays cannot hold",
     ),
     "bytes in another order": (
         lambda mesh: ps.jax.loader(
@@ -381,3 +393,76 @@ def test_a_loader_is_not_copied(mesh: Mesh) -> None:
     loader = ps.jax.loader(rows(12).batch(4), mesh, P("data"))
     with loader, pytest.raises(ps.InvalidTypeError, match=r"send loader\.state_dict\(\)"):
         copy.copy(loader)
+
+
+@pytest.mark.slow
+def test_strings_beside_numbers_stay_in_host_memory(mesh: Mesh) -> None:
+    batches = rows(8).map(names).batch(4)
+    with ps.jax.loader(batches, mesh, P("data")) as loader:
+        first, _ = loader
+        assert first["name"].tolist() == ["0", "1", "2", "3"] and isinstance(first["row"], jax.Array)
+        assert loader.element_spec["name"] == batches.element_spec["name"]
+    with ps.jax.loader(rows(3).map(names).batch(4), mesh, P(("data", "tensor")), input_options=PAD) as loader:
+        ((padded, mask),) = loader
+    assert padded["name"].tolist()[:3] == ["0", "1", "2"] and mask.tolist() == [True, True, True, False]
+
+
+@pytest.mark.slow
+def test_a_loader_tells_what_it_left_out(mesh: Mesh) -> None:
+    def failing(row: Any) -> Any:
+        if row == 5:
+            raise ValueError("bad")
+        return row
+
+    dataset = rows(17).map(failing).with_options(ps.Options(on_error="skip")).batch(8, drop_remainder=True)
+    with ps.jax.loader(dataset, mesh, P("data")) as loader:
+        assert loader.errors.count == 0
+        loop = iter(loader)
+        assert len(list(loop)) == 2
+        assert loader.errors == loop.errors and loop.errors.count == 1 and loop.errors.rows[0].position == 5
+
+
+def test_a_loop_that_another_loop_has_ended_says_so_in_the_words_of_a_loader(mesh: Mesh) -> None:
+    loader = ps.jax.loader(pairs(), mesh, P("data"))
+    first = iter(loader)
+    next(first)
+    next(iter(loader))
+    with pytest.raises(ps.ClosedError, match="another loop over this loader has begun, or a state was loaded"):
+        next(first)
+    last = iter(loader)
+    loader.close()
+    with pytest.raises(ps.ClosedError, match=r"this loader was closed: make a new one by ps\.jax\.loader"):
+        next(last)
+
+
+@pytest.fixture
+def no_implicit_transfers() -> Iterator[None]:
+    """What JAX_TRANSFER_GUARD=disallow does, in all threads."""
+    jax.config.update("jax_transfer_guard", "disallow")
+    yield
+    jax.config.update("jax_transfer_guard", "allow")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_implicit_transfers")
+def test_a_guard_of_transfers_lets_those_of_penstock_pass(mesh: Mesh, tmp_path: Any) -> None:
+    with ps.jax.loader(pairs(), mesh, P("data")) as loader:
+        assert [batch["y"].shape for batch in loader] == [(8,), (8,)]
+    strategy = ps.MirroredStrategy()
+    state = strategy.distribute_values_from_function(lambda context: np.float32(context.replica_id_in_sync_group))
+    for batch in strategy.distribute_dataset(rows(10).batch(4)):  # the last one is ragged
+        state = strategy.run(lambda state, batch, number: state + batch.sum() * number, args=(state, batch, 2))
+    assert jax.device_get(strategy.reduce("sum", state)) == 6 + 2 * 45
+    state, _ = strategy.run_steps(
+        lambda state, batch: (state + batch.sum(), ()),
+        iter(strategy.distribute_dataset(rows(8).batch(4))),
+        2,
+        state=state,
+    )
+    assert strategy.gather(ps.PerReplica([np.ones(2)] * 4), axis=0).shape == (8,)
+    values = {"of_replicas": state, "key": jax.device_put(np.zeros(2, np.uint32)), "number": 3}
+    checkpoint = ps.Checkpoint(values=values)
+    restored = checkpoint.restore(checkpoint.save(tmp_path / "checkpoint", values=values))["values"]
+    assert np.array_equal(*map(jax.device_get, (restored["of_replicas"].stacked, state.stacked)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
+        jnp.asarray(np.ones(3))

@@ -158,3 +158,39 @@ def test_a_value_per_replica_is_no_array_of_jax(strategy_of, doing: str, use: Ca
 def test_values_come_from_functions_alone() -> None:
     with pytest.raises(ps.InvalidTypeError, match=r"takes a function of a ps\.ValueContext, got 3"):
         ps.HostStrategy(2).distribute_values_from_function(3)
+
+
+@pytest.mark.slow
+def test_keys_of_random_numbers_are_values_as_others_are(four: ps.MirroredStrategy) -> None:
+    root = jax.random.key(0)
+    keys = four.distribute_values_from_function(lambda one: jax.random.fold_in(root, one.replica_id_in_sync_group))
+    drawn = four.local_results(four.run(jax.random.uniform, args=(keys,)))
+    assert len({float(value) for value in drawn}) == 4
+    assert len({float(value) for value in four.local_results(four.run(jax.random.uniform, args=(root,)))}) == 1
+    split = four.run(lambda key: jax.random.split(key), args=(keys,))
+    for joined in (
+        four.gather(split, axis=0),
+        four.local_results(four.run(lambda key: ps.get_replica_context().all_gather(key, -1), args=(split,)))[3],
+    ):
+        numbers = np.asarray(jax.random.key_data(joined))
+        assert numbers[2:4].tolist() == np.asarray(jax.random.key_data(split.values[1])).tolist()
+
+
+@pytest.mark.slow
+def test_keys_are_carried_from_step_to_step_also_where_one_is_ragged(four: ps.MirroredStrategy) -> None:
+    keys = four.distribute_values_from_function(lambda one: jax.random.key(one.replica_id_in_sync_group))
+    for batch in four.distribute_dataset(ps.Dataset.range(10).batch(4)):
+        keys = four.run(lambda key, rows: jax.random.fold_in(key, rows.size), args=(keys, batch))
+    expected = [jax.random.key(number) for number in range(4)]
+    for sizes in ([1] * 4, [1] * 4, [1, 1, 0, 0]):
+        expected = [jax.random.fold_in(key, size) for key, size in zip(expected, sizes)]
+    assert list(keys.values) == expected
+
+
+@pytest.mark.slow
+def test_keys_are_not_added_up(four: ps.MirroredStrategy) -> None:
+    keys = four.distribute_values_from_function(lambda one: jax.random.key(one.replica_id_in_sync_group))
+    with pytest.raises(ps.InvalidTypeError, match=r"strategy\.reduce takes numbers, got keys"):
+        four.reduce("sum", keys)
+    with pytest.raises(ps.InvalidTypeError, match="all_reduce takes numbers"):
+        four.run(lambda key: ps.get_replica_context().all_reduce("sum", key), args=(keys,))

@@ -27,6 +27,27 @@ def test_dtypes_of_ml_dtypes_share_their_memory(name: str) -> None:
     assert tensor.float().tolist() == [0.5, -2.0, 1.0]
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_tensors_of_dtypes_that_numpy_lacks_are_taken_and_come_back(name: str) -> None:
+    dtype = getattr(torch, name)
+    tensors = torch.tensor([[0.5], [-2.0], [1.0], [float("inf")]]).to(dtype)
+    for dataset in (
+        ps.Dataset.from_tensor_slices(tensors),
+        ps.Dataset.from_source(torch.utils.data.TensorDataset(tensors)).map(lambda row: row),
+        ps.Dataset.range(4).map(lambda row: tensors[row]),
+    ):
+        assert [str(batch.dtype) for batch in dataset.batch(2)] == [name, name]
+        with ps.torch.loader(dataset.batch(4)) as loader:
+            (batch,) = loader
+        assert batch.dtype is dtype and torch.allclose(batch.float(), tensors.float(), equal_nan=True)
+
+
+def test_a_tensor_that_numpy_does_not_take_says_why() -> None:
+    weights = torch.ones(2, requires_grad=True)
+    with pytest.raises(ps.ElementError, match=r"no torch\.Tensor of dtype torch\.float32: .*detach"):
+        list(ps.Dataset.range(2).map(lambda row: weights * 2))
+
+
 def test_what_belongs_to_the_dataset_is_copied() -> None:
     images = np.ones((4, 2))
     for batch in ps.torch.loader(ps.Dataset.from_tensor_slices(images).batch(2)):

@@ -276,6 +276,36 @@ def test_a_part_of_a_checkpoint_can_be_restored(tmp_path: Path) -> None:
     assert ps.Checkpoint(b=0.0).restore(path, partial=True) == {"b": 2.5}
 
 
+@pytest.mark.slow
+def test_keys_of_replicas_come_back_as_keys(tmp_path: Path) -> None:
+    strategy = mirrored(4)
+    keys = strategy.distribute_values_from_function(lambda one: jax.random.key(one.replica_id_in_sync_group))
+    restored = ps.Checkpoint(keys=keys).restore(ps.Checkpoint(keys=keys).save(tmp_path / "ckpt", keys=keys))["keys"]
+    assert restored.stacked.sharding == keys.stacked.sharding
+    assert list(restored.values) == [jax.random.key(number) for number in range(4)]
+
+
+def test_scalars_and_keys_in_a_state_come_back_as_what_they_were(tmp_path: Path) -> None:
+    before = {"count": np.int64(3), "mean": np.float32(0.5), "key": jax.random.key(1), "rows": np.arange(2)}
+
+    class Counter:
+        state: Any = before
+
+        def state_dict(self) -> Any:
+            return self.state
+
+        def load_state_dict(self, state: Any) -> None:
+            self.state = state
+
+    checkpoint = ps.Checkpoint(counter=(counter := Counter()))
+    checkpoint.restore(checkpoint.save(tmp_path / "ckpt"))
+    assert counter.state is not before
+    assert {name: type(value) for name, value in counter.state.items()} == {
+        name: type(value) for name, value in before.items()
+    }
+    assert counter.state["count"] == 3 and counter.state["key"] == jax.random.key(1)
+
+
 def test_a_state_is_no_array(tmp_path: Path) -> None:
     with iter(ps.Dataset.range(3)) as iterator:
         path = ps.Checkpoint(x=iterator).save(tmp_path / "ckpt")

@@ -19,6 +19,7 @@ from penstock.data.iterator_states import (
     check_state,
     drawn_in,
     errors_at,
+    plain,
     position_in,
     position_of,
     taken_apart,
@@ -498,6 +499,7 @@ class DatasetIterator(Iterator[Element]):
             StateMismatchError: the state is of another version, or of another dataset; the message names the first node
                 that differs.
         """
+        state = plain(state)
         check_state(state, self._identities)
         node = self._prepared.node
         drawn = drawn_in(state, node)

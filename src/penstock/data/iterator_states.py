@@ -1,5 +1,6 @@
 """The states of iterators: what is in them, and what is refused."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.data.identity import Identity
@@ -40,6 +41,15 @@ def drawn_in(state: Any, node: Node) -> list[int] | None:
     if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
         raise StateMismatchError(f"the state is damaged: its drawn should be {here} integers, got {found!r:.200}")
     return found
+
+
+def plain(state: Any) -> Any:
+    """A state of plain data again, after code that makes arrays or NumPy's scalars of numbers, as trees of JAX do."""
+    if isinstance(state, Mapping):
+        return {key: plain(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return list(map(plain, state))
+    return plain(state.tolist()) if hasattr(state, "tolist") else state
 
 
 def check_state(state: Any, identities: list[Identity]) -> None:

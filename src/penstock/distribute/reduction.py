@@ -11,8 +11,8 @@ from penstock.errors import InvalidArgumentError
 
 
 def holds_numbers(array: Any) -> bool:
-    """Whether an array can be computed with: it does not hold objects, strings or times."""
-    return array.dtype.kind not in "OSUTMm"
+    """Whether an array can be computed with: it does not hold objects, strings, times or records of named fields."""
+    return array.dtype.kind not in "OSUTMm" and array.dtype.type is not np.void  # bfloat16 is of the kind of records
 
 
 def reduced(op: ReduceOp, values: tuple[Any, ...], axes: tuple[int, ...], call: str = "strategy.reduce") -> Any:

@@ -18,7 +18,7 @@ from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.jax.placement import MeshPlacement
 from penstock.jax.rows import MeshInput, MeshWorkers
-from penstock.jax.shardings import all_processes_have, check_leaf, shardings_of
+from penstock.jax.shardings import all_processes_have, check_leaf, is_text, shardings_of
 from penstock.options import check_seconds
 from penstock.spec import LeafSpec, TensorSpec, assuming, with_rows
 from penstock.structure import flatten
@@ -38,24 +38,27 @@ class MeshLoader(StepLoader):
         (2, TensorSpec(shape=(8,), dtype=int32))
     """
 
-    def __init__(self, steps: DistributedDataset, parts: int) -> None:
+    def __init__(self, steps: DistributedDataset, workers: MeshWorkers) -> None:
         super().__init__(_CALL, steps)
-        self._parts = parts
+        self._workers = workers
 
     @cached_property
     def element_spec(self) -> Any:
         """The specification of a global batch: a `ps.TensorSpec` for each leaf.
 
-        The number of rows is given where it is the same in every step, else it is None. Dtypes are those of the arrays:
-        without `jax_enable_x64`, JAX holds 64-bit numbers in 32 bits.
+        The number of rows is given where it is the same in every step, else it is None; of strings and objects it is
+        that of this process. Dtypes are those of the arrays: without `jax_enable_x64`, JAX holds 64-bit numbers in 32.
         """
         leaves, structure = flatten(self._steps.element_spec)
         slices = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
         return structure.unflatten([self._whole(leaf) for leaf in slices])
 
     def _whole(self, leaf: LeafSpec) -> LeafSpec:
-        rows = leaf.shape[0]
-        whole = with_rows(leaf, None if rows is None else rows * self._parts, assumed=0 in leaf.assumed_axes)
+        rows, workers = leaf.shape[0], self._workers
+        parts = len(workers.own_slices) if is_text(leaf) else workers.replicas_in_sync
+        whole = with_rows(leaf, None if rows is None else rows * parts, assumed=0 in leaf.assumed_axes)
+        if is_text(leaf):
+            return whole
         held = TensorSpec(whole.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
         return assuming(held, whole.assumed_axes, dtype=leaf.assumed_dtype)
 
@@ -75,7 +78,8 @@ def loader(
     loaders in the same order, after `jax.distributed.initialize()`.
 
     Args:
-        dataset: gives global batches, of the structure and dtypes that the arrays shall have.
+        dataset: gives global batches, of the structure and dtypes that the arrays shall have. Strings and objects stay
+            in host memory, as a NumPy array of the rows that this process reads, in their order.
         sharding: a `jax.sharding.NamedSharding`, or a pytree of them that begins like an element; or a mesh; or, inside
             `jax.set_mesh(mesh)`, a `PartitionSpec` or a pytree of them. The first axis of every leaf is that of the
             rows. Leaves may be divided in different ways.
@@ -96,8 +100,8 @@ def loader(
     Raises:
         InvalidTypeError: something that is no dataset, sharding or options.
         InvalidArgumentError: an axis that the mesh does not have; batches that the sharding does not divide, or may not
-            divide at the end of the data, without `partial_batch="pad"` or `"drop"`; a dtype that JAX lacks; a launcher
-            that names other processes, to which `jax.distributed` is not connected.
+            divide at the end of the data, without `partial_batch="pad"` or `"drop"`; times, records or ragged rows; a
+            launcher that names other processes, to which `jax.distributed` is not connected.
         ElementError: elements that are not batches, or an axis after the rows that is not divided evenly.
         WorkerError: the processes gave different datasets or shardings, one of them failed, or one did not come.
 
@@ -137,7 +141,7 @@ def loader(
             f"the dataset's last batch is shorter or its lengths are not known: choose "
             f'input_options=ps.InputOptions(partial_batch="pad"), which adds a mask, or "drop"'
         )
-    return MeshLoader(steps, workers.replicas_in_sync)
+    return MeshLoader(steps, workers)
 
 
 def _prepared(

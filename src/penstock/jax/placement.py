@@ -11,10 +11,11 @@ from jax.sharding import NamedSharding
 
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.jax.device_dtypes import check_byte_order, check_width
+from penstock.distribute.jax.devices import moving_explicitly
 from penstock.distribute.jax.interface import aval_of, placed_on_devices
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError
-from penstock.jax.shardings import check_divides
+from penstock.jax.shardings import check_divides, is_text
 
 
 class MeshPlacement:
@@ -37,8 +38,9 @@ class MeshPlacement:
         # Worked out once where steps are alike: all that `jax.make_array_from_callback` finds out anew for each array.
         self._layout = lru_cache(maxsize=256)(self._layout_of)
 
+    @moving_explicitly
     def __call__(self, leaves: list[StepLeaf], even: bool) -> list[Any]:
-        """One global array for each leaf.
+        """One global array for each leaf; strings and objects stay in host memory, as the rows of this process.
 
         Raises:
             ElementError: the slices are not all of one shape, or an axis is not divided evenly.
@@ -53,8 +55,10 @@ class MeshPlacement:
         # Of a single slice the caller hands out the only value.
         return [PerReplica([array]) for array in arrays] if self._parts == 1 else arrays
 
-    def _placed(self, number: int, leaf: StepLeaf) -> jax.Array:
+    def _placed(self, number: int, leaf: StepLeaf) -> Any:
         rows = leaf.whole if leaf.whole is not None else np.concatenate(leaf.slices)
+        if is_text(rows):
+            return rows
         if rows.dtype.itemsize >= 8:  # JAX may keep fewer bits
             check_width("a batch", rows)
             rows = rows.astype(jax.dtypes.canonicalize_dtype(rows.dtype), copy=False)

@@ -132,15 +132,22 @@ def parts_along(sharding: NamedSharding, axis: int) -> int:
     return math.prod(sharding.mesh.shape[name] for name in axes_of(spec[axis])) if axis < len(spec) else 1
 
 
+def is_text(leaf: Any) -> bool:
+    """Whether a leaf, or its specification, is of strings or objects, which stay in host memory."""
+    return leaf.dtype.kind in "OSUT" and not getattr(leaf, "ragged_rank", 0)
+
+
 def check_leaf(sharding: NamedSharding, leaf: LeafSpec, path: str) -> None:
-    """Refuse a leaf that JAX cannot hold, or that the sharding does not divide.
+    """Refuse a leaf that neither JAX can hold nor stays in host memory, or that the sharding does not divide.
 
     Raises:
-        InvalidArgumentError: strings, times, objects or ragged rows; more axes in the sharding than in the leaf; an
+        InvalidArgumentError: times, records or ragged rows; more axes in the sharding than in the leaf; an
             axis after the rows that is not divided evenly.
     """
     where = f"the leaf at {path}" if path else "the batch"
     check_byte_order(f"{_CALL}: {where}", leaf.dtype)
+    if is_text(leaf):
+        return
     if leaf.ragged_rank or not fits_device(leaf):
         kind = "ragged rows" if leaf.ragged_rank else f"values of dtype {leaf.dtype}"
         raise InvalidArgumentError(

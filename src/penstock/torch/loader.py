@@ -178,14 +178,17 @@ class Loader:
         return self._opened
 
     def _next(self, epoch: "_Epoch", iterator: DistributedIterator) -> Any:
-        if iterator is self._opened:
-            if epoch is not self._epoch:
-                raise ClosedError("another loop over this loader has begun: it has the steps of this one")
-            self._fresh = False
+        self._check_open()
+        if epoch is not self._epoch or iterator is not self._opened:
+            raise ClosedError(
+                "another loop over this loader has begun, or a state was loaded, which ends this one: make a loader "
+                "for each loop that runs beside others"
+            )
+        self._fresh = False
         try:
             step = next(iterator)
         except StopIteration:
-            self._ended = self._ended or iterator is self._opened
+            self._ended = True
             raise
         self._placing.handed_out(step)
         return step

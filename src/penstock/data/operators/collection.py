@@ -234,7 +234,7 @@ def _dtype_of(source: Any) -> np.dtype[Any]:
     except TypeError:
         pass
     try:
-        found = np.asarray(source[:0]).dtype
+        found = as_leaf(source[:0]).dtype
     except Exception as error:  # each library raises its own
         raise InvalidTypeError(
             f"from_source(source=...) got an array of {source.dtype}, which NumPy does not take ({error}): convert it "

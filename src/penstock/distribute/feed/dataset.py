@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from penstock.data.dataset import Dataset
+from penstock.data.iterator_states import plain
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
@@ -411,7 +412,7 @@ class DistributedIterator(Iterator[Any]):
         self._taken = None
         before = self._source.state_at(self._position)
         try:
-            self._position = self._source.restore(state)
+            self._position = self._source.restore(plain(state))
         except BaseException:
             # The thread had read ahead: restore what the caller has not seen yet.
             self._source.restore(before)
@@ -430,7 +431,7 @@ class DistributedIterator(Iterator[Any]):
             StateMismatchError: a state is of another dataset; the iterator must not be used then.
             ClosedError: the iterator was closed.
         """
-        workers = self._dataset._inputs.workers
+        workers, states = self._dataset._inputs.workers, plain(states)
         if len(states) == workers.shares and "worker" in states[0]:
             self.load_state_dict(states[workers.share])
             return

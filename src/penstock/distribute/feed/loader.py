@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from penstock.data.iterator_states import plain
+from penstock.data.skipped import SkippedRows
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import (
     DistributedDataset,
@@ -62,15 +64,24 @@ class StepLoader:
         if self._current is not None:
             self._current.close()
         self._current, self._upcoming = begun, None
-        return _Loop(begun)
+        return _Loop(self, begun)
 
     def _begun(self) -> DistributedIterator:
         """The pass that the next `iter` gives."""
-        if self._closed:
-            raise ClosedError(f"this loader was closed: make a new one by {self._name}(...)")
+        self._check_open()
         if self._upcoming is None:
             self._upcoming = iter(self._steps)
         return self._upcoming
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"this loader was closed: make a new one by {self._name}(...)")
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that this process left out up to the last step handed out, as `DatasetIterator.errors` says it."""
+        current = self._current or self._upcoming
+        return SkippedRows() if current is None else current.errors
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data; after the end of an epoch, the next one's begin.
@@ -113,7 +124,7 @@ class StepLoader:
             WorkerError: the other processes load another state, or none.
             ClosedError: the loader was closed.
         """
-        begun = self._begun()
+        begun, state = self._begun(), plain(state)
         if self._control is not None:
             self._check_same(self._control, state)
         states = state.get(_WORKERS, []) if isinstance(state, dict) else []
@@ -171,16 +182,33 @@ class StepLoader:
 class _Loop(Iterator[Any]):
     """The steps of a pass, for the last loop that has begun over it."""
 
-    def __init__(self, steps: DistributedIterator) -> None:
+    def __init__(self, owner: StepLoader, steps: DistributedIterator) -> None:
+        self._owner = owner
         self._steps = steps
         self._number = steps._loop = object()
 
     def __next__(self) -> Any:
-        if self._steps._loop is not self._number:
-            raise ClosedError("another loop over this loader has begun: it has the steps of this one")
-        for step in self._steps:  # not by `next`: after a call a signal handler may run, and would count this step
-            return step
+        self._check_open()
+        try:
+            for step in self._steps:  # not by `next`: after a call a signal handler may run, and would count this step
+                return step
+        except ClosedError:
+            self._check_open()  # it was closed while this waited
+            raise
         raise StopIteration
+
+    def _check_open(self) -> None:
+        self._owner._check_open()
+        if self._steps._loop is not self._number or self._steps is not self._owner._current:
+            raise ClosedError(
+                "another loop over this loader has begun, or a state was loaded, which ends this one: make a loader "
+                "for each loop that runs beside others"
+            )
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that this process left out up to the last step handed out, as `DatasetIterator.errors` says it."""
+        return self._steps.errors
 
 
 def _digest(state: Any) -> str:

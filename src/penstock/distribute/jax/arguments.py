@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from penstock.distribute.control.messages import ArrayShape
-from penstock.distribute.jax.device_dtypes import fits_device
+from penstock.distribute.jax.device_dtypes import fits_device, is_key
 from penstock.distribute.jax.program import Mode, is_per_replica, mode_of
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -83,11 +83,16 @@ def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> j
     return struct(shape, jax.dtypes.canonicalize_dtype(spec.dtype), sharding=sharding)
 
 
+def as_array(value: Any) -> Any:
+    """A value that a strategy is given, as penstock holds it: an array or a NumPy scalar; other objects as they are."""
+    return value if is_key(value) else as_leaf(value)
+
+
 def shape_of(value: Any) -> ArrayShape | None:
     """Shape and dtype of a number or an array; None if devices cannot hold it."""
     if not isinstance(value, (*ARRAYS, int, float)):
         return None
-    leaf = as_leaf(value)
+    leaf = as_array(value)
     return ArrayShape(leaf.shape, str(leaf.dtype)) if fits_device(leaf) else None
 
 

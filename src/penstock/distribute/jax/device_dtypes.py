@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from penstock.distribute.reduction import holds_numbers
@@ -10,8 +11,15 @@ from penstock.errors import InvalidArgumentError
 
 
 def fits_device(array: Any) -> bool:
-    """Whether devices can hold values of this dtype: they cannot hold objects, strings and times."""
-    return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or holds_numbers(array)
+    """Whether devices can hold values of this dtype: not objects, strings, times, records and `np.longdouble`."""
+    if isinstance(array, (jax.Array, jax.ShapeDtypeStruct)):
+        return True
+    return holds_numbers(array) and array.dtype.char not in "gG"
+
+
+def is_key(value: Any) -> bool:
+    """Whether an array holds keys of random numbers, `jax.random.key(...)`, which NumPy cannot hold."""
+    return isinstance(value, jax.Array) and bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
 def check_byte_order(holder: str, dtype: np.dtype[Any]) -> None:

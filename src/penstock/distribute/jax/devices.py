@@ -1,11 +1,30 @@
-"""Which JAX devices a strategy runs on: given as devices or by name, checked when the strategy is made."""
+"""Which JAX devices a strategy runs on, checked when it is made, and transfers that JAX's guard of transfers allows."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+_GUARDS = [f"jax_transfer_guard_{way}" for way in ("host_to_device", "device_to_device", "device_to_host")]
+
+
+def moving_explicitly(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A function whose transfers count as `jax.device_put` does: JAX_TRANSFER_GUARD=disallow refuses implicit ones."""
+
+    @wraps(function)
+    def explicit(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        for guard in _GUARDS:
+            if getattr(jax.config, guard) in ("disallow", "log"):
+                with jax.transfer_guard("allow"):
+                    return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return explicit
 
 
 def checked_devices(devices: Sequence[Any] | None) -> list[jax.Device]:

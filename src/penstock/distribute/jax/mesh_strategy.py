@@ -19,13 +19,15 @@ from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.jax.arguments import (
     ARRAYS,
     Signature,
+    as_array,
     check_not_donated,
     shape_of,
     specified,
     struct,
 )
 from penstock.distribute.jax.assumptions import Assumptions
-from penstock.distribute.jax.device_dtypes import check_width, fits_device
+from penstock.distribute.jax.device_dtypes import check_width, fits_device, is_key
+from penstock.distribute.jax.devices import moving_explicitly
 from penstock.distribute.jax.host_arrays import from_all_workers
 from penstock.distribute.jax.host_placeholder import HostPlaceholder, with_host_placeholder
 from penstock.distribute.jax.interface import flatten
@@ -77,6 +79,7 @@ class MeshStrategy(Strategy):
         """This worker's devices."""
         return self._placement.local_devices
 
+    @moving_explicitly
     def _run(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> Any:
@@ -114,6 +117,7 @@ class MeshStrategy(Strategy):
             self._programs.cache.of(fn)[1][tree, donated] = program
         return self._launcher.launch(program, arguments)
 
+    @moving_explicitly
     def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
@@ -182,6 +186,7 @@ class MeshStrategy(Strategy):
         if self._control is not None:
             self._control.check_collective()
 
+    @moving_explicitly
     def _compile(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> None:
@@ -204,6 +209,7 @@ class MeshStrategy(Strategy):
             return StackedPerReplica(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf
 
+    @moving_explicitly
     def _place(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         """The leaves of a step on the devices; strings and other objects stay in host memory."""
         numbers = [leaf for leaf in leaves if fits_device(leaf.slices[0])]
@@ -228,6 +234,7 @@ class MeshStrategy(Strategy):
         ]
         return [StackedPerReplica(self._placement.rows(array), replicas) for array in rows]
 
+    @moving_explicitly
     def _regrouped(self, call: str, results: list[Any]) -> Any:
         check_agreement(call, [jax.tree.structure(result) for result in results])
         values = jax.tree.map(lambda *values: PerReplica(values), *results)
@@ -267,7 +274,7 @@ class MeshStrategy(Strategy):
         return leaf.values[0] if self.num_replicas_in_sync == 1 and is_per_replica(leaf) else leaf
 
     def _stack_of(self, value: PerReplica) -> PerReplica:
-        values = [as_leaf(value) for value in value.values]
+        values = [as_array(value) for value in value.values]
         for value in values:
             check_width("a PerReplica", value)
         return StackedPerReplica(self._placement.stacked(values), len(values))
@@ -275,16 +282,21 @@ class MeshStrategy(Strategy):
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return function(value) if is_per_replica(value) else jax.tree.map(function, value, is_leaf=is_per_replica)
 
+    @moving_explicitly
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         self._check_others()
-        if not isinstance(leaf, PerReplica) or leaf.stacked is None or leaf.stacked.size == 0:
+        stacked = leaf.stacked if isinstance(leaf, PerReplica) else None
+        for value in self._values_of(leaf) if stacked is None else [stacked]:
+            if is_key(value):
+                raise InvalidTypeError(f"strategy.reduce takes numbers, got keys of random numbers: {leaf!r}")
+        if stacked is None or stacked.size == 0:
             return self._reduce_values(op, self._on_first("strategy.reduce", leaf), axes)
-        rank = leaf.stacked.ndim - 1
+        rank = stacked.ndim - 1
         if axes:
             check_axes("strategy.reduce", leaf.values[:1], axes)
         axes = tuple(axis % rank for axis in axes)
         # One array on one device, as every plain array of this strategy is.
-        total = self._launcher.launch_on_output(self._reducer(op, axes), leaf.stacked)
+        total = self._launcher.launch_on_output(self._reducer(op, axes), stacked)
         return total.addressable_data(0)
 
     def _reducer(self, op: ReduceOp, axes: tuple[int, ...]) -> Callable[[Any], Any]:
@@ -311,9 +323,10 @@ class MeshStrategy(Strategy):
         total = self._launcher.launch_on_output(self._reducer(ReduceOp.SUM, ()), self._placement.rows(rows))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
+    @moving_explicitly
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self._check_others()
-        own = [as_leaf(value) for value in self._values_of(leaf)]
+        own = [as_array(value) for value in self._values_of(leaf)]
         shapes = [shape_of(value) for value in own]
         answers = self._gather("strategy.gather", shapes, _Shapes)
         everyone = list(itertools.chain(*answers))
@@ -338,7 +351,7 @@ class MeshStrategy(Strategy):
 
     def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
         """Every replica's part of a leaf, on the first device."""
-        values = [as_leaf(value) for value in self._values_of(leaf)]
+        values = [as_array(value) for value in self._values_of(leaf)]
         for value in values:
             if not isinstance(value, ARRAYS) or not fits_device(value):
                 raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
@@ -354,7 +367,8 @@ def _with_places(given: Any) -> Any:
 
 
 def _structs(shapes: Iterable[ArrayShape | None]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    return tuple(struct(shape.shape, shape.dtype) for shape in shapes if shape is not None)
+    """The shapes of arrays, to be checked; of any dtype, since that of keys has no name to make it of."""
+    return tuple(struct(shape.shape, np.bool_) for shape in shapes if shape is not None)
 
 
 def _reduced_rows(stacked: Any, op: ReduceOp, over: tuple[int, ...]) -> Any:

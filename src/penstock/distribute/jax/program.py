@@ -22,7 +22,7 @@ from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op,
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.jax.assumptions import Assumptions, check_assumptions
-from penstock.distribute.jax.device_dtypes import check_width, fits_device
+from penstock.distribute.jax.device_dtypes import check_width, fits_device, is_key
 from penstock.distribute.jax.host_placeholder import HostPlaceholder
 from penstock.distribute.reduction import check_axes
 from penstock.distribute.tensorflow import REPLICA
@@ -115,6 +115,10 @@ class MeshReplica(ReplicaContext):
 
     def _gather_as_sum(self, leaf: Any, axis: int) -> Any:
         """All gather as a sum of zero-padded values, because ragged steps support sums and extremes only."""
+        if is_key(leaf):
+            check_axes("all_gather", (leaf,), (axis,))
+            numbers = self._gather_as_sum(jax.random.key_data(leaf), axis % leaf.ndim)
+            return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(leaf))
         wide = _widened("all_gather", leaf)
         check_axes("all_gather", (wide,), (axis,))
         gathered = jnp.zeros((self._replicas, *wide.shape), wide.dtype)
@@ -126,7 +130,7 @@ class MeshReplica(ReplicaContext):
 
 def _widened(call: str, leaf: Any) -> Any:
     """Booleans and small integers, widened as by `sum`, so that a sum over replicas does not overflow."""
-    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)) or is_key(leaf):
         raise InvalidTypeError(f"{call} takes numbers and arrays, got {leaf!r}")
     array = _as_array(f"the value given to {call}", leaf)
     floating = jnp.issubdtype(array.dtype, jnp.inexact)

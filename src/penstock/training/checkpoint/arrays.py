@@ -49,8 +49,3 @@ def placed(array: Any, sharding: Any, committed: bool) -> Any:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
     # An uncommitted array stays so: a committed one could not be combined with arrays on other devices.
     return jax.device_put(array, sharding) if committed else jnp.asarray(array)
-
-
-def is_key(value: Any) -> bool:
-    """Whether an array holds keys of random numbers."""
-    return isinstance(value, jax.Array) and bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))

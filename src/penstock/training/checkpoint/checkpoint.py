@@ -14,6 +14,7 @@ from typing import Any, Self
 import jax
 
 from penstock.distribute.contexts import refuse_in_replica
+from penstock.distribute.jax.devices import moving_explicitly
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
 from penstock.paths import local_path
 from penstock.runtime.announcements import announce
@@ -103,6 +104,7 @@ class Checkpoint:
         self._under_way = False
         self._closed = False
 
+    @moving_explicitly
     def save(self, prefix: str | os.PathLike[str], /, *, step: Any = None, metric: Any = None, **values: Any) -> str:
         """Write a checkpoint, and return its path: the prefix and a number.
 
@@ -247,6 +249,7 @@ class Checkpoint:
         self._writer.wait()
         return None, None
 
+    @moving_explicitly
     def restore(self, path: str | os.PathLike[str] | None, /, *, partial: bool = False) -> dict[str, Any]:
         """Put a checkpoint's values into the objects, and return all objects by name, with new values.
 

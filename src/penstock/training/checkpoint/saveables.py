@@ -15,9 +15,10 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.jax.device_dtypes import is_key
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
-from penstock.training.checkpoint.arrays import Array, host_copy, is_key, is_spread, placed
+from penstock.training.checkpoint.arrays import Array, host_copy, is_spread, placed
 from penstock.training.checkpoint.index import Entry, Item
 from penstock.training.checkpoint.states import SplitState
 
@@ -72,15 +73,15 @@ class SaveableArray(Saveable):
 
     def __init__(self, path: str, leaf: Any) -> None:
         self.path = path
-        self._key = str(jax.random.key_impl(leaf)) if is_key(leaf) else None
+        self.key = str(jax.random.key_impl(leaf)) if is_key(leaf) else None
         self._scalar = isinstance(leaf, np.generic)
         self._number = isinstance(leaf, (int, float, complex)) and not self._scalar
-        if not (self._number or self._key or isinstance(leaf, _ARRAYS) and _is_numeric(leaf.dtype)):
+        if not (self._number or self.key or isinstance(leaf, _ARRAYS) and _is_numeric(leaf.dtype)):
             raise InvalidTypeError(
                 f"a checkpoint holds Keras objects, Flax modules, objects with a state_dict() such as iterators, "
                 f"arrays, numbers and strings, got {type(leaf).__name__} at {path}{_advice(leaf)}"
             )
-        shape = np.shape(jax.random.key_data(leaf)) if self._key else np.shape(leaf)
+        shape = np.shape(jax.random.key_data(leaf)) if self.key else np.shape(leaf)
         dtype = "number" if self._number else str(leaf.dtype)
         self._entry = Entry(path, tuple(shape), dtype)
         self._sharding = getattr(leaf, "sharding", None)
@@ -90,12 +91,12 @@ class SaveableArray(Saveable):
         return [Item(self.path, "value", [self._entry])]
 
     def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
-        return self.items(), {self.path: host_copy(self.path, jax.random.key_data(value) if self._key else value)}
+        return self.items(), {self.path: host_copy(self.path, jax.random.key_data(value) if self.key else value)}
 
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
         array = arrays[self.path]
-        if self._key:
-            keys = jax.random.wrap_key_data(jnp.asarray(array), impl=self._key)
+        if self.key:
+            keys = jax.random.wrap_key_data(jnp.asarray(array), impl=self.key)
             return jax.device_put(keys, self._sharding) if self._committed else keys
         if self._sharding is not None:
             return placed(array, self._sharding, self._committed)
@@ -166,7 +167,9 @@ class SaveablePerReplica(Saveable):
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
         if self._sharding is not None:
             rows: list[Array] = [arrays[value.path] for value in self._values]
-            return StackedPerReplica(jax.device_put(np.stack(rows), self._sharding), len(rows))
+            stacked, key = np.stack(rows), self._values[0].key
+            whole = stacked if key is None else jax.random.wrap_key_data(jnp.asarray(stacked), impl=key)
+            return StackedPerReplica(jax.device_put(whole, self._sharding), len(rows))
         return PerReplica([value.restored(stored, arrays) for value in self._values])
 
 

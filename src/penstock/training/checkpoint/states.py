@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.distribute.jax.device_dtypes import is_key
 from penstock.errors import InvalidTypeError
 from penstock.training.checkpoint.arrays import Array, host_copy
 from penstock.training.checkpoint.index import Entry
@@ -60,7 +61,10 @@ class SplitState:
                 f"a state in a checkpoint is made of dictionaries, lists, strings, numbers and arrays, got "
                 f"{state!r:.80} at {name}"
             )
-        self.arrays[name] = _from_torch(state) if kind == "torch" else host_copy(name, state)
+        if kind == "torch":
+            self.arrays[name] = _from_torch(state)
+        else:
+            self.arrays[name] = host_copy(name, jax.random.key_data(state) if is_key(state) else state)
         array = self.arrays[name]
         self.entries.append(Entry(name, tuple(array.shape), str(array.dtype)))
         return {_ARRAY: name, "kind": kind}
@@ -76,7 +80,11 @@ def join_state(plain: Any, arrays: Mapping[str, Array]) -> Any:
         array = arrays[plain[_ARRAY]]
         if plain["kind"] == "torch":
             return _to_torch(array)
-        return jnp.asarray(array) if plain["kind"] == "jax" else np.array(array)
+        if plain["kind"] == "scalar":
+            return array[()]
+        if plain["kind"] in ("jax", "numpy"):
+            return jnp.asarray(array) if plain["kind"] == "jax" else np.array(array)
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=plain["kind"])
     if _PAIRS in plain:
         return {key: join_state(value, arrays) for key, value in plain[_PAIRS]}
     return {key: join_state(value, arrays) for key, value in plain.items()}
@@ -88,10 +96,11 @@ def _torch() -> Any:
 
 
 def _kind(value: Any) -> str | None:
-    if isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return "jax"
+    """The kind of array that comes back; of JAX's keys, their implementation."""
+    if isinstance(value, jax.Array):
+        return str(jax.random.key_impl(value)) if is_key(value) else "jax"
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OUSV":
-        return "numpy"
+        return "numpy" if isinstance(value, np.ndarray) else "scalar"
     torch = _torch()
     return "torch" if torch is not None and isinstance(value, torch.Tensor) else None
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
+from penstock.data.skipped import SkippedRows
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.feed.steps import StepLeaf, check_spec
 from penstock.distribute.jax.device_dtypes import check_width, fits_device
+from penstock.distribute.jax.devices import moving_explicitly
 from penstock.distribute.jax.for_trainers import (
     distribute_placed,
     placement_of,
@@ -48,6 +50,7 @@ class ModelFeed:
         self._whole = False
         self._class_weight: ClassWeight | None = None
         self._iterator: DatasetIterator | DistributedIterator | None = None
+        self._errors = SkippedRows()
         self._next_pass: Any = None
         self._in_use = False
         self._agreed = False
@@ -144,8 +147,14 @@ class ModelFeed:
     def close(self) -> None:
         """End a pass that Keras has not read to its end."""
         if self._iterator is not None:
+            self._errors = self._iterator.errors
             self._iterator.close()
             self._iterator = None
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that the last pass left out."""
+        return self._errors if self._iterator is None else self._iterator.errors
 
     @property
     def num_batches(self) -> int | None:
@@ -158,6 +167,7 @@ class ModelFeed:
         """Whether a pass never ends."""
         return self._dataset.cardinality() == INFINITE_CARDINALITY
 
+    @moving_explicitly
     def _place(self, leaves: list[StepLeaf], even: bool) -> list[Any]:
         return [self._placed(leaf, even) for leaf in leaves]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.data.dataset import Dataset
+from penstock.data.skipped import SkippedRows
 from penstock.distribute.feed.dataset import DistributedDataset
 from penstock.errors import InvalidTypeError
 from penstock.training.keras.feed import ModelFeed
@@ -32,6 +33,11 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
     def num_batches(self) -> int | None:
         """The number of batches of a pass; None where it is unknown or infinite."""
         return self._feed.num_batches
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that the last pass left out up to its last batch, as `DatasetIterator.errors` says it."""
+        return self._feed.errors
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """The batches of the next pass, which begins when the first one is asked for."""
