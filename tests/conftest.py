@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import compiled
@@ -43,8 +44,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     compiled.share_programs()
 # Programs of tests are small and run a few times: compiling is most of their cost. The emitters of fusions, which go
 # through MLIR, and a module for each thread double it, and optimising doubles it again. A test that runs a program
-# often enough switches JAX's optimisations on.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+# often enough switches JAX's optimisations on. XLA ends a process that is given a flag
+# it does not know: since 0.11 there are no others than these emitters.
+_EMITTERS = "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith(("0.9.", "0.10.")) else ""
+os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_parallel_codegen_split_count=1 {_EMITTERS}".strip())
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 
 # Indexes of files are kept for the length of a run of the tests; processes that tests start use the same ones.
