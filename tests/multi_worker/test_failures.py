@@ -89,12 +89,52 @@ def test_a_row_that_one_worker_cannot_take(disagreements, case: str) -> None:
 
 
 def test_different_datasets_are_named(disagreements) -> None:
-    error = [
-        "WorkerError",
-        "distribute_dataset (call 1): the workers distribute different datasets: batch(batch_size=4) on worker 0 is "
-        "batch(batch_size=6) on worker 1",
-    ]
-    assert disagreements.of("different_datasets") == [{"worker": worker, "error": error} for worker in (0, 1)]
+    at = r"at \S+/disagreements.py:\d+"
+    expected = (
+        rf"distribute_dataset \(call 1\): the workers distribute different datasets: batch\(batch_size=4\) {at} on "
+        rf"worker 0 is batch\(batch_size=6\) {at} on worker 1\. Give every worker the whole dataset.* each shall read "
+        "all of a dataset of its own, say so by distribute_datasets_from_function"
+    )
+    for seen in disagreements.of("different_datasets"):
+        assert re.fullmatch(expected, seen["error"][1])
+
+
+def test_workers_that_take_their_own_rows_by_hand_lost_the_rows_of_the_others(disagreements) -> None:
+    first, second = disagreements.of("own_rows")
+    assert first["told"] == second["told"]
+    for case, words in {
+        "filter": [
+            "filter(predicate=own_rows.<lambda>) at",
+            "disagreements.py:",
+            "with rank=0 on worker 0 is",
+            "with rank=1 on",
+        ],
+        "array": ["from_tensor_slices(int64[10]) at", "with first row np.int64(0) on worker 0 is", "np.int64(1) on"],
+        "strings": ["from_list(object[10]) at", "with first row '0' on worker 0", "with first row '1' on worker 1"],
+        "list": ["from_source(list) at", "with first row 0 on worker 0", "with first row 1 on worker 1"],
+        "files": ["'0-5.txt', 'long.txt'] on worker 0", "'6-11.txt', 'short.txt'] on worker 1"],
+        "rows of files": ["'0-5.txt', 'long.txt'] on worker 0", "'6-11.txt', 'short.txt'] on worker 1"],
+        "order": ["'short.txt'] on worker 0", "'0-5.txt'] on worker 1"],
+        "generator": [
+            "from_generator(function=own_rows.<lambda>) at",
+            "with rank=0 on worker 0",
+            "with rank=1 on worker 1",
+        ],
+        "pattern": ["worker 0 has listed ['copies-0/0-5.txt', ", "worker 1 has listed ['copies-1/6-11.txt', "],
+    }.items():
+        for word in words:
+            assert word in first["told"][case], case
+
+
+def test_what_changes_no_row_may_differ_between_workers(disagreements) -> None:
+    first, second = disagreements.of("other_settings")
+    assert (first["seen"], second["seen"]) == ([[[1, 2]], [[5, 6]]], [[[30, 40]], [[70, 80]]])
+
+
+def test_each_worker_reads_a_dataset_of_its_own_under_off(disagreements) -> None:
+    first, second = disagreements.of("own_datasets")
+    assert first["seen"] == [[[0, 2]], [[4, 6]], [[8]], [[10]]]
+    assert second["seen"] == [[[1, 3]], [[5, 7]], [[9]], [[11]]]
 
 
 def test_a_worker_that_distributes_no_dataset_fails_all_within_the_timeout(disagreements) -> None:

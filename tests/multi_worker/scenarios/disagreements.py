@@ -3,10 +3,13 @@
 The first case shows that this is possible; after the last one worker 1 ends.
 """
 
+import os
+import shutil
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import numpy as np
 from scenarios.steps import said, steps_of
 
 import penstock as ps
@@ -78,6 +81,52 @@ def different_datasets(strategy: Any) -> Any:
     return {"error": None}
 
 
+@_with_a_strategy
+def own_rows(strategy: Any) -> Any:
+    """Each worker takes every second row, or file, itself."""
+    rank = strategy._workers.index
+    names = ["0-5.txt", "6-11.txt", "long.txt", "short.txt"]
+    copies = f"copies-{rank}"
+    os.makedirs(copies, exist_ok=True)
+    for name in names[rank::2]:
+        shutil.copy(name, copies)
+    given = {
+        "filter": rows(20).filter(lambda row: row % 2 == rank),
+        "array": ps.Dataset.from_tensor_slices(np.arange(20)[rank::2]),
+        "strings": ps.Dataset.from_list([str(row) for row in range(20)][rank::2]),
+        "list": ps.Dataset.from_source(list(range(20))[rank::2]),
+        "files": ps.TextLineDataset(names[rank::2]),
+        "rows of files": ps.FilesDataset(names[rank::2], "text"),
+        "order": ps.FilesDataset(names[:: 1 - 2 * rank], "text"),
+        "generator": ps.Dataset.from_generator(lambda: iter(range(rank, 20, 2))),
+        "pattern": ps.TextLineDataset(f"{copies}/*.txt"),
+    }
+
+    def refusal(dataset: ps.Dataset) -> str:
+        return str(_refusal(lambda: strategy.distribute_dataset(dataset.batch(2)))[1])
+
+    return {"told": {name: refusal(one) for name, one in given.items()}}
+
+
+@_with_a_strategy
+def other_settings(strategy: Any) -> Any:
+    """Threads, reading ahead and what maps do may differ."""
+    other = strategy._workers.index == 1
+
+    def times(row: Any) -> Any:
+        return row * (10 if other else 1)
+
+    dataset = rows(1, 9)
+    dataset = dataset.map(lambda row: times(row), num_parallel_calls=2).prefetch(3) if other else dataset.map(times)
+    return {"seen": steps_of(strategy, dataset.batch(4))}
+
+
+@_with_a_strategy
+def own_datasets(strategy: Any) -> Any:
+    mine = rows(12).shard(2, strategy._workers.index).batch(4)
+    return {"seen": steps_of(strategy, mine.with_options(ps.Options(auto_shard_policy="OFF")))}
+
+
 def _refusal(call: Callable[[], Any]) -> Any:
     try:
         call()
@@ -117,8 +166,8 @@ def refused_by_one(strategy: Any) -> Any:
 @_with_a_strategy
 def different_data(strategy: Any) -> Any:
     """The same nodes, but other rows."""
-    last = 9 - 4 * strategy._workers.index
-    dataset = ps.Dataset.from_generator(lambda: iter(range(last))).batch(4)
+    last = [9 - 4 * strategy._workers.index]  # of what may change, only its kind is compared
+    dataset = ps.Dataset.from_generator(lambda: iter(range(*last))).batch(4)
     seen = []
     try:
         seen.extend(strategy.local_results(step) for step in strategy.distribute_dataset(dataset))

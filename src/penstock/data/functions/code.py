@@ -9,6 +9,7 @@ import dis
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
@@ -133,6 +134,19 @@ class Describing:
         if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             return type(value).__qualname__, tuple(self.constant(getattr(value, item.name)) for item in fields(value))
         return "a", (value if isinstance(value, type) else type(value)).__qualname__
+
+
+def scalars_of(function: Any) -> dict[str, Any]:
+    """The numbers and strings that a function takes from around it, by name."""
+    function = what_is_called(function)
+    if not isinstance(function, FunctionType):
+        return {}
+    names, _ = _globals_and_rebound(function.__code__)
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # assigned later
+            found[name] = cell.cell_contents
+    return {name: value for name, value in found.items() if isinstance(value, (bool, int, float, str))}
 
 
 def _name_of(function: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from penstock.data.contents import NodeFacts
+
 MAXIMUM_BYTES = 1 << 26
 """The longest message: a longer one is treated as damaged."""
 EXIT_SECONDS = 2.0
@@ -65,7 +67,9 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
     """What a worker is going to read.
 
     Attributes:
-        labels: the operators and the policy, which must be the same on all workers.
+        labels: the policy and what else must be the same on all workers.
+        nodes: of the dataset that they divide; none where each has one of its own.
+        share: which part of it the worker reads.
         seed: a seed that it has drawn; all use that of worker 0.
         drawn: the seeds that were drawn when its nodes were made; all use those of worker 0.
         cardinality: the number of its steps.
@@ -77,6 +81,8 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
     """
 
     labels: list[str]
+    nodes: list[NodeFacts]
+    share: int
     seed: int
     drawn: list[int]
     cardinality: int

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from penstock.data.contents import NodeFacts, facts_of
 from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations, PositionedElements
 from penstock.data.listings import listings_of, names_of_listings, with_listings
@@ -148,6 +149,10 @@ class Inputs(ABC):
     def labels(self) -> list[str]:
         """What must be the same on all workers."""
 
+    def facts(self) -> list[NodeFacts]:
+        """What must be the same on all workers that read the same share of a dataset, of its nodes."""
+        return []
+
     @cached_property
     def batch_size(self) -> int:
         """The one size of batches that an operator was given, or a specification; 0 where none is known."""
@@ -258,7 +263,8 @@ class DividedInput(Inputs):
         return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
 
     def fix_seeds(self, seed: int, drawn: list[int]) -> None:
-        for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
+        # Where each worker reads all of a dataset of its own, another one may have other nodes.
+        for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=False):
             own.seed = agreed
         options = self._whole.options()
         given = options.seed is not None
@@ -291,8 +297,12 @@ class DividedInput(Inputs):
         classes = [f"classes {listing.classes}" for listing in listings_of(self._whole.node) if listing.classes]
         seed = self._whole.options().seed
         seeds = [] if seed is None else [f"Options(seed={seed})"]
-        nodes = [node.label for node in self._whole.node.walk()]
-        return [f"policy {self.shard.policy.name}", *nodes, *classes, *seeds, *self.division]
+        return [f"policy {self.shard.policy.name}", *classes, *seeds, *self.division]
+
+    def facts(self) -> list[NodeFacts]:
+        # A named job compares the datasets of its readers itself.
+        divided = any(node.divided for node in self._whole.node.walk())
+        return [] if divided else facts_of(self._whole.node)
 
     @property
     def slices_per_batch(self) -> int:
