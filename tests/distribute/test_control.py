@@ -330,6 +330,16 @@ def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
         assert caught.value.__cause__ is collective
 
 
+def test_a_worker_that_was_36_s_late_for_a_call_ended_the_job() -> None:
+    with connected(2) as controls:
+        assert (controls[0].call_seconds, controls[0].failure_timeout_seconds) == (300, 30)
+    with connected(1) as controls:
+        hub = Hub(HOST, 1)
+        given = Control((HOST, hub.port), hub.key, 0, 1, 7)
+        assert (given.call_seconds, given.failure_timeout_seconds) == (7, 7)
+        given.close()
+
+
 @pytest.mark.slow
 def test_a_process_that_cannot_be_told_is_ended() -> None:
     program = f"""

@@ -8,7 +8,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.cluster.finding import find_cluster
-from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
 from penstock.distribute.feed.dataset import DistributedDataset, rows_of
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, PartialBatch
@@ -69,7 +68,7 @@ def loader(
     specs: Any = None,
     *,
     input_options: InputOptions | None = None,
-    failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+    failure_timeout_seconds: float | None = None,
 ) -> MeshLoader:
     """Batches of a dataset as global arrays on a mesh, in one process or in many.
 
@@ -89,8 +88,8 @@ def loader(
             the padding is at the end of the arrays: `predictions[: mask.sum()]` are those of the rows. Where processes
             read files of their own, it is at the end of each one's part.
         failure_timeout_seconds: how long this process waits for others that do not make a call which all must make,
-            and, after another one's failure, how long it may stay blocked on its devices. For the latter the first
-            loader of a process decides.
+            300 s by default, and, after another one's failure, how long it may stay blocked on its devices, 30 s by
+            default. For the latter the first loader of a process decides.
 
     Returns:
         An iterable; each `iter` begins a new epoch. It has `len` where that is known, `element_spec`, `state_dict()`
@@ -116,7 +115,8 @@ def loader(
         (8,) [0 1 2 3 4 5 6 7]
         (8,) [ 8  9 10 11 12 13 14 15]
     """
-    check_seconds(_CALL, "failure_timeout_seconds", failure_timeout_seconds)
+    if failure_timeout_seconds is not None:
+        check_seconds(_CALL, "failure_timeout_seconds", failure_timeout_seconds)
     meeting = None
     if all_processes_have(sharding):
         own, count = jax.process_index(), jax.process_count()

@@ -10,7 +10,7 @@ import torch
 
 from penstock.data.dataset import Dataset
 from penstock.data.skipped import SkippedRows
-from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
+from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import Payload
 from penstock.distribute.feed.dataset import (
     DistributedDataset,
@@ -51,7 +51,7 @@ def loader(
     context_parallel: str | None = None,
     rank: int | None = None,
     num_ranks: int | None = None,
-    failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+    failure_timeout_seconds: float | None = None,
 ) -> "Loader":
     """An iterable of this rank's slices of a dataset's global batches, as tensors in the dataset's structure.
 
@@ -73,8 +73,9 @@ def loader(
             one: of the sequence.
         rank: the number of this rank, from 0, where nothing else says so. Ranks given in this way exchange nothing.
         num_ranks: the number of ranks.
-        failure_timeout_seconds: how long a rank waits for others that do not make a call which all must make, and,
-            after another rank's failure, how long it may stay blocked in a collective before it is ended.
+        failure_timeout_seconds: how long a rank waits for others that do not make a call which all must make, 300 s by
+            default, and, after another rank's failure, how long it may stay blocked in a collective before it is ended,
+            30 s by default.
 
     Returns:
         A `Loader`.
@@ -95,7 +96,8 @@ def loader(
         torch.Size([2, 2]) tensor([0, 1])
         torch.Size([1, 2]) tensor([0])
     """
-    check_seconds("ps.torch.loader", "failure_timeout_seconds", failure_timeout_seconds)
+    if failure_timeout_seconds is not None:
+        check_seconds("ps.torch.loader", "failure_timeout_seconds", failure_timeout_seconds)
     given = rank is not None or num_ranks is not None
     meeting = None if given else meeting_of(launched(), failure_timeout_seconds)
     try:
@@ -287,7 +289,7 @@ class Loader:
     def _exchanged(self, control: Control, own: Payload, kind: type[Payload]) -> list[Payload]:
         """What all ranks say in a call of `state_dict` or `load_state_dict`."""
         topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
-        return control.gather(topic, own, kind, timeout=control.failure_timeout_seconds)
+        return control.gather(topic, own, kind, timeout=control.call_seconds)
 
     def _check_same(self, position: dict[str, Any] | None) -> None:
         """Refuse states that differ between ranks, on all of them; None stands for what is no state."""

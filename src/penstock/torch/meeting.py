@@ -15,7 +15,7 @@ import torch.distributed
 from torch.distributed import distributed_c10d
 
 from penstock.distribute.cluster.description import own_address
-from penstock.distribute.control.channel import Control
+from penstock.distribute.control.channel import Control, call_seconds
 from penstock.distribute.control.meeting import Meeting
 from penstock.errors import WorkerError
 from penstock.torch.ranks import Ranks, group_is_initialised
@@ -54,13 +54,14 @@ class RanksStore:
         return found.removeprefix(_BEGIN)
 
 
-def meeting_of(ranks: Ranks | None, failure_timeout_seconds: float) -> Meeting | None:
+def meeting_of(ranks: Ranks | None, failure_timeout_seconds: float | None) -> Meeting | None:
     """Where the ranks meet for one more loader; None for one that is alone."""
     if ranks is None or ranks.count == 1:
         return None
     call = next(_calls)
     name = f"call {call + 1} of ps.torch.loader"
-    store = RanksStore(_start_of(ranks, name, failure_timeout_seconds), call, failure_timeout_seconds)
+    seconds = call_seconds(failure_timeout_seconds)
+    store = RanksStore(_start_of(ranks, name, seconds), call, seconds)
     return Meeting(store, name, ranks.rank, ranks.count, "rank", failure_timeout_seconds)
 
 
@@ -122,7 +123,7 @@ def connected(meeting: Meeting | None) -> Control | None:
     if meeting is None:
         return None
     meeting.come()
-    return meeting.connect(_own_host(), meeting.seconds)
+    return meeting.connect(_own_host())
 
 
 def _lost_is_told(call: Any, *arguments: Any) -> Any:

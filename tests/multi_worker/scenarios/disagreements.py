@@ -138,7 +138,7 @@ def _refusal(call: Callable[[], Any]) -> Any:
 @_with_a_strategy
 def absent(strategy: Any) -> Any:
     """Worker 1 does not distribute a dataset: it waits elsewhere."""
-    strategy._control.failure_timeout_seconds = 0.5
+    strategy._control.call_seconds = 0.5
     if strategy._workers.index == 1:
         return {"error": _refusal(lambda: strategy.gather(1, axis=0))}
     return {"error": _refusal(lambda: strategy.distribute_dataset(rows(12).batch(4)))}

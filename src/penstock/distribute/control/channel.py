@@ -37,7 +37,15 @@ from penstock.runtime.channel import Closed
 _logger = logging.getLogger(__name__)
 
 FAILURE_TIMEOUT_SECONDS = 30.0
-"""After a failure, the seconds that a process may stay blocked in a collective or in JAX's exit."""
+"""After a failure, the seconds that a process may stay blocked in a collective or in JAX's exit, unless it is given."""
+CALL_SECONDS = 300.0
+"""The seconds that a call which all make waits for workers that do not make it, unless it is given."""
+
+
+def call_seconds(failure_timeout_seconds: float | None) -> float:
+    """How long a call that all workers make waits for those that do not make it."""
+    return CALL_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
+
 
 _BLAME_SECONDS = 2.0
 
@@ -58,7 +66,8 @@ class Control:
         workers: the number of workers.
         failure_timeout_seconds: after another worker's failure, how long until this process is ended if its main
             thread has not learned of it: it is then blocked in a collective that will never complete. It is also the
-            longest that the process waits for the others at its own end.
+            longest that the process waits for the others at its own end, and for a call that all make. By default it
+            is 30 s, and 300 s for such a call.
         member: what users call a worker, for errors.
     """
 
@@ -68,13 +77,16 @@ class Control:
         key: bytes,
         worker: int,
         workers: int,
-        failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+        failure_timeout_seconds: float | None = None,
         member: str = "worker",
     ) -> None:
         self.worker = worker
         self.workers = workers
         self.sent = 0
-        self.failure_timeout_seconds = failure_timeout_seconds
+        self.call_seconds = call_seconds(failure_timeout_seconds)
+        self.failure_timeout_seconds = (
+            FAILURE_TIMEOUT_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
+        )
         self._connection = Connection(socket.create_connection(address).detach())
         answer_challenge(self._connection, key)
         deliver_challenge(self._connection, key)
@@ -160,7 +172,7 @@ class Control:
                 if remaining is not None and remaining <= 0:
                     longer = (
                         "; where one has more to do before it, give all of them a larger failure_timeout_seconds"
-                        if timeout == self.failure_timeout_seconds
+                        if timeout == self.call_seconds
                         else ""
                     )
                     raise _DidNotComeError(

@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.distribute.control.channel import Control
+from penstock.distribute.control.channel import CALL_SECONDS, Control
 from penstock.errors import WorkerError
-
-SETUP_SECONDS = 300.0
-"""How long a call that all workers have come to waits for what one of them does in it, such as listing files."""
 
 
 @contextmanager
@@ -15,7 +12,7 @@ def made_by_all(control: Control, topic: str, call: str) -> Iterator[None]:
     """A context that all workers enter in the same call, and leave together.
 
     Args:
-        control: by which they meet, within its `failure_timeout_seconds`.
+        control: by which they meet, within its `call_seconds`.
         topic: what their calls have in common, for errors.
         call: which one this worker makes. All must make the same.
 
@@ -23,7 +20,7 @@ def made_by_all(control: Control, topic: str, call: str) -> Iterator[None]:
         WorkerError: a worker did not come in time, which fails all; another one makes another call, or has failed
             within the context.
     """
-    calls = control.gather(topic, call, str, timeout=control.failure_timeout_seconds)
+    calls = control.gather(topic, call, str, timeout=control.call_seconds)
     for worker, other in enumerate(calls):
         if other != calls[0]:
             raise WorkerError(
@@ -42,4 +39,4 @@ def made_by_all(control: Control, topic: str, call: str) -> Iterator[None]:
 
 def _outcomes(control: Control, topic: str, failure: str) -> list[str]:
     """What each worker has failed with within the context; "" where it has not."""
-    return control.gather(f"{topic}, its arguments", failure, str, timeout=SETUP_SECONDS)
+    return control.gather(f"{topic}, its arguments", failure, str, timeout=CALL_SECONDS)

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.distribute.control.channel import Control
+from penstock.distribute.control.channel import Control, call_seconds
 from penstock.distribute.control.hub import Hub
 from penstock.errors import WorkerError
 from penstock.runtime.at_exit import end_before_libraries
@@ -43,7 +43,7 @@ class Meeting:
         own: the number of this process.
         count: the number of all.
         member: what users call one of them.
-        seconds: how long one waits for the others.
+        failure_timeout_seconds: as of `Control`.
     """
 
     store: Store
@@ -51,7 +51,7 @@ class Meeting:
     own: int
     count: int
     member: str
-    seconds: float
+    failure_timeout_seconds: float | None
 
     def come(self) -> None:
         """Wait until all have come.
@@ -73,12 +73,16 @@ class Meeting:
         reason = f"{self.call} failed on {self.member} {self.own} of {self.count}: {type(error).__name__}: {error}"
         self.store.put(_OUTCOME, reason)
 
-    def connect(self, host: str, failure_timeout_seconds: float) -> Control:
+    @property
+    def seconds(self) -> float:
+        """How long one waits for the others."""
+        return call_seconds(self.failure_timeout_seconds)
+
+    def connect(self, host: str) -> Control:
         """This process's end of a new control channel between all, which have come.
 
         Args:
             host: by what the others reach process 0, which runs the hub.
-            failure_timeout_seconds: as of `Control`.
 
         Raises:
             WorkerError: process 0 did not get as far.
@@ -94,7 +98,9 @@ class Meeting:
                 f"seconds after that: it has probably ended"
             )
         host, port, key = msgspec.json.decode(answer, type=tuple[str, int, str])
-        return Control((host, port), bytes.fromhex(key), self.own, self.count, failure_timeout_seconds, self.member)
+        return Control(
+            (host, port), bytes.fromhex(key), self.own, self.count, self.failure_timeout_seconds, self.member
+        )
 
     def _waited_for(self, name: str) -> str | None:
         """The value of a name, once it has one; None after too long."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from penstock.data.contents import NodeFacts
 from penstock.data.listings import digest_of_names
-from penstock.distribute.control.channel import Control
-from penstock.distribute.control.made_by_all import SETUP_SECONDS
+from penstock.distribute.control.channel import CALL_SECONDS, Control
 from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.inputs import Inputs, Lengths, longest
 from penstock.errors import StorageError, WorkerError
@@ -60,7 +59,7 @@ def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> Agreed
     listed = [digest_of_names(names) for names in inputs.listed]
     facts = (inputs.labels, inputs.facts(), inputs.workers.share)
     own = WorkerInput(*facts, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed, full)
-    answers = control.gather(call, own, WorkerInput, timeout=SETUP_SECONDS)
+    answers = control.gather(call, own, WorkerInput, timeout=CALL_SECONDS)
     others = [one.listed for one in answers]
     if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
         return agree_on_input(call, _over_files_of_the_first(call, inputs, control), control)
@@ -114,7 +113,7 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
     """
     own = inputs.listed
     (names, *_) = control.gather(
-        f"{call}: files", own if control.worker == 0 else [], list[list[str]], timeout=SETUP_SECONDS
+        f"{call}: files", own if control.worker == 0 else [], list[list[str]], timeout=CALL_SECONDS
     )
     unread = others = ""
     if own != names:
@@ -136,7 +135,7 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
         except StorageError as failure:
             member = control.member
             unread = f"{member} {control.worker} cannot read the files that {member} 0 has listed: {failure}"
-    failed = control.gather(f"{call}: files read", (others, unread), tuple[str, str], timeout=SETUP_SECONDS)
+    failed = control.gather(f"{call}: files read", (others, unread), tuple[str, str], timeout=CALL_SECONDS)
     for different, unreadable in failed:
         if different:
             raise WorkerError(f"{call}: {different}")

@@ -105,7 +105,7 @@ class StepLoader:
             f"{self._name}(...).state_dict",
             (inputs.workers.share, state),
             tuple[int, dict[str, Any]],
-            timeout=control.failure_timeout_seconds,
+            timeout=control.call_seconds,
         )
         steps = [one["step"] for _, one in states]
         if len(set(steps)) > 1:
@@ -150,7 +150,7 @@ class StepLoader:
             f"{self._name}(...).load_state_dict",
             _digest(agreed_part(state)),
             str,
-            timeout=control.failure_timeout_seconds,
+            timeout=control.call_seconds,
         )
         if len(set(digests)) > 1:
             other = next(number for number, digest in enumerate(digests) if digest != digests[0])

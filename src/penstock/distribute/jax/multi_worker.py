@@ -11,7 +11,6 @@ from penstock.addresses import host_of, is_loopback
 from penstock.distribute.cluster.description import Cluster, own_address
 from penstock.distribute.cluster.finding import find_cluster
 from penstock.distribute.cluster.tpu import cloud_tpu
-from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.interface import reach_collectives_at
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
@@ -44,8 +43,9 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         num_workers: the number of workers.
         worker_index: the number of this worker, from 0.
         local_device_ids: which of this machine's devices belong to this process, where several share it.
-        failure_timeout_seconds: after another worker's failure, how long a process may stay blocked on its devices;
-            also how long a call that distributes a dataset waits for workers that do not make it.
+        failure_timeout_seconds: after another worker's failure, how long a process may stay blocked on its devices,
+            30 s by default; also how long this call, and one that distributes a dataset, waits for workers that do not
+            make it, 300 s by default.
         check_weights: as of `MirroredStrategy`.
 
     Raises:
@@ -69,7 +69,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         worker_index: int | None = None,
         *,
         local_device_ids: Sequence[int] | None = None,
-        failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+        failure_timeout_seconds: float | None = None,
         check_weights: bool = False,
     ) -> None:
         cluster = _cluster_to_join(coordinator_address, num_workers, worker_index)

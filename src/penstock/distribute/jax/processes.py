@@ -17,14 +17,16 @@ _shared: list[Control] = []
 _meetings = itertools.count(1)
 
 
-def meeting_of_processes(call: str, own: int, count: int, seconds: float, member: str = "worker") -> Meeting:
+def meeting_of_processes(
+    call: str, own: int, count: int, failure_timeout_seconds: float | None, member: str = "worker"
+) -> Meeting:
     """Where processes meet for one more call that all of them make.
 
     Args:
         call: its name, for errors.
         own: the number of this process.
         count: the number of all.
-        seconds: how long one waits for the others.
+        failure_timeout_seconds: as of `Control`.
         member: what users call one of them.
 
     Raises:
@@ -33,14 +35,16 @@ def meeting_of_processes(call: str, own: int, count: int, seconds: float, member
     if not jax.distributed.is_initialized():
         raise InvalidArgumentError(f"{call} needs jax.distributed.initialize() where there are several processes")
     number = next(_meetings)
-    return Meeting(ProcessesStore(f"penstock/{number}/"), f"{call} (call {number})", own, count, member, seconds)
+    return Meeting(
+        ProcessesStore(f"penstock/{number}/"), f"{call} (call {number})", own, count, member, failure_timeout_seconds
+    )
 
 
 def control_of_all_processes(meeting: Meeting) -> Control:
     """The channel that all loaders of this process share; the first that all have come to make opens it."""
     with _lock:
         if not _shared or _shared[0].closed:
-            _shared[:] = [meeting.connect(own_address(host_of(coordinator_address())), meeting.seconds)]
+            _shared[:] = [meeting.connect(own_address(host_of(coordinator_address())))]
         return _shared[0]
 
 
@@ -59,7 +63,7 @@ def check_connected(cluster: Cluster | None, advice: str) -> None:
     )
 
 
-def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_timeout_seconds: float) -> Control:
+def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_timeout_seconds: float | None) -> Control:
     """This worker's end of a new control channel; worker 0 tells the others how to reach it.
 
     Args:
@@ -73,7 +77,7 @@ def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_tim
     """
     meeting = meeting_of_processes("MultiWorkerMirroredStrategy", worker, workers, failure_timeout_seconds)
     meeting.come()
-    return meeting.connect(_own_host(cluster), failure_timeout_seconds)
+    return meeting.connect(_own_host(cluster))
 
 
 def _own_host(cluster: Cluster | None) -> str:
