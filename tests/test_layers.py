@@ -31,7 +31,7 @@ LEVELS = (
     "data/",
     "data/operators/",
     "data/arguments data/guards data/iterator data/plan data/prepared data/randomness data/sample",
-    "data/folders data/listings data/saving/",
+    "data/contents data/folders data/listings data/saving/",
     "data data/dataset data/files data/shards data/archives data/table_files",
     "distribute/",
     "distribute/cluster/ distribute/control/",
