@@ -533,6 +533,40 @@ def test_list_files_gives_sorted_names_each_once(tmp_path):
     assert dataset.node.name == "shuffle" and dataset.node.input.label == "list_files(object[3])"
 
 
+def test_each_real_directory_is_listed_once_whatever_links_lead_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x", "y/z", ".hidden"):
+        pathlib.Path("d", name).mkdir(parents=True)
+        pathlib.Path("d", name, "f.txt").touch()
+    for link, target in (("x/up", ".."), ("x/up2", ".."), ("y/to_x", "../x"), ("x/to_y", "../y"), ("x/me", "me")):
+        os.symlink(target, pathlib.Path("d", link))
+    pathlib.Path("d/._f.txt").touch()
+    pathlib.Path("d/.DS_Store").touch()
+    for pattern in ("d/**/*.txt", "d/**", "**/*.txt", "**", "./d/**", "d//**/f.txt", "*/**/f.txt", "d/x/up/**/f*"):
+        names = list(ps.Dataset.list_files(pattern))
+        assert [os.path.realpath(name) for name in names] == [
+            str(tmp_path / "d" / name) for name in ("x/f.txt", "y/z/f.txt")
+        ]
+    assert list(ps.Dataset.list_files(tmp_path / "**")) == [
+        str(tmp_path / "d" / name) for name in ("x/f.txt", "y/z/f.txt")
+    ]
+    assert list(ps.Dataset.list_files(["d/.*", "d/y/to_x/*.txt"])) == ["d/.DS_Store", "d/._f.txt", "d/y/to_x/f.txt"]
+    assert list(ps.Dataset.list_files(pathlib.Path("d").glob("*/*.txt"))) == ["d/.hidden/f.txt", "d/x/f.txt"]
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_the_byte_order_mark_of_a_text_is_no_part_of_its_first_line(tmp_path, compression):
+    content = "\ufeffname\r\n\ufeffsecond\n".encode()
+    (tmp_path / "a.txt").write_bytes(gzip.compress(content) if compression else content)
+    lines = ["name", "\ufeffsecond"]
+    assert list(ps.TextLineDataset(tmp_path / "a.txt", compression)) == lines
+    assert check_conformance(lambda: ps.TextLineDataset(tmp_path / "a.txt", compression)) == lines
+    if not compression:
+        assert list(ps.FilesDataset(tmp_path / "a.txt", "text")) == lines
+        assert [ps.FilesDataset(tmp_path / "a.txt", "text")[number] for number in (1, 0)] == lines[::-1]
+        assert list(ps.Dataset.from_text_folder(tmp_path, label_mode=None)) == ["name\r\n\ufeffsecond\n"]
+
+
 def test_list_files_refuses_at_the_call(tmp_path):
     (tmp_path / "a.txt").touch()
     for patterns in (tmp_path / "*.csv", [tmp_path / "*.txt", tmp_path / "*.csv"]):

@@ -59,10 +59,10 @@ def test_files_labels_and_classes_are_kerass(directory, class_names):
     assert dataset.class_names == dataset.shuffle(seed=1).batch(2).class_names == list(classes)
 
 
-def test_files_without_labels_are_kerass(directory):
+def test_files_without_labels_are_kerass_but_for_hidden_ones(directory):
     dataset = ps.Dataset.from_image_folder(directory, (8, 8), label_mode=None)
-    assert names_of(dataset) == kerass(directory, labels=None)[0]
-    assert dataset.element_spec == ps.TensorSpec((8, 8, 3), np.uint8) and len(dataset) == 41
+    assert names_of(dataset) == [name for name in kerass(directory, labels=None)[0] if "/.hidden/" not in name]
+    assert dataset.element_spec == ps.TensorSpec((8, 8, 3), np.uint8) and len(dataset) == 40
     with pytest.raises(ps.InvalidArgumentError, match="class_names: .*reads no folder of classes"):
         dataset.class_names  # noqa: B018  # it raises
 
@@ -253,3 +253,19 @@ def test_windows_are_read_by_index_of_structures_too():
 def test_windows_that_never_fit_are_refused(given, kind, message):
     with pytest.raises(kind, match=message):
         ps.Dataset.timeseries_windows(**({"data": np.arange(10), "targets": None} | given))
+
+
+def test_hidden_files_are_no_examples_and_links_to_classes_are_followed(tmp_path):
+    home = tmp_path / ".home" / "texts"  # what is on the way to the directory does not count
+    for name in ("a/x.txt", "a/._x.txt", "a/.trash/y.txt", "a/in/z.txt"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(name)
+    (home / "a" / "up").symlink_to("..")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "w.txt").write_text("w")
+    (home / "b").symlink_to(tmp_path / "elsewhere")
+    assert [(text, int(label)) for text, label in ps.Dataset.from_text_folder(home)] == [
+        ("a/x.txt", 0),
+        ("a/in/z.txt", 0),
+        ("w", 1),
+    ]

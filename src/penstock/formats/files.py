@@ -1,13 +1,16 @@
 """Files as bytes, from front to back: local or with a protocol, plain or compressed."""
 
-import glob
+import errno
+import fnmatch
 import importlib
 import io
 import os
 import stat
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +86,17 @@ def is_pattern(name: str) -> bool:
 def matching_files(call: str, pattern: Any) -> list[str]:
     """The names of the files, not directories, that match a pattern or one of several: sorted, each once.
 
+    A name that begins with a dot is hidden from `*`, as in a shell. For `**` each directory is gone into once, however
+    many links lead to it.
+
     Raises:
         InvalidArgumentError: no file matches a pattern, or there is no pattern.
         InvalidTypeError: something else than patterns.
+        StorageError: a directory cannot be listed: what is in it would be left out, and nothing would tell.
     """
-    several = [pattern] if isinstance(pattern, (str, os.PathLike)) else pattern
-    if not isinstance(several, (list, tuple)) or not all(isinstance(one, (str, os.PathLike)) for one in several):
+    given = [pattern] if isinstance(pattern, (str, os.PathLike)) else pattern
+    several = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(one, (str, os.PathLike)) for one in several):
         raise InvalidTypeError(f"{call} takes a pattern as a string or a path, or a list of them, got {pattern!r}")
     if not several:
         raise InvalidArgumentError(f"{call} takes at least one pattern, got none")
@@ -96,42 +104,77 @@ def matching_files(call: str, pattern: Any) -> list[str]:
 
 
 def _matching(call: str, pattern: str) -> list[str]:
+    refused: list[OSError] = []
     if has_protocol(pattern):
         names = shared(pattern, lambda: formats.remote.matching(pattern))
+        if not any(part.startswith(".") for part in pattern.split("/")):
+            names = [name for name in names if not is_hidden(name)]
     else:
-        names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
-        if names:
-            _check_listed(call, _folders_of(local_path(pattern)))
+        names = _local_matching(local_path(pattern), refused)
+    if names and refused:
+        raise not_listed(call, refused[0]) from refused[0]
     if not names:
         why = "" if has_protocol(pattern) else _why_nothing(local_path(pattern))
         raise InvalidArgumentError(f"{call}: no file matches {pattern!r}{why}")
     return names
 
 
-def _folders_of(pattern: str) -> Iterator[str]:
-    """The directories in which `glob` looks for what a pattern says."""
-    parts = pattern.split(os.sep)
-    for number, part in enumerate(parts):
-        if not is_pattern(part):
-            continue
-        above = os.sep.join(parts[:number]) + os.sep if number else ""
-        folder = above + "**" + os.sep if part == "**" else above
-        yield from glob.glob(folder, recursive=True) if is_pattern(folder) else [folder or os.curdir]
+def is_hidden(name: str) -> bool:
+    """Whether a file, or a directory on the way to it, is one that begins with a dot, as `.DS_Store` and `._a.jpg`."""
+    return any(part.startswith(".") and part.strip(".") for part in name.split("/"))
 
 
-def _check_listed(call: str, folders: Iterable[str]) -> None:
-    """Refuse directories that cannot be listed: what is in them would be left out, and nothing would tell.
+def _local_matching(pattern: str, refused: list[OSError]) -> list[str]:
+    """The files that match a pattern; what the system refuses to list is added to `refused`."""
+    *parts, last = pattern.split(os.sep)
+    folders = [os.sep if parts[:1] == [""] else ""]
+    if last == "**":
+        parts, last = [*parts, "**"], "*"
+    for part in filter(None, parts):
+        if part == "**":
+            folders = _all_below(folders, refused)
+        elif is_pattern(part):
+            folders = [f"{folder}{one.name}{os.sep}" for folder in folders for one in _listed(folder, part, refused)]
+        else:
+            folders = [f"{folder}{part}{os.sep}" for folder in folders]
+    if not is_pattern(last):
+        return [folder + last for folder in folders if os.path.isfile(folder + last)]
+    found = [(folder + one.name, one) for folder in folders for one in _listed(folder, last, refused)]
+    return [name for name, one in found if (os.path.isfile(name) if one.is_symlink() else one.is_file())]
 
-    Raises:
-        StorageError: the system does not allow it for one of them.
-    """
-    for folder in dict.fromkeys(folders):
-        try:
-            os.scandir(folder).close()
-        except (FileNotFoundError, NotADirectoryError):  # it is gone, or there is none: nothing is left out
-            continue
-        except OSError as error:
-            raise not_listed(call, error) from error
+
+def _all_below(folders: list[str], refused: list[OSError]) -> list[str]:
+    """Directories and all within them, each once; by the name without links, where it has one."""
+    found, seen = [], set[tuple[int, int]]()
+    waiting, links = deque(folders), deque[str]()
+    while waiting or links:
+        folder = waiting.popleft() if waiting else links.popleft()
+        with suppress(OSError):  # it is gone
+            about = os.stat(folder or os.curdir)
+            if (about.st_dev, about.st_ino) in seen:
+                continue
+            seen.add((about.st_dev, about.st_ino))
+        found.append(folder)
+        for entry in _listed(folder, "*", refused):
+            path = f"{folder}{entry.name}{os.sep}"
+            if entry.is_symlink():
+                links += [path] * os.path.isdir(path)
+            elif entry.is_dir():
+                waiting.append(path)
+    return found
+
+
+def _listed(folder: str, part: str, refused: list[OSError]) -> "list[os.DirEntry[str]]":
+    """What in a directory matches a part of a pattern, by name."""
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # there is none: nothing is left out
+            refused.append(error)
+        return []
+    shown = part.startswith(".")
+    return [one for one in found if fnmatch.fnmatchcase(one.name, part) and (shown or not one.name.startswith("."))]
 
 
 def not_listed(call: str, error: OSError) -> StorageError:

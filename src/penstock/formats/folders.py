@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
-from penstock.formats.files import has_protocol, not_listed
+from penstock.formats.files import has_protocol, is_hidden, not_listed
 from penstock.formats.result_memory import ResultMemory
 from penstock.formats.shared_listings import shared
 from penstock.paths import local_path
@@ -91,9 +91,13 @@ class ExampleFolder:
             pattern = f"{self.directory}/**"
             found = shared(pattern, lambda: formats.remote.matching(pattern))
         else:
-            walk = os.walk(self.directory, onerror=partial(_refuse, call))  # which is silent about errors by itself
-            found = [os.path.join(root, name) for root, _, names in walk for name in names]
-        return [name for name in found if name.lower().endswith(self.endings)]
+            found = []
+            # By itself it is silent about errors. Of links only those to classes are followed.
+            for root, folders, names in os.walk(self.directory, onerror=partial(_refuse, call), followlinks=True):
+                paths = {name: os.path.join(root, name) for name in folders if not name.startswith(".")}
+                folders[:] = [one for one, path in paths.items() if root == self.directory or not os.path.islink(path)]
+                found += [os.path.join(root, name) for name in names]
+        return [name for name in found if name.lower().endswith(self.endings) and not is_hidden(self._within(name))]
 
 
 def _refuse(call: str, error: OSError) -> NoReturn:
@@ -183,7 +187,7 @@ class TextReader(FileReader):
 
     def content(self, data: bytes, memory: ResultMemory | None) -> str:
         try:
-            return data.decode("utf-8")[: self.max_length]
+            return data.decode("utf-8-sig")[: self.max_length]
         except UnicodeDecodeError as error:
             raise ElementError(f"the text is not UTF-8: {error}") from error
 

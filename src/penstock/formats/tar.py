@@ -38,10 +38,14 @@ def _integer(content: bytes) -> int:
     return number
 
 
+def _text(content: bytes) -> str:
+    return content.decode("utf-8-sig")
+
+
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
-    "txt": bytes.decode,
-    "text": bytes.decode,
-    "json": bytes.decode,
+    "txt": _text,
+    "text": _text,
+    "json": _text,
     "cls": _integer,
     "id": _integer,
     "index": _integer,

@@ -10,11 +10,12 @@ from penstock.formats.files import compression_of, open_bytes
 from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
 _NEWLINE = ord("\n")
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
 class TextLines(RecordFormat):
-    """The lines of a file as strings, without their ends. A last line needs none."""
+    """The lines of a file as strings, without their ends, and without the mark that a file may begin with."""
 
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
         return LineReader(name, compression, number, offset)
@@ -71,6 +72,8 @@ class LineReader(RecordReader):
             if bad == first:
                 raise self._damaged(error) from None
             text = self._data[begin : self._begin(bad)].decode()
+        if self.number == 0 and text[:1] == _BYTE_ORDER_MARK:
+            text = text[1:]
         if "\r" in text:  # the search for one character is fast
             text = text.replace("\r\n", "\n")
         lines = text.split("\n")
