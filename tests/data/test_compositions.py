@@ -124,6 +124,7 @@ FAILING = {
     "map": lambda d: d.map(fails_sometimes),
     "map in threads": lambda d: d.map(fails_sometimes, num_parallel_calls=2),
     "filter": lambda d: d.filter(lambda x: fails_sometimes(x) >= 0),
+    "batch": lambda d: d.map(lambda x: [x] * (1 + (x % 4 == 2))).batch(2).unbatch().map(lambda row: row[0]),
 }
 
 
@@ -135,7 +136,7 @@ def drain(iterator, limit):
             elements.append(str(next(iterator)))
         except StopIteration:
             return elements, failures, True
-        except ZeroDivisionError:
+        except (ZeroDivisionError, ps.ElementError):
             failures += 1
     return elements, failures, False
 

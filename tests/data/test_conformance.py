@@ -16,6 +16,7 @@ from PIL import Image
 
 import penstock as ps
 from penstock.testing import assert_same_elements, check_conformance
+from penstock.testing.conformance import _frozen
 
 
 def numbers(count: int = 12) -> ps.Dataset:
@@ -263,6 +264,45 @@ def test_operator_conforms(name, source):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_conforms_over_nothing(name, source):
     check_conformance(lambda: seeded(OPERATORS[name](source(0))), limit=40)
+
+
+def raising(source, place):
+    """The numbers up to 12, at one of which the user's function raises."""
+
+    def function(x):
+        if x == place:
+            raise ZeroDivisionError(f"no {x}")
+        return x
+
+    return source(12).map(function)
+
+
+def refusing(source, place):
+    """The numbers up to 12 out of batches, one of which cannot be made of its rows."""
+    rows = source(36).map(lambda x: np.full(3 if x == 3 * place + 1 else 2, x))
+    return rows.batch(3).map(lambda rows: rows[0, 0] // 3)
+
+
+# What an element becomes depends on its number, or on what it stands beside.
+BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows")
+FAILING = {"raised": raising, "refused": refusing}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", FAILING)
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"}))
+def test_one_element_that_fails_costs_itself_alone_at_every_place(name, failing):
+    def make(place):
+        source = (numbers, streamed, generated)[(place + len(name)) % 3]
+        return seeded(OPERATORS[name](FAILING[failing](source, place))).with_options(ps.Options(on_error="skip"))
+
+    check_conformance(lambda: make(len(name) % 12), limit=12)
+    for place in range(0 if any(word in name for word in BY_PLACE) else 12):
+        others = seeded(OPERATORS[name](streamed(12).filter(lambda x, place=place: x != place)))
+        with iter(make(place)) as found, iter(others.with_options(ps.Options(on_error="skip"))) as expected:
+            both = ([_frozen(element) for element in elements] for elements in (found, expected))
+            assert_same_elements(*both, f"without element {place}")
+            assert found.errors.count - expected.errors.count <= (3 if "repeat" in name else 1)
 
 
 @pytest.mark.parametrize("name", SOURCES)

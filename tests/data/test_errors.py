@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import importlib.metadata
+import itertools
 import pickle
 
 import numpy as np
@@ -222,6 +223,31 @@ def _told(iterator):
     except ps.ElementError as error:
         return "rows" if "rows" in str(error) else str(error)
     return element if element is None else element.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_choice_costs_itself_alone(kind):
+    choice = over(kind).map(lambda x: 7 if x == 3 else x % 2)
+    chosen = ps.Dataset.choose_from_datasets([over(kind), over(kind).map(lambda x: x + 10)], choice)
+    found = drain(iter(chosen), ps.ElementError)
+    assert found[:3] + found[4:] == [0, 10, 1, 2, 11, 3, 12] and "from 0 to 1, got 7" in found[3]
+
+
+class Unhashable:
+    __hash__ = None
+
+
+@pytest.mark.parametrize("given", range(6))
+def test_what_unique_cannot_compare_costs_itself_alone(given):
+    values = np.array(["a", "b", "a", Unhashable(), "c", "b", "d"], object)
+    dataset = ps.Dataset.from_tensor_slices(values).unique().with_options(ps.Options(on_error="skip"))
+    with iter(dataset) as iterator:
+        found = list(itertools.islice(iterator, given))
+        state = iterator.state_dict()
+    with iter(dataset) as iterator:
+        iterator.load_state_dict(state)
+        assert [*found, *iterator] == ["a", "b", "c", "d"]
+        assert iterator.errors.count == 1
 
 
 def test_a_generators_exception_arrives_after_its_elements():

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -27,6 +28,36 @@ def test_every_worker_leaves_out_the_same_rows_and_counts_all(policy):
     assert found == [[[0, 2], [5, 8], [11]], [[3, 4], [9, 10], []]]
     assert iterators[0].errors == iterators[1].errors
     assert iterators[0].errors.count == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True], ids=["index", "stream"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_batch_that_cannot_be_made_is_left_out_by_all_workers_and_resumed(workers, stream):
+    def together(dataset, count, state=None):
+        """The rows of each step over so many workers, and what the first worker's state was before it."""
+        iterators = [
+            steps(dataset, worker, count, auto_shard_policy=ps.AutoShardPolicy.DATA) for worker in range(count)
+        ]
+        for iterator in iterators if state is not None else ():
+            iterator.load_state_dict(state)
+        states, found = [iterators[0].state_dict()], []
+        for parts in zip(*iterators, strict=True):
+            values = [part if count == 1 else part.values[0] for part in parts]
+            found.append(np.concatenate(values)[:, 0].tolist())
+            states.append(iterators[0].state_dict())
+        assert {iterator.errors.count for iterator in iterators} == {1}
+        return found, states
+
+    for place in range(6):
+        rows = ps.Dataset.range(33).map(lambda x, odd=6 * place + 2: np.full(3 if x == odd else 2, x))
+        dataset = (rows.filter(lambda x: True) if stream else rows).batch(6)
+        expected = [list(range(start, min(start + 6, 33))) for start in range(0, 33, 6) if start != 6 * place]
+        found, states = together(dataset, workers)
+        assert found == expected
+        for given, state in enumerate(states):
+            resumed, _ = together(dataset, workers % 3 + 1, json.loads(json.dumps(state)))
+            assert resumed == expected[given:]
 
 
 def test_by_file_each_worker_counts_its_own_rows(tmp_path):

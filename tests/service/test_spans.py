@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -82,7 +83,7 @@ class DeliveredStream(Stream):
         value = self.values[self.given]
         self.given += 1
         if isinstance(value, str):
-            raise ZeroDivisionError(value)
+            raise {"ZeroDivisionError": ZeroDivisionError, "ElementError": ps.ElementError}[value](value)
         return Block.of_rows([value])
 
     def state(self):
@@ -117,14 +118,14 @@ def fails(dataset, limit=200):
                 next(iterator)
             except StopIteration:
                 break
-            except ZeroDivisionError:
+            except (ZeroDivisionError, ps.ElementError):
                 return True
         return iterator.errors.count > 0
 
 
-def workers(node, options):
+def workers(node, options, count=2):
     definition = to_bytes(node, options)
-    return [Production(lambda _: definition) for _ in range(2)]
+    return [Production(lambda _: definition) for _ in range(count)]
 
 
 def delivered_in_spans(divided, produced, edges, picks, **more):
@@ -135,7 +136,7 @@ def delivered_in_spans(divided, produced, edges, picks, **more):
     for number in range(len(spans)):
         pick = picks[number % len(picks)]
         start, stop = spans.pop(pick % len(spans))
-        found[start] = elements(produced[pick % 2], start, stop, **more)[0]
+        found[start] = elements(produced[pick % len(produced)], start, stop, **more)[0]
     return [value for start in sorted(found) for value in found[start]]
 
 
@@ -144,6 +145,17 @@ def close(produced):
         production.close()
 
 
+# What an element becomes in these depends on its number, or on what it stands beside.
+BY_PLACE = {
+    "map with randomness",
+    "flat_map shuffled",
+    "shuffle",
+    "shuffle whole",
+    "zip",
+    "zip with itself",
+    "resample",
+}
+BY_PLACE |= {"map and skip", "filter and skip"}
 steps = st.lists(st.sampled_from(sorted(compositions.STEPS) + sorted(compositions.FAILING)), max_size=4)
 edges = st.lists(st.integers(1, 14), min_size=1, max_size=4).map(
     lambda sizes: [sum(sizes[: n + 1]) for n in range(len(sizes))]
@@ -172,6 +184,42 @@ def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edge
     # the shuffle's buffer, whether it is raised or left out.
     assume("moved below it" not in divided.reason or not fails(dataset))
     produced = workers(divided.worker, dataset.options())
+
+    def values(epoch):
+        return delivered_in_spans(divided, produced, edges, picks, epoch=epoch)
+
+    rebuilt = Dataset(divided.over(Delivered(divided.worker, values)), dataset.options())
+    try:
+        assert in_process(rebuilt) == expected
+    finally:
+        close(produced)
+
+
+@pytest.mark.slow
+@given(
+    names=st.lists(st.sampled_from(sorted(set(compositions.STEPS) - BY_PLACE)), max_size=2),
+    stream=st.booleans(),
+    place=st.integers(0, 11),
+    count=st.integers(1, 3),
+    edges=edges,
+    picks=picks,
+)
+@example(names=["prefetch"], stream=True, place=5, count=3, edges=[2], picks=[0])
+@example(names=[], stream=False, place=0, count=3, edges=[1, 2, 5], picks=[1, 0])
+def test_a_batch_that_cannot_be_made_costs_itself_alone_on_any_worker(names, stream, place, count, edges, picks):
+    def make(numbers):
+        for name in names:
+            numbers = compositions.STEPS[name](numbers)
+        return numbers.with_options(ps.Options(seed=SEED, on_error="skip"))
+
+    rows = ps.Dataset.range(36).filter(lambda x: True) if stream else ps.Dataset.range(36)
+    odd = rows.map(lambda x: np.full(3 if x == 3 * place + 1 else 2, x)).batch(3)
+    dataset = make(odd.map(lambda batch: batch[0, 0] // 3))
+    expected = in_process(make(ps.Dataset.range(12).filter(lambda x: x != place)))
+    assert in_process(dataset) == expected
+    divided = cut(dataset.node, ordered=True)
+    assume("moved below it" not in divided.reason)
+    produced = workers(divided.worker, dataset.options(), count)
 
     def values(epoch):
         return delivered_in_spans(divided, produced, edges, picks, epoch=epoch)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ class ChooseStream(Stream):
             drawn = self._choice.pull(wanted, wanted)
             if drawn is None:
                 break
-            block = self._take(_checked(self._node, drawn))
+            block = self._take(self._choice.made(drawn, partial(_checked, self._node)))
             if block is not None:
                 return block
         self._stopped = True

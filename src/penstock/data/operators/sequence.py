@@ -1,6 +1,7 @@
 """Operators that see the elements one after the other: scan, take_while and unique."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -241,19 +242,20 @@ class UniqueStream(OneInputStream):
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace(allow)  # more at a time while all have come before
         while (block := self._input.pull(need, pace.start())) is not None:
-            fresh = self._fresh(block)
+            fresh = self._input.made(block, self._fresh)
             if fresh:
                 return block.take(np.array(fresh, dtype=np.int64))
             pace.stop(block.nbytes, len(block))
         return None
 
     def _fresh(self, block: Block) -> list[int]:
-        seen, fresh = self._seen, []
+        seen = self._seen
+        fresh: dict[Any, int] = {}
         for number, identity in enumerate(_identities(block)):
             if identity not in seen:
-                seen.add(identity)
-                fresh.append(number)
-        return fresh
+                fresh.setdefault(identity, number)
+        seen.update(fresh)
+        return list(fresh.values())
 
     def state(self) -> State:
         return self._input.met
@@ -263,7 +265,8 @@ class UniqueStream(OneInputStream):
         while self._input.repeating:
             block = self._input.repeat()
             if isinstance(block, Block):
-                self._seen.update(_identities(block))
+                with suppress(TypeError):  # of a row that has no hash, which was raised before
+                    self._input.made(block, self._fresh)
 
 
 def _identities(block: Block) -> Iterable[Any]:

@@ -203,14 +203,14 @@ class ShuffleStream(OneInputStream):
                 block = self._input.pull(asked, asked)
                 if block is not None:
                     self._pace.stop(block.nbytes, len(block), asked)
-                    self._collected.append(self._slots.put(block))
+                    self._collected.append(self._input.made(block, self._slots.put))
             except failures() as error:
                 self._failure = error
             if left_out := self._skips.taken():
                 self._left_out.append((rows - left, left_out))
             if block is None:
                 return
-            left -= len(block)
+            left -= len(self._collected[-1])
 
     def _advance(self) -> bool:
         """Begin to give the window that was collected; False at the end."""
