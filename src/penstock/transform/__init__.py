@@ -5,6 +5,8 @@ transform in a directory, from which `TransformOutput` reads it for training and
 results of analyzers and mappers are those of TensorFlow Transform.
 """
 
+from inspect import isfunction as _isfunction
+
 from penstock.transform.analyzers import count_per_key as count_per_key
 from penstock.transform.analyzers import covariance as covariance
 from penstock.transform.analyzers import histogram as histogram
@@ -19,6 +21,7 @@ from penstock.transform.analyzers import tukey_h_params as tukey_h_params
 from penstock.transform.analyzers import tukey_location as tukey_location
 from penstock.transform.analyzers import tukey_scale as tukey_scale
 from penstock.transform.analyzers import var as var
+from penstock.transform.arguments import checked as _checked
 from penstock.transform.bucketing import apply_buckets as apply_buckets
 from penstock.transform.bucketing import apply_buckets_with_interpolation as apply_buckets_with_interpolation
 from penstock.transform.bucketing import bucketize as bucketize
@@ -61,3 +64,7 @@ from penstock.transform.tokens import upper as upper
 from penstock.transform.tokens import word_count as word_count
 from penstock.transform.vocabulary_analyzers import approximate_vocabulary as approximate_vocabulary
 from penstock.transform.vocabulary_analyzers import vocabulary as vocabulary
+
+for _name, _function in list(globals().items()):
+    if _isfunction(_function) and not _name.startswith("_"):
+        globals()[_name] = _checked(_function)

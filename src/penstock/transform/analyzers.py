@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.transform.building import checked_buckets, present, results
+from penstock.transform.building import checked_boundaries, checked_buckets, present, results
 from penstock.transform.symbols import Column
+
+_MOST_BINS = 1 << 24
 
 
 def min(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:  # tft's name
@@ -202,20 +205,22 @@ def histogram(
         return counts, keys
     if boundaries is None:
         borders: Any = np.arange(11, dtype=np.float32) / np.float32(10)
-    elif isinstance(boundaries, int):
+    elif isinstance(boundaries, (int, np.integer)):
+        boundaries = check_integer("histogram", "boundaries", boundaries, minimum=1)
+        if boundaries > _MOST_BINS:
+            raise InvalidArgumentError(
+                f"histogram(boundaries=...) takes at most {_MOST_BINS} of them, got {boundaries}"
+            )
         least, most = _extrema(x, True, None)
-        steps = np.arange(boundaries, dtype=np.float32) / np.float32(_at_least_one(boundaries - 1))
+        steps = np.arange(boundaries, dtype=np.float32) / np.float32(boundaries - 1 or 1)
         borders = least.astype(np.float32) + (most.astype(np.float32) - least.astype(np.float32)) * steps
     else:
-        borders = np.asarray(boundaries, np.float32) if not isinstance(boundaries, Column) else boundaries
+        borders = checked_boundaries("histogram", "boundaries", boundaries)
+        borders = borders if isinstance(borders, Column) else borders.astype(np.float32).reshape(-1)
     rows = (borders - np.float32(0.0001))[None] if not isinstance(borders, Column) else borders - np.float32(0.0001)
     counts = results("histogram", 1, x, rows, **named(name))[0]
     shown = rows if isinstance(rows, Column) else counts._recorder.add("constant", [], _plain(rows))
     return counts, shown
-
-
-def _at_least_one(number: int) -> int:
-    return number if number > 0 else 1
 
 
 def _plain(array: Any) -> dict[str, Any]:

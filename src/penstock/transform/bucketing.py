@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from penstock.transform.analyzers import quantiles
-from penstock.transform.building import checked_buckets, noted, present, results
+from penstock.transform.building import checked_boundaries, checked_buckets, noted, present, results
 from penstock.transform.symbols import Column
 
 
@@ -80,7 +80,7 @@ def apply_buckets(x: Any, bucket_boundaries: Any, name: str | None = None) -> Co
         ...     print(output.transform_features_layer()(rows)["y"])
         [0 1 1 2]
     """
-    return noted("apply_buckets", x, _borders(bucket_boundaries))
+    return noted("apply_buckets", x, _borders("apply_buckets", bucket_boundaries))
 
 
 def apply_buckets_with_interpolation(x: Any, bucket_boundaries: Any, name: str | None = None) -> Column:
@@ -98,8 +98,10 @@ def apply_buckets_with_interpolation(x: Any, bucket_boundaries: Any, name: str |
         ...     print(output.transform_features_layer()(rows)["y"].round(2))
         [0.  0.  0.5 1. ]
     """
-    return noted("apply_buckets_with_interpolation", x, _borders(bucket_boundaries))
+    name = "apply_buckets_with_interpolation"
+    return noted(name, x, _borders(name, bucket_boundaries))
 
 
-def _borders(boundaries: Any) -> Any:
-    return boundaries if isinstance(boundaries, Column) else np.atleast_2d(np.asarray(boundaries))
+def _borders(call: str, boundaries: Any) -> Any:
+    found = checked_boundaries(call, "bucket_boundaries", boundaries)
+    return found if isinstance(found, Column) else np.atleast_2d(found)

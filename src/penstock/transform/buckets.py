@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.transform.columns import Array, Ragged, in_rows_of, texts_of
+from penstock.transform.columns import Array, Ragged, in_rows_of, is_text, texts_of
 from penstock.transform.operations import spread
 
 
@@ -44,8 +44,9 @@ def apply_buckets_with_interpolation(column: Any, boundaries: Any) -> Any:
         InvalidArgumentError: no finite boundary.
     """
     values = column.values if isinstance(column, Ragged) else column
-    if values.dtype.kind not in "iuf":
-        raise InvalidTypeError(f"apply_buckets_with_interpolation takes numbers, got {values.dtype}")
+    if is_text(values) or values.dtype.kind not in "iuf":
+        kind = "strings" if is_text(values) else values.dtype
+        raise InvalidTypeError(f"apply_buckets_with_interpolation takes numbers, got {kind}")
     borders = np.asarray(boundaries).reshape(-1)
     borders = borders[np.isfinite(borders)]
     if len(borders) == 0:

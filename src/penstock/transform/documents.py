@@ -2,8 +2,12 @@
 
 from typing import Any
 
-from penstock.transform.building import noted, results
+from penstock.errors import InvalidArgumentError
+from penstock.options import check_integer
+from penstock.transform.building import noted, results, without_rows
 from penstock.transform.symbols import Column
+
+_MOST_TOKENS = 1 << 31
 
 
 def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None) -> tuple[Column, Column]:
@@ -33,6 +37,7 @@ def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None)
         ...     print(row["tokens"][0].tolist(), [f"{weight:.2f}" for weight in row["weights"][0]])
         [0, 2] ['0.67', '0.47']
     """
+    vocab_size = _size("tfidf", vocab_size)
     documents, corpus = results("document_counts", 2, x, vocab_size)
     return (
         noted("tfidf_terms", x, vocab_size),
@@ -58,6 +63,7 @@ def document_frequency(x: Any, vocab_size: Any, name: str | None = None) -> Colu
         ...     print(output.transform_features_layer()(rows)["y"][0])
         [2 1 2]
     """
+    vocab_size = _size("document_frequency", vocab_size)
     documents, _ = results("document_counts", 2, x, vocab_size)
     return noted("document_frequency", x, vocab_size, documents)
 
@@ -87,6 +93,17 @@ def idf(x: Any, vocab_size: Any, smooth: bool = True, add_baseline: bool = True,
         ...     print(output.transform_features_layer()(rows)["y"][0].round(2))
         [1.   1.41 1.  ]
     """
+    vocab_size = _size("idf", vocab_size)
     documents, corpus = results("document_counts", 2, x, vocab_size)
     arguments = {"smooth": bool(smooth), "add_baseline": bool(add_baseline)}
     return noted("idf", x, vocab_size, documents, corpus, **arguments)
+
+
+def _size(call: str, vocab_size: Any) -> Any:
+    """A number of indices, which may be learned."""
+    if isinstance(vocab_size, Column):
+        return without_rows(call, "vocab_size", vocab_size)
+    size = check_integer(call, "vocab_size", vocab_size, minimum=1)
+    if size > _MOST_TOKENS:
+        raise InvalidArgumentError(f"{call}(vocab_size=...) takes at most {_MOST_TOKENS}, got {size}")
+    return size

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import InvalidArgumentError, StateMismatchError, StorageError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
 from penstock.preprocessing.tokens import TEXT
 from penstock.spec import TensorSpec
 from penstock.transform.graph import Graph
@@ -112,6 +112,8 @@ class WorkingDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidTypeError(f"working_dir: expected a path, got {path!r:.100}")
         self.path = Path(path)
         self.assets = self.path / ASSETS
 

@@ -22,13 +22,23 @@ class Recorder:
     def __init__(self) -> None:
         self._nodes: list[GraphNode] = []
         self._known: dict[str, int] = {}
+        self._with_rows: set[int] = set()
+        self._ended = False
 
     def add(self, operation: str, inputs: list[Any], arguments: dict[str, Any]) -> "Column":
-        """The column that this operation gives; inputs that are no columns become constants."""
+        """The column that this operation gives; inputs that are no columns become constants.
+
+        Raises:
+            InvalidArgumentError: the preprocessing function has returned, or it is a column of another call of it.
+        """
+        if self._ended:
+            raise InvalidArgumentError(f"{user_line()}: a column of another call of a preprocessing function")
         numbers = tuple(self._number(entry) for entry in inputs)
         key = json.dumps([operation, numbers, arguments], sort_keys=True)
         if key not in self._known:
             self._known[key] = len(self._nodes)
+            if operation == "input" or (not operation.startswith("analyze.") and self._with_rows.intersection(numbers)):
+                self._with_rows.add(len(self._nodes))
             self._nodes.append(GraphNode(operation, numbers, arguments, user_line()))
         return Column(self, self._known[key])
 
@@ -43,8 +53,13 @@ class Recorder:
         """The operation that gives a column."""
         return self._nodes[column._number]
 
+    def has_rows(self, column: "Column") -> bool:
+        """Whether a column has a value for each row; otherwise it was learned from all of them, or is constant."""
+        return column._number in self._with_rows
+
     def graph(self, outputs: Mapping[str, "Column"]) -> Graph:
-        """Everything that was noted."""
+        """Everything that was noted; nothing more is."""
+        self._ended = True
         return Graph(tuple(self._nodes), {name: column._number for name, column in outputs.items()})
 
 
@@ -172,13 +187,13 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
                 f"{line_of(function)}: preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
                 "add it to a column, as in 0 * column + value"
             )
+        recorder._number(column)
     graph = recorder.graph(outputs)
     _check_files(graph)
-    learned = _learned(graph)
-    for name, number in graph.outputs.items():
-        if number in learned:
+    for name, column in outputs.items():
+        if not recorder.has_rows(column):
             raise InvalidTypeError(
-                f"{graph.nodes[number].site}: preprocessing_fn returns {name!r}, which has no rows, because it was "
+                f"{recorder.node(column).site}: preprocessing_fn returns {name!r}, which has no rows, because it was "
                 "learned from all of them: combine it with a column"
             )
     return graph
@@ -195,16 +210,6 @@ def _check_files(graph: Graph) -> None:
                     "give each a name of its own"
                 )
             sites[file] = node.site
-
-
-def _learned(graph: Graph) -> set[int]:
-    """The nodes whose values have no rows."""
-    found: set[int] = set()
-    for number, node in enumerate(graph.nodes):
-        is_input = node.operation == "input"
-        if node.is_analyzer or (not is_input and all(given in found for given in node.inputs)):
-            found.add(number)
-    return found
 
 
 def _refuse(name: str) -> NoReturn:

@@ -4,12 +4,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.transform.building import checked_path, noted, present
+from penstock.preprocessing.tokens import TEXT
+from penstock.transform.arguments import checked
+from penstock.transform.building import checked_integers, checked_path, noted, present
 from penstock.transform.functions import name_of
 from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
+from penstock.transform.text_operations import change_text
 from penstock.transform.vocabularies import digest_of
 from penstock.transform.vocabulary_analyzers import approximate_vocabulary, vocabulary
 from penstock.transform.vocabulary_files import count_tokens, holds_records
@@ -39,7 +44,7 @@ def compute_and_apply_vocabulary(
         ...     print(output.transform_features_layer()(rows)["y"])
         [0 2 0 1]
     """
-    tokens = vocabulary(x, min_diff_from_avg=min_diff_from_avg, **arguments)
+    tokens = checked(vocabulary)(x, min_diff_from_avg=min_diff_from_avg, **arguments)
     return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
 
 
@@ -60,7 +65,7 @@ def compute_and_apply_approximate_vocabulary(
         ...     print(output.transform_features_layer()(rows)["y"])
         [ 0 -1  0  1]
     """
-    tokens = approximate_vocabulary(x, top_k, **arguments)
+    tokens = checked(approximate_vocabulary)(x, top_k, **arguments)
     return apply_vocabulary(x, tokens, default_value=default_value, num_oov_buckets=num_oov_buckets)
 
 
@@ -105,18 +110,27 @@ def apply_vocabulary(
         [0 2 0 1]
     """
     tokens: Any = deferred_vocab_filename_tensor
+    records = holds_records("apply_vocabulary", file_format)
     if not isinstance(tokens, Column):
         path = checked_path("apply_vocabulary", "deferred_vocab_filename_tensor", tokens)
-        records = holds_records("apply_vocabulary", file_format)
-        if not isinstance(x, Column):
-            raise InvalidTypeError(f"{user_line()}: apply_vocabulary takes a column, got {x!r:.100}")
         arguments = {"path": path, "digest": digest_of(path), "size": count_tokens(path, records)}
         arguments |= {"records": True} if records else {}
         tokens = x._recorder.add("given_vocabulary", [], arguments)
+    elif not _is_vocabulary(tokens):
+        raise InvalidTypeError(
+            f"{user_line()}: apply_vocabulary takes what ps.transform.vocabulary has given, or a path, got {tokens!r}"
+        )
     if lookup_fn is not None:
         return noted("lookup_by", x, tokens, function=name_of("apply_vocabulary(lookup_fn=...)", lookup_fn))
     buckets = check_integer("apply_vocabulary", "num_oov_buckets", num_oov_buckets, minimum=0)
     return noted("lookup", x, tokens, default_value=int(default_value), num_oov_buckets=buckets)
+
+
+def _is_vocabulary(column: Column) -> bool:
+    recorder = column._recorder
+    node = recorder.node(column)
+    made = [recorder.node(Column(recorder, number)).operation for number in node.inputs]
+    return node.operation == "item" and made[0].endswith("vocabulary")
 
 
 def get_num_buckets_for_transformed_feature(transformed_feature: Any) -> Column:
@@ -172,11 +186,8 @@ def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = No
         [2 9 2 2]
     """
     buckets = check_integer("hash_strings", "hash_buckets", hash_buckets, minimum=1)
-    if key is not None and len(key) != 2:
-        raise InvalidArgumentError(f"{user_line()}: hash_strings(key=...) takes two integers, got {key!r}")
-    return noted(
-        "hash_strings", strings, hash_buckets=buckets, key=None if key is None else [int(part) for part in key]
-    )
+    parts = None if key is None else checked_integers("hash_strings", "key", key, 2)
+    return noted("hash_strings", strings, hash_buckets=buckets, key=parts)
 
 
 def fill_missing(x: Any, value: Any) -> Column:
@@ -224,6 +235,8 @@ def split(x: Any, separator: str | None = None) -> Column:
         ...     print(output.transform_features_layer()(rows)["y"])
         [3 2]
     """
+    if separator == "":
+        raise InvalidArgumentError(f"{user_line()}: split(separator=...) takes a string that is not empty, or None")
     return noted("split", x, separator=separator)
 
 
@@ -296,6 +309,10 @@ def regex_replace(x: Any, pattern: str, rewrite: str) -> Column:
         ...     print(output.transform_features_layer()(rows)["y"])
         ['th_ c_t s_t' '_ c_t']
     """
+    try:
+        change_text(pa.array([b""], TEXT), how="replace", pattern=pattern, replacement=rewrite)
+    except pa.ArrowInvalid as error:
+        raise InvalidArgumentError(f"{user_line()}: regex_replace({pattern!r}, {rewrite!r}): {error}") from error
     return noted("change_text", x, how="replace", pattern=pattern, replacement=rewrite)
 
 
@@ -314,6 +331,8 @@ def join(columns: Sequence[Any], separator: str = "") -> Column:
         ...     print(output.transform_features_layer()(rows)["y"])
         ['x-1' 'y-2']
     """
+    if not isinstance(columns, (list, tuple)) or not all(isinstance(column, Column) for column in columns):
+        raise InvalidTypeError(f"{user_line()}: join takes a list of columns, got {columns!r:.100}")
     return noted("join", *columns, separator=separator)
 
 
@@ -336,12 +355,12 @@ def ngrams(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str 
         ...     print(output.transform_features_layer()(rows)["y"])
         [5 3]
     """
-    least, most = ngram_range
+    least, most = checked_integers("ngrams", "ngram_range", ngram_range, 2)
     if least < 1 or most < least:
         raise InvalidArgumentError(
             f"{user_line()}: ngrams(ngram_range=...) takes (1, 2) or the like, got {ngram_range!r}"
         )
-    return noted("ngrams", tokens, ngram_range=[int(least), int(most)], separator=separator)
+    return noted("ngrams", tokens, ngram_range=[least, most], separator=separator)
 
 
 def bag_of_words(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str | None = None) -> Column:
@@ -425,7 +444,14 @@ def sparse_tensor_to_dense_with_shape(
         ...     print(output.transform_features_layer()(rows)["y"].tolist())
         [[7.0, 8.0, -1.0], [9.0, -1.0, -1.0]]
     """
-    lengths = [None if size is None else int(size) for size in shape]
+    if not isinstance(shape, (list, tuple)) or len(shape) != 2:
+        raise InvalidTypeError(
+            f"{user_line()}: sparse_tensor_to_dense_with_shape(shape=...) takes [None, length], got {shape!r:.100}"
+        )
+    (length,) = checked_integers("sparse_tensor_to_dense_with_shape", "shape", [shape[1] or 0], 1)
+    if length < 0:
+        raise InvalidArgumentError(f"{user_line()}: sparse_tensor_to_dense_with_shape: rows of length {length}")
+    lengths = [None, None if shape[1] is None else length]
     return noted("to_dense", *present(x, indices), shape=lengths, default_value=default_value)
 
 
@@ -450,4 +476,6 @@ def call(function: Callable[..., Any], *columns: Any) -> Column:
         ...     print(output.transform_features_layer()(rows)["y"].round(2))
         [1.   1.41 1.73 2.45]
     """
+    if not callable(function):
+        raise InvalidTypeError(f"{user_line()}: call takes a function and columns, got {function!r:.100}")
     return noted("call", *columns, function=name_of("call", function))

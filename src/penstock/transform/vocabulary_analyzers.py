@@ -96,9 +96,13 @@ def vocabulary(
         kind = "informative_vocabulary"
         arguments |= {"use_adjusted_mutual_info": use_adjusted_mutual_info, "min_diff_from_avg": min_diff_from_avg}
     file = vocab_filename
+    if file is not None and not file.strip():
+        raise InvalidArgumentError(f"{user_line()}: vocabulary(vocab_filename=...) takes a name, got {file!r}")
     if file is None:
         numbers = [entry._number for entry in inputs if isinstance(entry, Column)]
-        digest = hashlib.blake2b(json.dumps([kind, numbers, arguments]).encode(), digest_size=4).hexdigest()
+        digest = hashlib.blake2b(
+            json.dumps([kind, numbers, arguments, *named(name).values()]).encode(), digest_size=4
+        ).hexdigest()
         file = f"vocab_{'frequency_' * bool(store_frequency)}{digest}"
     file = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "_", file).strip())
     return noted("item", noted(f"analyze.{kind}", *inputs, **arguments, vocab_filename=file, **named(name)), number=0)
