@@ -290,7 +290,18 @@ def as_leaf(value: Any) -> Any:
     if hasattr(value, "__array__"):
         _check_array(value)
         return _array_of_other(value)
+    check_dense(value)
     return value
+
+
+def check_dense(value: Any) -> None:
+    """Raise an ElementError if this is a sparse matrix: nobody says which of its zeros are wanted."""
+    if hasattr(value, "toarray") and hasattr(value, "shape"):
+        raise ElementError(
+            f"a sparse matrix is no array, got a {type(value).__name__} of shape {value.shape}: make it dense by "
+            ".toarray(), or each row when it is read, by ps.Dataset.range(rows.shape[0]).map(lambda i: "
+            "rows[[i]].toarray()[0]) of the rows in CSR form"
+        )
 
 
 def _check_array(value: Any) -> None:
@@ -454,7 +465,7 @@ def fitted(spec: LeafSpec, value: Any) -> Any:
         if spec.dtype.kind not in "US":
             return _number_fitted(spec.dtype, value)
     if spec.dtype.kind in "US":
-        return _string_fitted(spec.dtype, value)
+        return _string_fitted(spec, value)
     leaf = as_leaf(value)
     if spec.dtype.kind == "O" and getattr(leaf, "dtype", spec.dtype).kind in "US":
         return leaf.item() if leaf.ndim == 0 else leaf.astype(object)
@@ -479,14 +490,20 @@ def _number_fitted(dtype: np.dtype[Any], value: Any) -> Any:
     return as_leaf(value)
 
 
-def _string_fitted(dtype: np.dtype[Any], value: Any) -> Any:
+def _string_fitted(spec: LeafSpec, value: Any) -> Any:
     """Python strings as NumPy's, which cannot hold zero bytes at their ends."""
     try:
         strings = np.asarray(value)
     except ValueError:  # rows of unequal length: as_leaf says so
         return as_leaf(value)
-    fits = strings.dtype.kind == dtype.kind and strings.tolist() == value
-    return strings[()] if fits else as_leaf(value)
+    if strings.dtype.kind != spec.dtype.kind:
+        return as_leaf(value)
+    if strings.tolist() != value:
+        raise ElementError(
+            f"expected {spec}, got {value!r:.200}: NumPy's strings drop zero bytes (\\x00) at their ends; use object "
+            "as the dtype, which keeps Python's"
+        )
+    return strings[()]
 
 
 def describe_mismatch(declared: Any, found: Any) -> str | None:

@@ -263,7 +263,9 @@ def _is_container(value: Any) -> bool:
 
 
 def _is_dataclass_value(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "__penstock_leaf__")
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return False
+    return not hasattr(value, "__penstock_leaf__") and not hasattr(value, "__array__")  # as arrays of zarr are
 
 
 def _visit(value: Any, leaves: list[Any]) -> Structure:

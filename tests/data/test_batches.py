@@ -192,3 +192,41 @@ def test_an_error_below_a_batch_in_threads_costs_that_batch():
     with pytest.raises(ValueError, match="no row 4"):
         next(iterator)
     assert next(iterator)[:, 0].tolist() == [6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("rows", "padding"),
+    [
+        ([["a"], ["a", "b"]], 0),
+        ([["a"], ["a", "b"]], b""),
+        ([[b"a"], [b"a", b"b"]], ""),
+        ([[b"a"], [b"a", b"b"]], None),
+    ],
+    ids=str,
+)
+def test_strings_are_not_padded_with_something_else(rows, padding):
+    padded = ps.Dataset.from_list(rows).padded_batch(2, padding_values=padding)
+    if padding is None:
+        assert next(iter(padded)).tolist() == [[b"a", b""], [b"a", b"b"]]
+        return
+    with pytest.raises(ps.InvalidArgumentError, match=r"test_batches.py.*rows of (str|bytes) cannot be padded with"):
+        next(iter(padded))
+
+
+@pytest.mark.parametrize("rows", [[np.zeros(2), None, None], [None, np.zeros(2), np.zeros(3)]], ids=["after", "before"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_arrays_beside_none_are_batched_as_objects_or_refused(rows, size):
+    column = np.array(rows, dtype=object)
+    for dataset in (
+        ps.Dataset.from_tensor_slices(column),
+        ps.Dataset.from_tensor_slices(column).filter(lambda x: True),
+    ):
+        try:
+            found = [row for batch in dataset.batch(size) for row in batch]
+        except ps.ElementError as error:
+            assert "one shape" in str(error) or "one dtype" in str(error)  # noqa: PT017  # either way is right
+        else:
+            assert [row is None for row in found] == [row is None for row in rows]
+        assert [np.shape(row) for row in dataset] == [np.shape(row) for row in rows]
+        with pytest.raises(ValueError, match="read-only"):
+            next(row for row in dataset if row is not None)[0] = 1

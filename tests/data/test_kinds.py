@@ -293,3 +293,12 @@ def test_joining_many_mapped_datasets_calls_each_function_once():
     assert called == list(range(20))
     assert repr(spec) == repr(ps.Dataset(whole.node).element_spec)
     assert [int(row["of"]) for row in whole] == [number for number in range(20) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(bytes, b"a\x00"), ("S2", b"a\x00"), (str, "a\x00"), ("U2", "a\x00")], ids=str
+)
+def test_strings_that_end_with_zero_bytes_are_refused_where_numpy_drops_these(dtype, value):
+    with pytest.raises(ps.ElementError, match=r"got b?'a\\x00': .*drop zero bytes \(\\x00\) at their ends; use object"):
+        list(generated(value[:1], value, signature=ps.TensorSpec((), dtype)))
+    assert list(generated(value[:1], value, signature=ps.TensorSpec((), object))) == [value[:1], value]

@@ -1,5 +1,7 @@
 """Tables and columns of other libraries come through `from_tensor_slices` with their values, or are refused."""
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -156,3 +158,68 @@ def test_a_table_without_columns_is_refused_by_name():
     with pytest.raises(ps.InvalidArgumentError, match=r"got a Table without any at \['x'\]"):
         elements({"x": pa.table({}), "y": [1]})
     assert elements(pa.table({"a": pa.array([], pa.int64())})) == []
+
+
+class Labelled:
+    """An array with names of its axes, as xarray has them: it speaks Arrow too, as one column of all its numbers."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype, self.dims = values, values.shape, values.dtype, ("time", "x")
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return pa.chunked_array([self.values.reshape(-1)]).__arrow_c_stream__(requested_schema)
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        return type(self)(self.values[index])
+
+
+@dataclasses.dataclass
+class Stored:
+    """An array that is a dataclass, as those of zarr are."""
+
+    values: np.ndarray
+    path: str = "where"
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+@pytest.mark.parametrize("made", [Labelled, Stored])
+def test_what_is_an_array_is_an_array_first(made):
+    values = np.arange(24.0).reshape(6, 4)
+    row = ps.TensorSpec((4,), np.float64)
+    assert ps.Dataset.from_tensor_slices(made(values)).element_spec == row
+    assert ps.Dataset.from_tensor_slices({"a": made(values)}).element_spec == {"a": row}
+    assert ps.Dataset.from_tensors(made(values)).element_spec == ps.TensorSpec((6, 4), np.float64)
+    assert ps.Dataset.from_list([made(values), made(values)]).element_spec.shape == (6, 4)
+    mapped = ps.Dataset.range(6).map(lambda x: {"row": made(values[int(x)])}).batch(6)
+    assert next(iter(mapped))["row"].tolist() == values.tolist()
+    if made is Labelled:
+        assert [row.tolist() for row in ps.Dataset.from_source(made(values))] == values.tolist()
+
+
+class Sparse:
+    shape, dtype, ndim = (3, 3), np.dtype(np.float64), 2
+
+    def toarray(self):
+        return np.eye(3)
+
+    def __len__(self):
+        raise TypeError("sparse array length is ambiguous")
+
+    def __getitem__(self, index):
+        return self
+
+
+@pytest.mark.parametrize("take", ["from_tensor_slices", "from_tensors", "from_source"])
+def test_a_sparse_matrix_is_refused_with_what_to_do(take):
+    with pytest.raises(ps.ElementError, match=r"a sparse matrix is no array, got a Sparse.*dense by .toarray\(\)"):
+        getattr(ps.Dataset, take)(Sparse())
+    with pytest.raises(ps.ElementError, match="make it dense"):
+        list(ps.Dataset.range(3).map(lambda x: Sparse()))

@@ -249,7 +249,8 @@ def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
     if first.dtype.kind == "O" or not _surely_alike(columns):
         if all(map(is_ragged, columns)):
             rows = np.concatenate(columns)
-            if len(set(map(_DTYPE, rows))) == 1 and len(set(map(_SHAPE, rows))) > 1:
+            arrays = set(map(type, rows)) == {np.ndarray}
+            if arrays and len(set(map(_DTYPE, rows))) == 1 and len(set(map(_SHAPE, rows))) > 1:
                 return rows
         if any(is_ragged(column) or column.shape[1:] != first.shape[1:] for column in columns):
             return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for col in columns for row in col])
@@ -298,11 +299,11 @@ def own(leaf: Any) -> Any:
 
 def locked_entries(column: Column) -> Column:
     """An object column whose arrays are read-only; a dense column as it is."""
-    if column.dtype.kind != "O" or column.size == 0 or not isinstance(column.flat[0], np.ndarray):
+    if column.dtype.kind != "O" or np.ndarray not in set(map(type, column.flat)):
         return column
     entries = np.empty(column.shape, dtype=object)
     for position, entry in enumerate(column.flat):
-        entries.flat[position] = locked(entry)
+        entries.flat[position] = locked(entry) if isinstance(entry, np.ndarray) else entry
     return entries
 
 

@@ -68,6 +68,9 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
     if isinstance(value, (np.ndarray, np.generic, list, str, bytes, int, float)):
         return value
     _check_computed(value, call)
+    # An array first, though those of xarray speak Arrow as well, which would make one column of all their numbers.
+    if hasattr(value, "__array__") and isinstance(getattr(value, "dtype", None), np.dtype) and not _is_of_pandas(value):
+        return np.asarray(value)
     where = _ColumnPath(call, path)
     columns = _columns(value, where)
     if isinstance(columns, dict) and columns is not value and not columns:

@@ -291,10 +291,10 @@ class Batch(Batching):
         stacked = []
         for start in range(0, len(column), size):
             rows = column[start : start + size]
-            odd = next((row for row in rows if row.shape != rows[0].shape), None)
-            if odd is not None:
+            shapes = list(dict.fromkeys(map(np.shape, rows)))
+            if len(shapes) > 1:
                 raise ElementError(
-                    f"{self.where()}: the rows of a batch must have one shape, got {rows[0].shape} and {odd.shape}"
+                    f"{self.where()}: the rows of a batch must have one shape, got {shapes[0]} and {shapes[1]}"
                     f"{_at(leaf)}; use padded_batch or ragged_batch"
                 )
             stacked.append(column_of(list(rows)))
@@ -364,7 +364,10 @@ class PaddedBatch(Batching):
         dtype = _common_dtype(rows)
         if dtype.kind == "O" and any(row.size and isinstance(row.flat[0], np.ndarray) for row in rows):
             raise ElementError(f"{self.where()}: a row holds arrays of unequal shape{_at(leaf)}: pad them first")
-        fill = _default_padding(rows) if value is None else self._filling(value, dtype, leaf)
+        fill = _default_padding(rows)
+        if value is not None:
+            self._check_padding(value, dtype, fill, leaf)
+            fill = value
         if dtype.kind in "US":
             dtype = np.result_type(dtype, np.asarray(fill))  # as wide as the widest
         shape_of_all = (len(rows), *target)
@@ -378,15 +381,19 @@ class PaddedBatch(Batching):
             batch[corner] = row
         return batch
 
-    def _filling(self, value: Any, dtype: np.dtype[Any], leaf: str) -> Any:
-        """A padding value that rows of this dtype can hold."""
+    def _check_padding(self, value: Any, dtype: np.dtype[Any], default: Any, leaf: str) -> None:
+        """Refuse a padding value that rows of this dtype cannot hold, or that is no string among strings."""
         given = np.asarray(value)
-        if dtype.kind == "O" or (dtype.kind in "US" and given.dtype.kind == dtype.kind):
-            return value
+        if dtype.kind in "US" and given.dtype.kind == dtype.kind:
+            return
+        if dtype.kind == "O" and (default is None or isinstance(value, type(default))):
+            return
         with suppress(TypeError, ValueError, OverflowError):
-            if cast(given, dtype) == given or (dtype.kind in "fc" and given.dtype.kind in "biufc"):
-                return value
-        raise InvalidArgumentError(f"{self.where()}: rows of {dtype}{_at(leaf)} cannot be padded with {value!r}")
+            exact = dtype.kind != "O" and cast(given, dtype) == given  # raises where a number becomes infinite
+            if exact or (dtype.kind in "fc" and given.dtype.kind in "biufc"):
+                return
+        kind = type(default).__name__ if dtype.kind == "O" else dtype
+        raise InvalidArgumentError(f"{self.where()}: rows of {kind}{_at(leaf)} cannot be padded with {value!r}")
 
 
 def _at(leaf: str) -> str:
@@ -414,12 +421,12 @@ def _common_dtype(rows: list[Any]) -> np.dtype[Any]:
 
 
 def _default_padding(rows: list[Any]) -> Any:
-    """0, or the empty string or bytes."""
+    """0, or the empty string or bytes; None for other objects."""
     dtype = rows[0].dtype
     if dtype.kind != "O":
         return np.zeros((), dtype)
     sample = next((row.flat[0] for row in rows if row.size), "")
-    return b"" if isinstance(sample, bytes) else ""
+    return b"" if isinstance(sample, bytes) else "" if isinstance(sample, str) else None
 
 
 def _per_leaf(value: Any, structure: Structure, *, is_shape: bool) -> list[Any]:

@@ -24,7 +24,7 @@ from penstock.data.node_class import node_class
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.threads import failures
-from penstock.spec import TensorSpec, as_leaf
+from penstock.spec import TensorSpec, as_leaf, check_dense
 from penstock.structure import LEAF, flatten
 
 _PIECE_BYTES: Final = 1 << 20
@@ -198,6 +198,7 @@ def rows_of(source: Any) -> CollectionRows:
         InvalidTypeError: it has no length, or its rows cannot be taken by index.
     """
     kind = type(source)
+    check_dense(source)
     is_array = hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape) > 0
     wanted = ("__getitem__",) if is_array else ("__len__", "__getitem__")
     missing = [name for name in wanted if not hasattr(kind, name)]
