@@ -647,6 +647,21 @@ def test_a_generator_that_was_used_up_in_the_first_epoch_is_told_in_the_second()
         list(dataset)
 
 
+@pytest.mark.parametrize("position", [-1, 26, 10**6, 1.5, "3"])
+def test_a_state_whose_position_is_beyond_the_end_ended_the_epoch(position):
+    dataset = ps.Dataset.range(100).shuffle(seed=3).batch(4)
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.state_dict()
+    with pytest.raises(ps.StateMismatchError, match="its position .* is not in the data, which has 25 elements"):
+        iter(dataset).load_state_dict({**state, "position": [position, *state["position"][1:]]})
+    ended = iter(dataset)
+    assert len(list(ended)) == 25
+    resumed = iter(dataset)
+    resumed.load_state_dict(ended.state_dict())
+    assert list(resumed) == []
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

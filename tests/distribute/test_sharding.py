@@ -636,3 +636,17 @@ def test_a_hint_above_an_unseeded_shuffle_is_refused() -> None:
     # Above the hint each worker may have an order of its own.
     divided = ps.Dataset.range(12).shard(ps.SHARD_HINT, ps.SHARD_HINT)
     assert sorted(rows_of_workers(divided.shuffle(12).batch(2).with_options(hinted))) == list(range(12))
+
+
+@pytest.mark.parametrize("policy", [Policy.FILE, Policy.FILE_RANGE, Policy.HINT])
+def test_workers_with_files_of_their_own_drew_the_same_augmentation(tmp_path: Path, policy: ps.AutoShardPolicy) -> None:
+    for number in range(4):
+        (tmp_path / str(number)).write_text(f"{number}\n" * 3)
+    rows = ps.TextLineDataset([str(tmp_path / str(number)) for number in range(4)])
+    if policy is Policy.HINT:
+        rows = rows.shard(ps.SHARD_HINT, ps.SHARD_HINT)
+
+    dataset = under(policy, rows.map(lambda line, g: g.integers(1 << 30), seed=1).batch(4))
+    first, second = map(rows_of, views(dataset))
+    assert len(set(first) | set(second)) == len(first) + len(second) == 12
+    assert list(map(rows_of, views(dataset))) == [first, second]

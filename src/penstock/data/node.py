@@ -51,7 +51,7 @@ from penstock.sharding import SliceRule
 _CALLS_EACH = 6
 """About so many nested calls rewrite or read a node."""
 
-BY_CHANCE = frozenset({"site", "drawn"})
+BY_CHANCE = frozenset({"site", "drawn", "part"})
 """Fields of every node in which the same dataset differs from process to process."""
 
 
@@ -112,7 +112,9 @@ class Run:
     def key(self, node: "Node", seed: int | None) -> int:
         """The random key of a node: from its own seed, else from the run's seed and its place in the plan."""
         own = self._drawn.get(id(node.drawn)) if seed is None else seed
-        return mix(own) if own is not None else mix(self.seed, *self._root.places[id(node)])
+        key = mix(own) if own is not None else mix(self.seed, *self._root.places[id(node)])
+        part = self._root.parts.get(id(node), 0)
+        return mix(key, part) if part else key  # positions count within a part, and parts shall not draw alike
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
@@ -234,6 +236,8 @@ class Node(ABC):
     """The line of the user's code that added this node."""
     drawn: DrawnSeed | None = field(default=None, kw_only=True, repr=False)
     """Of what is random once for all epochs and has no seed: the one that was drawn when this node was made."""
+    part: int = field(default=0, kw_only=True, repr=False)
+    """Where it divides data among workers by themselves: the number of the part that it and those above read."""
 
     name: ClassVar[str]
     """The public method that makes this node."""
@@ -548,6 +552,16 @@ class Node(ABC):
             places[id(node)] = zlib.crc32(node.name.encode()), counts[node.name]
             counts[node.name] += 1
         return places
+
+    @cached_property
+    def parts(self) -> dict[int, int]:
+        """Of each node here and below that is or reads one of several parts of the data, by its `id`: which one."""
+        parts: dict[int, int] = {}
+        for node in self.walk_all():
+            part = node.part or max((parts.get(id(below), 0) for below in node.inputs), default=0)
+            if part:
+                parts[id(node)] = part
+        return parts
 
     @property
     def label(self) -> str:

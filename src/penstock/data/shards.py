@@ -40,7 +40,7 @@ class EveryNth:
 
     def of(self, node: Node) -> Node:
         """The shard of a node."""
-        return Shard(node, self.count, self.index)
+        return Shard(node, self.count, self.index, part=self.index)
 
 
 def hints_of(node: Node) -> list[ShardHint]:

@@ -8,6 +8,7 @@ from penstock.data.block import Block
 from penstock.data.streams.reading import Awaited, Pending, Reading, to_keep
 from penstock.data.streams.room import Room, results_of
 from penstock.data.streams.stream import State, Stream
+from penstock.errors import StateMismatchError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.callers import Bell
 from penstock.runtime.pacing import Demand
@@ -283,7 +284,13 @@ class IndexStream(Stream):
         return self._position
 
     def restore(self, state: State) -> None:
-        self._position = self._next = int(state)
+        beyond = self._length != INFINITE_CARDINALITY and isinstance(state, int) and state > self._length
+        if not isinstance(state, int) or state < 0 or beyond:
+            has = "" if self._length == INFINITE_CARDINALITY else f", which has {self._length} elements"
+            raise StateMismatchError(
+                f"the state is damaged or of other data: its position {state!r:.200} is not in the data{has}"
+            )
+        self._position = self._next = state
 
     def run_ahead(self) -> None:
         if not self._pieces:

@@ -193,5 +193,5 @@ def _range_shard(reader: OneInput, workers: StrategyWorkers) -> Node:
             ranges.append((name, start, stop))
         before += count
     columns = ([name for name, _, _ in ranges], [start for _, start, _ in ranges], [stop for _, _, stop in ranges])
-    pieces = Dataset.from_tensor_slices(columns).node
+    pieces = replace(Dataset.from_tensor_slices(columns).node, part=workers.share)
     return with_inputs(reader, [below_order(reader.input, lambda _: pieces)])
