@@ -146,3 +146,88 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ps.StorageError, match="cannot write"):
         small_model().fit(data, callbacks=[ps.keras.KeepPosition(data, tmp_path / "file")], verbose=0)
+
+
+class Stops(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback of a user's own: it stops training after so many epochs, of all fits together."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.counted: dict[str, Any] = {"epochs": 0, "mean": np.float32(0)}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.counted["epochs"] += 1
+        if self.counted["epochs"] >= self.limit:
+            self.model.stop_training = True
+
+
+class CrashesAt(keras.callbacks.Callback):  # type: ignore[misc]
+    def __init__(self, batch: int, when: str) -> None:
+        super().__init__()
+        self.batch = batch
+        setattr(self, when, self._crash)
+
+    def _crash(self, *_: Any, **__: Any) -> None:
+        if int(self.model.optimizer.iterations.value) == self.batch:
+            crash()
+
+
+def stopping_fit(directory: Path, stopping: Any, crashes: list[Any], first: bool = True) -> Any:
+    """The model, of a fit whose validation gets worse from the second epoch on; 4 steps an epoch."""
+    features = np.random.default_rng(0).normal(size=(32, 4)).astype("f")
+    labels = features.sum(1, keepdims=True)
+    data = ps.keras.as_input(ps.Dataset.from_tensor_slices((features, labels)).shuffle(32, seed=1).batch(8))
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    keeping = [
+        keras.callbacks.BackupAndRestore(directory / "backup", save_freq=1),
+        ps.keras.KeepPosition(data, directory / "position"),
+    ]
+    callbacks = [*crashes, stopping, *keeping] if first else [*crashes, *keeping, stopping]
+    worse = ps.Dataset.from_tensor_slices((features, -labels)).batch(8)
+    model.fit(data, validation_data=worse, epochs=20, callbacks=callbacks, verbose=0)
+    return model
+
+
+STOPPING = {
+    "early": lambda: keras.callbacks.EarlyStopping(patience=4, min_delta=1e-3, restore_best_weights=True),
+    "plateau": lambda: keras.callbacks.ReduceLROnPlateau(patience=2, cooldown=1, factor=0.5, min_delta=1e-3),
+    "own": lambda: Stops(5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STOPPING)
+def test_callbacks_stop_a_resumed_fit_where_they_stop_one_that_was_never_killed(tmp_path: Path, name: str) -> None:
+    whole = stopping_fit(tmp_path / "whole", STOPPING[name](), [])
+    for batch in (6, 14):  # in two epochs, one after the other
+        with pytest.raises(Crash):
+            stopping_fit(tmp_path / "killed", STOPPING[name](), [CrashesAt(batch, "on_train_batch_end")], batch == 6)
+    resumed = stopping_fit(tmp_path / "killed", STOPPING[name](), [])
+    assert int(resumed.optimizer.iterations.value) == int(whole.optimizer.iterations.value)
+    for one, other in zip(
+        [*resumed.variables, *resumed.optimizer.variables], [*whole.variables, *whole.optimizer.variables], strict=True
+    ):
+        np.testing.assert_array_equal(one.value, other.value)
+    assert not list((tmp_path / "killed/position").iterdir())
+
+
+@pytest.mark.slow
+def test_a_fit_that_was_killed_when_callbacks_had_stopped_it_trains_no_further(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        stopping_fit(tmp_path, Stops(2), [CrashesAt(8, "on_train_end")], first=False)
+    told = Stops(2)
+    assert int(stopping_fit(tmp_path, told, []).optimizer.iterations.value) == 8
+    assert told.counted["epochs"] == 2
+
+
+@pytest.mark.slow
+def test_an_end_of_an_epoch_that_callbacks_were_not_told_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Crash):
+        stopping_fit(tmp_path, Stops(3), [CrashesAt(8, "on_test_begin")])
+    assert int(stopping_fit(tmp_path, Stops(3), []).optimizer.iterations.value) == 16
+    assert caplog.messages == ["KeepPosition: fit was killed before callbacks were told the end of epoch 2"]

@@ -28,6 +28,7 @@ from penstock.training.keras.class_weight import ClassWeight
 from penstock.training.keras.feed import ModelFeed
 from penstock.training.keras.input import DatasetInput, as_input, feed_of
 from penstock.training.keras.interface import jax_epoch_iterator, replace_method
+from penstock.training.keras.position import KeepPosition
 from penstock.training.keras.scoped import note_compiled, strategy_of_compiled
 
 _reading: WeakKeyDictionary[Any, ModelFeed] = WeakKeyDictionary()
@@ -92,6 +93,10 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
                 )
             inputs.append(_prepared_adapter(self, data, "evaluate", "validation_steps", kwargs))
             kwargs["validation_data"] = inputs[-1]
+        callbacks = kwargs.get("callbacks")
+        if isinstance(callbacks, (list, tuple)):
+            after = [one.after_others(callbacks) for one in callbacks if isinstance(one, KeepPosition)]
+            kwargs["callbacks"] = [*callbacks, *after]
         with _read_by(self, list(map(feed_of, inputs))):
             return original(self, inputs[0], **kwargs)
 

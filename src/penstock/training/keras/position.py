@@ -1,8 +1,9 @@
 """`KeepPosition`: keeps the position in the data during `fit`, so that a killed run resumes with the next batch."""
 
 import json
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from penstock.distribute.jax.for_trainers import control_channel
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.options import check_integer
 from penstock.paths import local_path
+from penstock.training.keras.callbacks import AfterOthers, CallbackStates
 from penstock.training.keras.input import DatasetInput, feed_of
 from penstock.training.keras.interface import set_first_epoch
+
+_logger = logging.getLogger(__name__)
 
 _REST = "the rest of an epoch is done"
 """What `model.stop_training` is set to at the end of an epoch that was entered in the middle: true, and not others'."""
@@ -26,6 +30,10 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     in the same epoch: no example is skipped, and none counts twice. Position and weights are not saved at the same
     moment, but `model.optimizer.iterations`, which is saved with the weights, is the number of the batch, and this
     callback records the positions of batches by their numbers.
+
+    So it does with the states of the other callbacks in `fit`'s list at the end of each epoch, as `EarlyStopping` and
+    `ReduceLROnPlateau` have one: their public attributes that are numbers, texts or arrays, or what a `state_dict()`
+    of theirs gives to their `load_state_dict(state)`.
 
     Args:
         data: what `ps.keras.as_input` gave, and `fit` is given.
@@ -68,11 +76,38 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._entered = False
         # The iterations of the weights, between the beginning of training and that of its first epoch.
         self._restored: int | None = None
+        self._states: CallbackStates | None = None
+        self._ended: dict[str, Any] | None = None
+
+    def after_others(self, callbacks: Sequence[Any]) -> AfterOthers:
+        """The callback that `fit` calls after all others, which are these."""
+        others = [one for one in callbacks if one is not self]
+
+        def begun() -> None:
+            self._states = CallbackStates(others, self._directory)
+            if self._ended is not None:
+                missing = self._states.restore(self._ended["callbacks"])
+                if missing:
+                    _logger.warning("KeepPosition: no state for, or no more such callback: %s", ", ".join(missing))
+
+        return AfterOthers(begun, self._epoch_ended)
+
+    def _epoch_ended(self, epoch: int) -> None:
+        assert self._states is not None
+        batch = self._iterations()
+        self._append(
+            {
+                "batch": batch,
+                "ended": epoch,
+                "callbacks": self._states.state(batch),
+                "stopped": bool(self.model.stop_training),
+            }
+        )
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Resume where the restored weights stopped; called by Keras."""
         self._check_data()
-        self._rest, self._entered, self._restored = None, False, self._iterations()
+        self._rest, self._entered, self._restored, self._ended = None, False, self._iterations(), None
         seen = self._batches_seen()
         marks = [mark for mark in self._read() if mark["batch"] <= seen]
         self._write(marks)
@@ -106,7 +141,8 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     def _resume_after(self, marks: list[dict[str, Any]], seen: int) -> None:
         """Resume the data and Keras's epochs after the batches that were seen."""
-        begun = [mark for mark in marks if "epoch" in mark][-1]
+        marks_of_epochs = [mark for mark in marks if "epoch" in mark]
+        begun = marks_of_epochs[-1]
         state = next((mark for mark in reversed(marks) if "state" in mark), None)
         epoch, done, steps = begun["epoch"], seen - begun["batch"], self.params.get("steps")
         rest = state is not None and self._feed.resume(state["state"], seen - state["batch"])
@@ -114,6 +150,12 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             epoch, done = epoch + 1, 0
         self._entered = bool(done)
         self._rest = steps - done if steps is not None and done else None
+        self._ended = next((mark for mark in reversed(marks) if "ended" in mark), None)
+        told = marks_of_epochs[0]["epoch"] if self._ended is None else self._ended["ended"] + 1
+        if told < epoch:
+            _logger.warning("KeepPosition: fit was killed before callbacks were told the end of epoch %d", epoch)
+        if self._ended is not None and self._ended["stopped"]:
+            epoch = self.params["epochs"]
         # As BackupAndRestore does, whose own number is wrong after a second kill.
         set_first_epoch(self.model, epoch)
 
@@ -145,6 +187,8 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         """Forget the position; called by Keras at the end of all epochs."""
         self._feed.on_take = lambda taken, begins, state: None
         self._file.unlink(missing_ok=True)
+        for path in self._directory.glob("callbacks-*.npy"):
+            path.unlink()
 
     def _note(self, taken: int, begins: bool, state: Callable[[], Any]) -> None:
         if begins or taken % self._every == 0:
