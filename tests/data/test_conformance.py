@@ -90,6 +90,12 @@ def folder() -> Path:
     return made
 
 
+def new_directory() -> str:
+    made = tempfile.mkdtemp(prefix="pytest-cache-")
+    atexit.register(shutil.rmtree, made)
+    return made
+
+
 def named(pattern: str, **arguments) -> ps.Dataset:
     return ps.Dataset.list_files(files() / pattern, **arguments)
 
@@ -181,6 +187,7 @@ OPERATORS = {
     "prefetch of nothing": lambda d: d.prefetch(0),
     "cache": lambda d: d.shuffle(5, seed=1).map(mixed).cache(),
     "cache repeated": lambda d: ragged(d).cache().repeat(2),
+    "cache in a directory": lambda d: d.map(mixed).cache(new_directory()),
     "cache shuffled": lambda d: d.cache().shuffle(12, seed=2),
     "choose_from_datasets": lambda d: ps.Dataset.choose_from_datasets([d, numbers(9)], numbers().map(lambda x: x % 2)),
     "choose_from_datasets to the end": lambda d: ps.Dataset.choose_from_datasets(

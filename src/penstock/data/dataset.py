@@ -19,6 +19,7 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
+from penstock.data.kept_rows import Kept
 from penstock.data.node import Node, Run, describe
 from penstock.data.one_kind import check_one_kind, merged_spec
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
@@ -31,7 +32,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Kept, Prefetch
+from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
@@ -1154,9 +1155,12 @@ class Dataset(Generic[Element]):
         Over an index, each row is kept when it is first read; over a stream, the rows are kept when a pass reaches the
         end. Every epoch gives the rows of the first, so a shuffle before the cache is frozen: shuffle after it.
 
+        A directory serves later runs, and several processes at once: over an index each reads what the others have
+        kept, and what one has kept that is killed is not lost; over a stream one makes the pass, and the others wait.
+        The directory knows its dataset, as `snapshot` does, by operators, arguments, code of functions, and arrays.
+
         Raises:
-            StorageError: while iterating, the directory is being written by another iteration, or holds another number
-                of rows.
+            StorageError: while iterating, the directory holds rows of another dataset, or cannot be written.
 
         Example:
             >>> import penstock as ps
@@ -1167,7 +1171,7 @@ class Dataset(Generic[Element]):
         """
         if not isinstance(filename, (str, os.PathLike)):
             raise InvalidTypeError(f"cache(filename=...) takes a path, got {filename!r}")
-        return self._then(Cache(self.node, local_path(filename), kept=Kept(), site=user_site()))
+        return self._then(Cache(self.node, local_path(filename), kept=Kept(self.node), site=user_site()))
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> "Dataset[Element]":
         """The same elements; a thread prepares up to `buffer_size` of them in advance.

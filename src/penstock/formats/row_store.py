@@ -1,22 +1,17 @@
 """Rows in a directory: Arrow IPC files, written once and then read by memory map, at any row.
 
     rows-00000.arrow …   the rows, shard by shard; a new file begins where the type of a column changes
-    order.npy            where each row belongs, if they were not written in order
-    rows.json            written last: {"content": {"version", "rows", "structure", "specs", "files", "order"},
-                         "crc32c"}; a directory without it is incomplete
+    rows.json            written last: {"content": {"version", "rows", "structure", "specs", "files"}, "crc32c"}; a
+                         directory without it is incomplete
 
-A writer works in `<path>.writing` and renames it to `<path>` when everything is on disk, so a reader never sees half a
-store. Columns are encoded as `columns.py` says. Every byte has a checksum, that of `rows.json` or one in it.
+Columns are encoded as `columns.py` says. Every byte has a checksum, that of `rows.json` or one in it.
 """
 
-import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,17 +22,16 @@ from penstock.formats.checked_json import read_checked_json, write_checked_json
 from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
 from penstock.formats.spec_data import spec_of_data, spec_to_data
 from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
-from penstock.formats.work_directory import WorkDirectory
 from penstock.rng import as_positions
 from penstock.spec import LeafSpec, merged_specs
 from penstock.structure import Structure
 
 VERSION = 2
 _DESCRIPTION = "rows.json"
-_ORDER = "order.npy"
 _CHUNK_BYTES = 4 << 20
 
 Columns = tuple[npt.NDArray[Any], ...]
+StoredRows = tuple[Columns, Structure]
 
 
 class RowFiles:
@@ -131,71 +125,16 @@ def _note(specs: dict[LeafSpec, None], spec: LeafSpec) -> None:
     specs[spec] = None
 
 
-def write_description(
-    directory: Path, *, rows: int, structure: Any, specs: list[Any], files: list[Any], order: int | None = None
-) -> None:
-    """Write `rows.json`, which makes the files in a directory a store; `order` is the checksum of `order.npy`."""
+def write_description(directory: Path, *, rows: int, structure: Any, specs: list[Any], files: list[Any]) -> None:
+    """Write `rows.json`, which makes the files in a directory a store."""
     content = {
         "version": VERSION,
         "rows": rows,
         "structure": structure,
         "specs": specs,
         "files": files,
-        "order": order,
     }
     write_checked_json(directory / _DESCRIPTION, content)
-
-
-class RowStoreWriter:
-    """Writes the rows of one store, which appears when it is finished.
-
-    Raises:
-        StorageError: the store exists, another process that is alive is writing it, or it cannot be written.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        with self._told():
-            self._work = WorkDirectory(self._path)
-        self._files = RowFiles(self._work.path, "rows-00000")
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the system refuses, as a full disk, with the place."""
-        try:
-            yield
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"'{self._path}' cannot be written: {error}") from error
-
-    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
-        """Append rows."""
-        with self._told():
-            self._files.write(columns, structure, rows)
-
-    def finish(self, order: npt.NDArray[np.int64] | None = None) -> None:
-        """Make the store complete and visible. `order` says at which position each written row belongs."""
-        with self._told():
-            found = self._files.finish()
-            checksum = None
-            if order is not None:
-                np.save(self._work.path / _ORDER, order)
-                checksum = google_crc32c.value((self._work.path / _ORDER).read_bytes())
-            write_description(
-                self._work.path,
-                rows=found["rows"],
-                structure=found["structure"],
-                specs=found["specs"],
-                files=found["pieces"],
-                order=checksum,
-            )
-            self._work.publish()
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        self._files.close()
-        self._work.discard()
 
 
 class RowStore:
@@ -219,51 +158,39 @@ class RowStore:
             self._batches += [(file, number) for number in range(len(file.rows))]
             rows += file.rows
         self._ends = np.cumsum(rows, dtype=np.int64)
-        self._where = None if description["order"] is None else np.argsort(self._order(description["order"]))
         self._decoded: dict[int, Columns] = {}
 
     def _description(self) -> dict[str, Any]:
         content = read_checked_json(self.path / _DESCRIPTION, VERSION)
         if content is None:
             raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing")
+        if content.get("order") is not None:
+            raise StorageError(f"'{self.path}' is a cache that an earlier penstock has filled: delete it")
         return content
-
-    def _order(self, checksum: int) -> npt.NDArray[np.int64]:
-        path = self.path / _ORDER
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise StorageError(f"{path} is damaged: {error}") from error
-        if google_crc32c.value(content) != checksum:
-            raise StorageError(f"{path} is damaged: it is not as it was written")
-        order: npt.NDArray[np.int64] = np.load(io.BytesIO(content))
-        return order
 
     def __reduce__(self) -> tuple[type["RowStore"], tuple[str]]:
         """In another process the files are opened there."""
         return RowStore, (str(self.path.absolute()),)
 
-    def pieces(self, indices: range | npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.intp], Columns, Any]]:
+    def pieces(self, indices: range | npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.intp], StoredRows, Any]]:
         """Where the rows at these positions are stored, piece by piece.
 
-        A piece says which of the positions it holds, its columns, and the rows in them.
+        A piece says which of the positions it holds, its columns with their structure, and the rows in them.
 
         Raises:
             StorageError: they are not as they were written, or a file was cut since it was opened.
         """
-        if isinstance(indices, range) and self._where is None and indices.step == 1 and len(indices):
+        if isinstance(indices, range) and indices.step == 1 and len(indices):
             number = int(np.searchsorted(self._ends, indices.start, side="right"))
             if indices.stop <= self._ends[number]:
                 start = indices.start - self._begin(number)
-                return [(np.arange(len(indices)), self._columns(number), range(start, start + len(indices)))]
+                return [(np.arange(len(indices)), self._stored(number), range(start, start + len(indices)))]
         positions = as_positions(indices)
-        if self._where is not None:
-            positions = self._where[positions]
         numbers = np.searchsorted(self._ends, positions, side="right")
         pieces = []
         for number in np.unique(numbers):
             where = np.flatnonzero(numbers == number)
-            pieces.append((where, self._columns(int(number)), positions[where] - self._begin(int(number))))
+            pieces.append((where, self._stored(int(number)), positions[where] - self._begin(int(number))))
         return pieces
 
     def specs(self) -> list[LeafSpec]:
@@ -273,11 +200,12 @@ class RowStore:
     def _begin(self, number: int) -> int:
         return int(self._ends[number - 1]) if number else 0
 
-    def _columns(self, number: int) -> Columns:
+    def _stored(self, number: int) -> StoredRows:
+        assert self.structure is not None
         file, number_in_file = self._batches[number]
         batch = file.batch(number_in_file)
         if number not in self._decoded:
             self._decoded[number] = tuple(
                 decode_column(file.schema.field(i), batch.column(i)) for i in range(batch.num_columns)
             )
-        return self._decoded[number]
+        return self._decoded[number], self.structure
