@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.data.node import Run
+from penstock.runtime.threads import Threads
+from penstock.sharding import SliceRule
 from penstock.structure import map_structure
 from penstock.testing import check_conformance
 
@@ -230,3 +233,29 @@ def test_arrays_beside_none_are_batched_as_objects_or_refused(rows, size):
         assert [np.shape(row) for row in dataset] == [np.shape(row) for row in rows]
         with pytest.raises(ValueError, match="read-only"):
             next(row for row in dataset if row is not None)[0] = 1
+
+
+@pytest.mark.parametrize("local", [(0,), (0, 2), (1, 3), (0, 1), (0, 1, 3), (2, 3)])
+@pytest.mark.parametrize("count", [9, 10, 11, 12])
+def test_slices_that_are_not_adjacent_hold_their_rows_of_a_short_last_batch(count, local):
+    batches = ps.Dataset.range(100, 100 + count).batch(8)
+    slices = batches.node.local_slices(SliceRule(4), local)
+    run = Run(slices, 1, Threads())
+    whole = [np.arange(100, 108), np.arange(108, 100 + count)]
+    expected = []
+    for batch in whole:
+        each = -(-len(batch) // 4)
+        own = np.concatenate([batch[number * each : (number + 1) * each] for number in local])
+        expected.append((own.tolist(), len(batch)))
+    for indices in (range(2), range(1, 2), np.array([1, 0]), np.array([1])):
+        rows = slices.read(run, 0, indices).rows()
+        assert [(own.tolist(), int(size)) for own, size in rows] == [expected[int(number)] for number in indices]
+
+
+@pytest.mark.parametrize("first", [np.empty(0, object), np.array(["a"], object)], ids=["nothing", "a word"])
+def test_a_row_that_holds_arrays_is_not_padded_beside_rows_that_hold_none(first):
+    nested = np.empty(2, object)
+    nested[:] = [np.arange(2), np.arange(3)]
+    rows = ps.Dataset.range(2).map(lambda x: nested if x else first)
+    with pytest.raises(ps.ElementError, match="a row holds arrays of unequal shape: pad them first"):
+        list(rows.padded_batch(2))

@@ -91,3 +91,40 @@ def test_members_of_another_shape_are_still_merged():
     parts = [ps.Dataset.from_tensor_slices(np.ones((4, width))) for width in (2, 3)]
     sampled = ps.Dataset.sample_from_datasets(parts, seed=1, stop_on_empty_dataset=False)
     assert sorted(x.shape for x in sampled) == [(2,)] * 4 + [(3,)] * 4
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_members_with_one_leaf_of_varying_shape_are_chosen_from(stop):
+    rows = ps.Dataset.from_list([{"number": x, "list": [x] * (x % 3 + 1)} for x in range(6)])
+    chosen = ps.Dataset.choose_from_datasets(
+        [rows.take(3), rows.skip(3)], ps.Dataset.range(2).repeat(3), stop_on_empty_dataset=stop
+    )
+    assert [element["list"].tolist() for element in chosen] == [[x] * (x % 3 + 1) for x in (0, 3, 1, 4, 2, 5)]
+
+
+def test_a_member_that_fails_beside_others_that_cannot_costs_its_element_alone():
+    def function(x):
+        if x == 2:
+            raise ZeroDivisionError
+        return x
+
+    mapped = ps.Dataset.range(8).map(function, output_signature=ps.TensorSpec((), np.int64))
+    chosen = ps.Dataset.choose_from_datasets([mapped, ps.Dataset.range(10, 18)], ps.Dataset.range(2).repeat())
+    for dataset in (chosen, chosen.shuffle(1, seed=1)):
+        found, iterator = [], iter(dataset)
+        while len(found) < 9:
+            try:
+                found.append(int(next(iterator)))
+            except ZeroDivisionError:
+                found.append("failed")
+        assert found == [0, 10, 1, 11, "failed", 3, 12, 4, 13]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["index", "stream"])
+@pytest.mark.parametrize(
+    "choices", [[0.0, 1.0], [[0], [1]], [[0.0], [1.0]], ["0", "1"], [True, False], [(0, 0)], {"a": [0, 1]}, ([0], [1])]
+)
+def test_a_choice_that_is_no_integer_is_refused(choices, stream):
+    choice = ps.Dataset.from_tensor_slices(choices)
+    with pytest.raises((ps.ElementError, ps.InvalidTypeError), match="integer"):
+        list(ps.Dataset.choose_from_datasets(members((3, 3)), choice.filter(lambda *x: True) if stream else choice))

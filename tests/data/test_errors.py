@@ -2,9 +2,11 @@
 
 import contextlib
 import copy
+import dataclasses
 import importlib.metadata
 import itertools
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,6 +233,55 @@ def test_a_wrong_choice_costs_itself_alone(kind):
     chosen = ps.Dataset.choose_from_datasets([over(kind), over(kind).map(lambda x: x + 10)], choice)
     found = drain(iter(chosen), ps.ElementError)
     assert found[:3] + found[4:] == [0, 10, 1, 2, 11, 3, 12] and "from 0 to 1, got 7" in found[3]
+
+
+@pytest.mark.parametrize("kind", ["stream", "generator"])
+@pytest.mark.parametrize("build", [lambda d: d.skip(3), lambda d: d.shard(4, 3)], ids=["skip", "shard"])
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, StopAsyncIteration])
+def test_only_an_exception_of_a_row_is_passed_over_with_it(kind, build, error):
+    def function(x):
+        if x == 1:
+            raise error
+        return x
+
+    dataset = build(over(kind).map(function))
+    if issubclass(error, Exception):
+        assert drain(iter(dataset))[0] == 3
+    else:
+        with pytest.raises(error):
+            next(iter(dataset))
+
+
+class Checked:
+    """A field that refuses some numbers."""
+
+    def __get__(self, element, kind=None):
+        if element is None:
+            raise AttributeError  # it has no default
+        return element.__dict__["x"]
+
+    def __set__(self, element, value):
+        if np.ndim(value) == 0 and value in (2, 3, 9):
+            raise ZeroDivisionError(f"no {value}")
+        element.__dict__["x"] = value
+
+
+@dataclasses.dataclass
+class Choosy:
+    x: Any = Checked()
+
+
+@pytest.mark.parametrize("batch", [1, 4, 11])
+def test_an_element_that_its_class_refuses_is_lost_alone(batch):
+    dataset = ps.Dataset.from_tensor_slices(Choosy(np.arange(11))).batch(batch).unbatch()
+    found, iterator = [], iter(dataset)
+    while len(found) < 11:
+        try:
+            found.append(int(next(iterator).x))
+        except ZeroDivisionError as error:
+            found.append(str(error))
+    assert found == [0, 1, "no 2", "no 3", 4, 5, 6, 7, 8, "no 9", 10]
+    assert next(iterator, None) is None
 
 
 class Unhashable:

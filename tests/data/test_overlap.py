@@ -431,3 +431,12 @@ def test_a_restore_that_reads_ahead_raised_the_failure_of_a_row_before_the_state
                 restored.load_state_dict(state)
                 rest, errors = read_past_errors(restored, ValueError)
             assert [*given, *rest] == wanted and raised + len(errors) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [0.5, 1, 3])
+def test_every_row_of_a_megabyte_comes_out_of_calls_that_run_together(megabytes):
+    size = int(megabytes * (1 << 20)) + 1
+    rows = ps.Dataset.range(7).filter(lambda x: True).map(lambda x: np.full(size, x, np.uint8), num_parallel_calls=2)
+    assert [int(row[-1]) for row in rows] == list(range(7))
+    assert [row[-1].tolist() for row in rows.batch(3).map(lambda batch: batch.T)] == [[0, 1, 2], [3, 4, 5], [6]]

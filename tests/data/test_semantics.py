@@ -382,6 +382,22 @@ def test_unique_compares_arrays_of_strings_by_their_strings_and_not_by_the_longe
     assert len(list(ps.Dataset.range(20).map(lambda i: np.array(["a", "b" if i != 5 else "long"])).unique())) == 2
 
 
+def test_unique_compares_rows_of_every_kind_and_rank():
+    kinds = {
+        "vectors": [[1, 2], [1, 3], [1, 2]],
+        "matrices": [[[1, 2]], [[1, 3]], [[1, 2]]],
+        "words": [["a", "b"], ["a", "c"], ["a", "b"]],
+        "objects": np.array(["x", b"x", "x"], object),
+        "days": np.array(["2020-01-01", "2020-01-02", "2020-01-01"], "M8[D]"),
+    }
+    ragged = np.empty(3, object)
+    ragged[:] = [np.arange(2), np.arange(3), np.arange(2)]
+    for rows in (*kinds.values(), ragged, {"a": [1, 1, 1], "b": kinds["vectors"]}, (ragged, [1, 1, 1])):
+        dataset = ps.Dataset.from_tensor_slices(rows)
+        for unique in (dataset.unique(), dataset.filter(lambda *x: True).unique(), dataset.repeat(2).unique()):
+            assert len(list(unique)) == 2
+
+
 def test_unique_takes_structured_rows():
     rows = np.array([(1, 0.5), (2, 0.5), (1, 0.5)], [("n", "i4"), ("s", "f8")])
     for dataset in (ps.Dataset.from_tensor_slices(rows), ps.Dataset.range(3).map(lambda i: rows[i])):
