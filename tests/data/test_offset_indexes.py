@@ -43,6 +43,31 @@ def test_an_index_is_kept_and_made_again_when_the_file_has_changed(poem, passes,
     assert len(ps.FilesDataset(poem, "text")) == 2 and len(passes) == 3 and len(list(cache.iterdir())) == 1
 
 
+def test_an_index_belongs_to_a_file_whatever_name_leads_to_it(poem, passes, cache, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "poem.txt").write_bytes(b"one\n")
+    (tmp_path / "link.txt").symlink_to(poem)
+    for folder, lengths in ((tmp_path, [4, 4, 4]), (tmp_path / "other", [1, 4, 4])):
+        monkeypatch.chdir(folder)
+        assert [len(ps.FilesDataset(name, "text")) for name in ("poem.txt", poem, tmp_path / "link.txt")] == lengths
+    assert len(passes) == len(list(cache.iterdir())) == 2
+
+
+def test_the_index_of_a_remote_file_belongs_to_its_whole_name(passes, cache, tmp_path, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    try:
+        for name in ("a", "b"):
+            memory.pipe(f"/penstock/{name}/poem.txt", b"rose\n")
+        for folder in (tmp_path, cache.parent):
+            folder.mkdir(exist_ok=True)
+            monkeypatch.chdir(folder)
+            for name in ("a", "b"):
+                assert len(ps.FilesDataset(f"memory://penstock/{name}/poem.txt", "text")) == 1
+        assert len(passes) == len(list(cache.iterdir())) == 2
+    finally:
+        memory.rm("/penstock", recursive=True)
+
+
 def test_a_damaged_index_is_made_again(poem, passes, cache):
     assert len(ps.FilesDataset(poem, "text")) == 4
     (place,) = cache.iterdir()

@@ -35,6 +35,8 @@ def test_rows_are_dictionaries_and_come_by_number(directory):
     assert len(dataset) == 300 and xs(dataset) == list(range(300))
     assert dataset[233]["word"] == "w233" and dataset[-1]["list"].tolist() == [299, 299]
     assert xs(dataset[98:103]) == [98, 99, 100, 101, 102]
+    kinds = {name: spec.dtype for name, spec in dataset.element_spec.items()}
+    assert kinds == {"x": np.int64, "word": object, "list": np.int64}  # one column of lists is enough to look at a row
     words = ps.ParquetDataset([directory / "2.parquet", directory / "0.parquet"], ["word"])
     assert words.element_spec == {"word": ps.TensorSpec((), object)}
     assert [row["word"] for row in words.skip(99).take(2)] == ["w299", "w0"]
