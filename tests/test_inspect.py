@@ -16,6 +16,7 @@ from PIL import Image
 
 import penstock as ps
 from penstock.cli import main
+from penstock.cli.example_features import features_of
 
 WRITTEN = Path(__file__).parent / "data" / "written_by_others"
 
@@ -258,3 +259,17 @@ def test_output_to_a_full_disk_is_said_without_a_traceback(tmp_path):
         )
     assert done.returncode == 1
     assert done.stderr == "penstock: the output cannot be written: [Errno 28] No space left on device\n"
+
+
+def test_a_feature_that_is_empty_in_some_examples_varies():
+    def field(number, content):
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    def example(b):
+        a, rest = field(3, field(1, b"\1")), {"b": b, "never": b""}
+        return field(
+            1, b"".join(field(1, field(1, name.encode()) + field(2, one)) for name, one in {"a": a, **rest}.items())
+        )
+
+    found = features_of([example(field(3, field(1, b"\5"))), example(b"")])
+    assert found == {"a": ps.TensorSpec((), np.int64), "b": ps.TensorSpec((None,), np.int64)}

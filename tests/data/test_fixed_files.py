@@ -1,7 +1,11 @@
 """Records of one length and arrays of NumPy: what `test_indexed_formats.py` does not have for all formats."""
 
+import contextlib
 import gzip
+import io
 import struct
+import tarfile
+import warnings
 
 import numpy as np
 import pytest
@@ -78,3 +82,42 @@ def test_arrays_that_cannot_be_read_by_row(tmp_path):
     ):
         with pytest.raises(ps.StorageError, match=message):
             ps.FilesDataset([tmp_path / name for name in names], "npy")
+
+
+def test_field_names_of_version_3_are_utf_8(tmp_path):
+    kinds = [("gr\xf6\xdfe_\u03bc", "i4"), ("in", [("\u03b2", "f4", (2,))])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.save(tmp_path / "a.npy", np.zeros(2, kinds))
+    (row, _) = ps.FilesDataset(tmp_path / "a.npy", "npy")
+    assert list(row) == ["gr\xf6\xdfe_\u03bc", "in"] and row["in"].dtype == np.dtype(kinds[1][1])
+
+
+def test_a_damaged_header_of_an_array_is_named_whatever_is_wrong(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3, [("a", "i4"), ("b", "f8")]))
+    good = (tmp_path / "a.npy").read_bytes()
+    bad = [
+        good.replace(b"(3,)", one)
+        for one in (b"(-3,)", b"(3", b"[3]", b"(" * 90, b"(1 << 40,)", b"(9" + b"9" * 30 + b",)")
+    ]
+    bad += [good[:place] + sign + good[place + 1 :] for place in range(6, 60, 3) for sign in (b"\0", b"(", b"\n")]
+    for content in bad:
+        (tmp_path / "b.npy").write_bytes(content)
+        with contextlib.suppress(ps.StorageError):  # some of it is spaces
+            list(ps.FilesDataset(tmp_path / "b.npy", "npy"))
+
+
+def test_an_array_in_an_archive_that_claims_more_than_there_is_costs_itself(tmp_path):
+    file = io.BytesIO()
+    np.save(file, np.asfortranarray(np.arange(6).reshape(2, 3)))
+    good = file.getvalue()
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, content in enumerate((good, good.replace(b"(2, 3), }", b"(2, 1099511627776), }"), good[:-1])):
+            about = tarfile.TarInfo(f"{number}.npy")
+            about.size = len(content)
+            archive.addfile(about, io.BytesIO(content))
+    rows = iter(ps.TarDataset(tmp_path / "a.tar"))
+    assert next(rows)["npy"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    for _ in range(2):
+        with pytest.raises(ps.ElementError, match="its 'npy' cannot be read: it is cut: its array of int64"):
+            next(rows)

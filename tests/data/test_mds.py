@@ -104,3 +104,10 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
     ):
         with pytest.raises(kind, match=message):
             make()
+
+
+@pytest.mark.parametrize(("size", "value"), [(2, b"ab"), (-4, b"abcdefgh"), (None, b"abcd")])
+def test_columns_that_overlap_are_damage(tmp_path, size, value):
+    path = shard_of(tmp_path / "a.mds", [("x", "int64", size), ("y", "str", None)], [(value, b"longer than that")])
+    with pytest.raises(ps.StorageError, match="a.mds'.* is damaged"):
+        list(ps.MdsDataset(path))

@@ -243,7 +243,7 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
         (lambda: ps.CsvDataset(path, header="x"), ps.InvalidTypeError, "a bool or a list of names"),
         (lambda: ps.CsvDataset(path, header=["x", "x"]), ps.InvalidArgumentError, "two columns of one name"),
         (lambda: ps.CsvDataset(path, delimiter=",,"), ps.InvalidArgumentError, "takes one character"),
-        (lambda: ps.CsvDataset(path, header=["x"]), ps.StorageError, "its first record does not fit"),
+        (lambda: ps.CsvDataset(path, header=["x"]), ps.StorageError, "no record fits them"),
         (lambda: ps.CsvDataset([path, other]), ps.StorageError, r"b.csv' has the columns \['x', 'z'\], expected"),
         (lambda: ps.CsvDataset(empty), ps.StorageError, "holds no row"),
         (lambda: ps.CsvDataset(path, mask_nulls=["z"]), ps.InvalidArgumentError, "no such column"),
@@ -423,3 +423,26 @@ def test_numbers_are_what_is_written_or_text_or_an_error(tmp_path_factory, cells
         for row, (sign, digits) in zip(ps.CsvDataset(path), cells, strict=True):
             value, text = row["x"], sign + digits
             assert value == text if isinstance(value, str) else value == (float(text) if "." in text else int(text))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [("latin-1", "gr\xf6\xdfe\xe4\xf6\xfc,b\n1,\xfc\n"), ("shift_jis", "\u540d\u524d,\u5e74\u9f62\n\u82b1\u5b50,30\n")],
+)
+def test_a_header_of_many_letters_beyond_ascii_is_read(tmp_path, encoding, text):
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    head, values = (line.split(",") for line in text.split())
+    assert [{k: str(v) for k, v in row.items()} for row in ps.CsvDataset(tmp_path / "a.csv", encoding=encoding)] == [
+        dict(zip(head, values, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("types", [None, {"a": int, "b": int}])
+def test_a_bad_first_row_costs_itself_alone(tmp_path, types):
+    path = file_of(tmp_path, "a,b\nunits\n" + "1,2\n" * 3)
+    rows = iter(ps.CsvDataset(path, types=types))
+    with pytest.raises(ps.ElementError, match="a.csv', line 2: .*Expected 2 columns, got 1"):
+        next(rows)
+    assert [(int(row["a"]), int(row["b"])) for row in rows] == [(1, 2)] * 3
+    path = file_of(tmp_path, "a,b\nm,kg\n1,2\n", "b.csv")
+    assert len(list(ps.CsvDataset(path, types={"a": int}).with_options(ps.Options(on_error="skip")))) == 1

@@ -21,14 +21,14 @@ def features_of(records: Sequence[bytes]) -> dict[str, ps.TensorSpec] | None:
     except (ValueError, IndexError, KeyError):
         return None
     names = sorted({name for features in found for name in features})
-    if not names or any(len({features[name][0] for features in found if name in features}) > 1 for name in names):
+    kinds = {name: {one[name][0] for one in found if name in one} - {0} for name in names}
+    if not names or any(len(some) > 1 for some in kinds.values()):
         return None
-    return {name: _spec([features.get(name) for features in found]) for name in names}
+    return {name: _spec(kinds[name].pop(), [one.get(name) for one in found]) for name in names if kinds[name]}
 
 
-def _spec(found: list[tuple[int, int] | None]) -> ps.TensorSpec:
-    kind = next(one[0] for one in found if one is not None)
-    counts = {None if one is None else one[1] for one in found}
+def _spec(kind: int, found: list[tuple[int, int] | None]) -> ps.TensorSpec:
+    counts = {None if one is None or one[0] == 0 else one[1] for one in found}
     if counts == {1}:
         return ps.TensorSpec((), _LISTS[kind])
     (length,) = counts if len(counts) == 1 else (None,)
@@ -53,6 +53,8 @@ def _messages(features: bytes) -> Iterator[bytes]:
 def _feature(entry: bytes) -> tuple[str, tuple[int, int]]:
     """The name of a feature, the number of its list, and how many values that has."""
     parts: dict[int, Any] = dict(_fields(entry))
+    if not parts.get(2, b""):  # it is there, and empty, as some programs write what is missing
+        return parts[1].decode(), (0, 0)
     ((kind, content),) = _fields(parts[2])
     if kind not in _LISTS or not isinstance(content, bytes):
         raise ValueError(kind)

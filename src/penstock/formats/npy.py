@@ -5,6 +5,7 @@ NumPy reads their headers with Python's parser, which in Python 3.11 fails now a
 """
 
 import io
+import math
 import threading
 from typing import Any
 
@@ -21,17 +22,45 @@ def read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
         ValueError: it is no such file.
     """
     with _lock:
-        major, _ = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        return read(file)
+        try:
+            major, _ = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            shape, by_columns, dtype = read(file)
+            if min(shape, default=0) < 0:
+                raise ValueError(f"it has the shape {shape}")
+            return shape, by_columns, _in_utf8(dtype) if major > 2 else dtype
+        except Exception as error:  # of Python's parser too, which NumPy has read what may be anything
+            raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _in_utf8(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A dtype whose names of fields are UTF-8, which was read as Latin-1: from version 3 on they are."""
+    if dtype.subdtype is not None:
+        return np.dtype((_in_utf8(dtype.subdtype[0]), dtype.subdtype[1]))
+    if dtype.fields is None or dtype.names is None:
+        return dtype
+    fields = {name.encode("latin-1").decode(): dtype.fields[name] for name in dtype.names}
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [_in_utf8(field[0]) for field in fields.values()],
+            "offsets": [field[1] for field in fields.values()],
+            "itemsize": dtype.itemsize,
+        }
+    )
 
 
 def load(content: bytes) -> npt.NDArray[Any]:
     """The array of a file with this content.
 
     Raises:
-        ValueError: it is no such file, or holds Python objects.
+        ValueError: it is no such file, is cut, or holds Python objects.
     """
-    with _lock:
-        array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        return array
+    file = io.BytesIO(content)
+    shape, by_columns, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded")
+    size, held = dtype.itemsize * math.prod(shape), len(content) - file.tell()
+    if held < size:
+        raise ValueError(f"it is cut: its array of {dtype}{shape} takes {size} bytes, and there are {held}")
+    return np.ndarray(shape, dtype, content, file.tell(), order="F" if by_columns else "C").copy("K")

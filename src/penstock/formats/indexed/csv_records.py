@@ -3,7 +3,7 @@ r"""CSV: records of values, divided by commas or other signs, of which some are 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -50,15 +50,14 @@ class CsvRecords(TableRecords):
         return CsvReader(self, name, compression, number, offset)
 
     def table(self, data: bytes) -> pa.Table:
-        table = _table(data, self.delimiter, self.names, self.schema, self.null_values, self.encoding)
-        for name, (kind, lost) in _kept_types(table, self._guessed, data, self.delimiter, self._texts).items():
+        table = self._read(data, self.schema)
+        for name, (kind, lost) in _kept_types(table, self._guessed, data, self.delimiter, self._read).items():
             if kind != table.field(name).type:
                 refuse(name, repr(lost), table.field(name).type, f"types={{{name!r}: str}} keeps it")
         return table
 
-    def _texts(self, data: bytes, names: Sequence[str]) -> pa.Table:
-        """Some columns as they are written."""
-        return _table(data, self.delimiter, self.names, _as_text(names), self.null_values, self.encoding)
+    def _read(self, data: bytes, schema: pa.Schema) -> pa.Table:
+        return _table(_in_utf8(data, self.encoding), schema, self.delimiter, self.names, self.null_values)
 
     def explained(self, problem: str) -> str:
         found = re.search(r"CSV column #(\d+): (?:Row #\d+: )?(CSV conversion error to .*)", problem, re.DOTALL)
@@ -138,16 +137,18 @@ def csv_records(
         )
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
-    known = pa.schema([(column, kind) for column, kind in types.items() if column in names])
-    found = chosen_schema(
-        call, name, _sampled(call, name, body, delimiter, names, known, null_values, encoding), columns, types, label
+    known = {column: kind for column, kind in types.items() if column in names}
+    body = _in_utf8(body, encoding, "replace")  # what cannot be read is an error where it is read
+    schema = _sampled(
+        call, name, body, known, partial(_table, delimiter=delimiter, names=names, null_values=null_values)
     )
+    found = chosen_schema(call, name, schema, columns, types, label)
     return CsvRecords(
         call,
         found,
         tuple(mask_nulls),
         label,
-        tuple(known.names),
+        tuple(known),
         tuple(names),
         header is True,
         delimiter,
@@ -156,57 +157,35 @@ def csv_records(
     )
 
 
-def _sampled(
-    call: str,
-    name: str,
-    body: bytes,
-    delimiter: str,
-    names: list[str],
-    known: pa.Schema,
-    null_values: tuple[str, ...] | None,
-    encoding: str,
-) -> pa.Schema:
-    """All columns, and their types: those that are known, and for the others guesses that keep what is written."""
+def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType], read: partial[pa.Table]) -> pa.Schema:
+    """All columns, and their types: those that are known, and for the others guesses that keep what is written.
 
-    def texts(data: bytes, some: Sequence[str]) -> pa.Table:
-        return _table(data, delimiter, names, _as_text(some), null_values, encoding)
+    Records that are damaged are passed over: they are errors where they are read.
+    """
 
-    def schema(data: bytes) -> pa.Schema:
-        table = _table(data, delimiter, names, known, null_values, encoding, every=True)
-        guessed = [field.name for field in table.schema if _is_number(field.type) and field.name not in known.names]
-        kept = _kept_types(table, guessed, data, delimiter, texts)
-        for column, (kind, lost) in kept.items():
-            if kind is None:
-                raise InvalidArgumentError(
-                    f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
-                    f"{lost}: types={{{column!r}: str}} keeps what is written, np.float64 takes what is nearest"
-                )
-        kinds = {field.name: field.type for field in table.schema} | {one: kind for one, (kind, _) in kept.items()}
-        # What is not UTF-8 is an error where it is read, as it is in a file that is read later.
-        is_text = {one: pa.types.is_null(kind) or pa.types.is_binary(kind) for one, kind in kinds.items()}
-        return pa.schema(
-            [(one, pa.string() if is_text[one] and one not in known.names else kind) for one, kind in kinds.items()]
-        )
+    def sampled(data: bytes, schema: pa.Schema) -> pa.Table:
+        return read(data, schema, skips=True)
 
-    try:
-        found = schema(body)
-    except (pa.ArrowException, ElementError, UnicodeDecodeError) as error:
-        problem = error
-        # Some record is damaged. It is an error where it is read; a few of those before it tell as much as there is.
-        lines = _ends(body, True, delimiter.encode())
-        found = None
-        while found is None and len(lines) > 1:
-            lines = lines[: len(lines) // 2]
-            try:
-                found = schema(body[: int(lines[-1])])
-            except (pa.ArrowException, UnicodeDecodeError) as error:
-                problem = error
-        if found is None:
+    table = read(body, pa.schema([(column, pa.binary()) for column in known]), every=True, skips=True)
+    if body and not table.num_rows:
+        try:
+            read(body, pa.schema([]), every=True)
+        except pa.ArrowException as error:
             raise StorageError(
-                f"{call}: {name!r} has columns {names}, and its first record does not fit them, or the given types: "
-                f"{body[: int(lines[0])]!r:.200}: {problem}"
-            ) from problem
-    return found
+                f"{call}: {name!r} has columns {table.column_names}, and no record fits them: {error}"
+            ) from error
+    kinds = {field.name: known.get(field.name, field.type) for field in table.schema}
+    guessed = [column for column, kind in kinds.items() if column not in known and _is_number(kind)]
+    for column, (kind, lost) in _kept_types(table, guessed, body, read.keywords["delimiter"], sampled).items():
+        if kind is None:
+            raise InvalidArgumentError(
+                f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
+                f"{lost}: types={{{column!r}: str}} keeps what is written, np.float64 takes what is nearest"
+            )
+        kinds[column] = kind
+    # What is not UTF-8 is an error where it is read, as it is in a file that is read later.
+    text = [column for column, kind in kinds.items() if pa.types.is_null(kind) or pa.types.is_binary(kind)]
+    return pa.schema([(one, pa.string() if one in text and one not in known else kind) for one, kind in kinds.items()])
 
 
 def _kept_types(
@@ -214,7 +193,7 @@ def _kept_types(
     guessed: Sequence[str],
     data: bytes,
     delimiter: str,
-    texts: Callable[[bytes, Sequence[str]], pa.Table],
+    read: Callable[[bytes, pa.Schema], pa.Table],
 ) -> dict[str, tuple[pa.DataType | None, str]]:
     """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
     wanted = list(guessed)
@@ -222,7 +201,7 @@ def _kept_types(
         wanted = [name for name in guessed if may_be_rounded(table[name])]
     if not wanted:
         return {}
-    written = texts(data, wanted)
+    written = read(data, pa.schema([(name, pa.string()) for name in wanted]))
     return {name: type_of_texts(table[name], written[name]) for name in wanted}
 
 
@@ -230,26 +209,31 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _as_text(names: Sequence[str]) -> pa.Schema:
-    return pa.schema([(name, pa.string()) for name in names])
+def _in_utf8(data: bytes, encoding: str, errors: str = "strict") -> bytes:
+    return data if encoding == "utf-8" else data.decode(encoding, errors).encode()
 
 
 def _table(
     data: bytes,
+    schema: pa.Schema,
     delimiter: str,
     names: Sequence[str],
-    schema: pa.Schema,
     null_values: tuple[str, ...] | None,
-    encoding: str,
     every: bool = False,
+    skips: bool = False,
 ) -> pa.Table:
+    """The columns of a schema, or with `every` all; with `skips` without records that have too many or few values."""
     if not data:
         return pa.schema([(name, pa.null()) for name in names] if every else schema).empty_table()
     return pc.read_csv(
         pa.BufferReader(data),
-        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False, encoding=encoding),
+        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False),
         # Without quotes no value holds a newline; Arrow then does not look for the last record's end value by value.
-        pc.ParseOptions(delimiter=delimiter, newlines_in_values=_QUOTE in data),
+        pc.ParseOptions(
+            delimiter=delimiter,
+            newlines_in_values=_QUOTE in data,
+            invalid_row_handler=(lambda row: "skip") if skips else None,
+        ),
         pc.ConvertOptions(
             column_types=schema,
             include_columns=[] if every else schema.names,
@@ -262,8 +246,9 @@ def _table(
 def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:
     """The values of the record that names the columns."""
     options = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    reading = pc.ReadOptions(block_size=len(record) + 2, use_threads=False, encoding=encoding)
-    found: list[str] = pc.read_csv(pa.BufferReader(record + b"\n"), reading, options).column_names
+    data = _in_utf8(record, encoding) + b"\n"
+    reading = pc.ReadOptions(block_size=len(data) + 1, use_threads=False)
+    found: list[str] = pc.read_csv(pa.BufferReader(data), reading, options).column_names
     return found
 
 

@@ -42,7 +42,7 @@ _VALUES: Final[dict[str, Callable[[bytes], Any]]] = {
 class _Column:
     name: str
     encoding: str
-    size: int | None
+    size: Any  # an integer or None in shards that are not damaged
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ class MdsFiles(FileFormat):
         found = {}
         for one in shard.columns:
             size = sizes.get(one.name, np.full(len(at), one.size or 0))
-            _check(at + size <= ends, name, numbers)
+            width = _NUMBERS[one.encoding].itemsize if one.encoding in _NUMBERS else size
+            _check((at + size <= ends) & (size == width), name, numbers)
             if self._reads(one):
                 found[one.name] = _values(one, data, content, at, size, f"{name!r}, sample {int(numbers[0])} or behind")
             at = at + size
@@ -118,7 +119,7 @@ class MdsFiles(FileFormat):
             begin = 4 * (count + 2)
             about = json.loads(_part(file, begin, int(edges[0]) - begin))
             columns = list(map(_Column, about["column_names"], about["column_encodings"], about["column_sizes"]))
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             if compression_of(_part(file, 0, min(8, file.size))):
                 raise StorageError(f"{name!r} is compressed: unpack it") from error
             raise StorageError(f"{name!r} cannot be read as a shard of MDS: {error}") from error
@@ -139,6 +140,12 @@ class MdsFiles(FileFormat):
                     f"MdsDataset: the column {column.name!r} of {name!r} is encoded as {column.encoding!r}, which is "
                     f"not read; there are {sorted([*_NUMBERS, *_VALUES, 'ndarray'])}: leave it out by columns=[...]"
                 )
+        for column in columns:
+            width = _NUMBERS[column.encoding].itemsize if column.encoding in _NUMBERS else column.size
+            if column.size is not None and (column.size != width or not isinstance(width, int) or width < 0):
+                raise StorageError(
+                    f"{name!r} is damaged: its column {column.name!r} of {column.encoding} takes {column.size} bytes"
+                )
         return _Shard(file, edges, columns)
 
 
@@ -153,7 +160,7 @@ def shards_of(directory: str) -> list[str]:
             about = json.load(file)
         names = [os.path.join(directory, shard["raw_data"]["basename"]) for shard in about["shards"]]
         packed = [shard["zip_data"]["basename"] for shard in about["shards"] if shard.get("zip_data")]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
             f"MdsDataset: {directory!r} is a directory without an {_INDEX} that names its shards: {error}"
         ) from error
