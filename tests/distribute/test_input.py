@@ -116,8 +116,15 @@ def test_scalars_that_end_go_to_a_single_replica_only(strategy_of) -> None:
 
 def test_leaves_of_unequal_length_are_refused(strategy_of) -> None:
     dataset = ps.Dataset.from_tensors((np.zeros(3), np.zeros(4)))
-    with pytest.raises(ps.ElementError, match=r"same number of rows, got \[0\]: 3, \[1\]: 4"):
+    with pytest.raises(ps.ElementError, match=r"same number of rows, got \[0\]: 3, \[1\]: 4: .* need \.batch\("):
         strategy_of(2).distribute_dataset(dataset)
+
+
+@pytest.mark.parametrize("signature", [None, {"x": ps.TensorSpec((None,), np.int64), "y": ps.TensorSpec((), np.int64)}])
+def test_a_scalar_beside_the_rows_of_a_batch_is_told_to_have_a_value_for_each(strategy_of, signature) -> None:
+    dataset = ps.Dataset.range(8).batch(4).map(lambda rows: {"x": rows, "y": 3}, output_signature=signature)
+    with pytest.raises(ps.ElementError, match=r"a scalar at \['y'\] beside the rows of other leaves: give it a value"):
+        steps_of(strategy_of(2), dataset)
 
 
 def test_integers_that_a_device_would_cut_down_are_refused(four) -> None:

@@ -102,6 +102,27 @@ def test_a_program_that_is_interrupted_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("closes", [False, True])
+def test_ctrl_c_while_a_generator_waits_ends_the_program_with_one_traceback(tmp_path: Path, closes: bool) -> None:
+    program = f"""
+        import contextlib, os, signal, threading
+        import penstock as ps
+        def rows():
+            yield 0
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait()
+        dataset = ps.Dataset.from_generator(rows).batch(1)
+        steps = iter(ps.HostStrategy(1).distribute_dataset(dataset))
+        with steps if {closes} else contextlib.nullcontext():
+            for step in steps:
+                pass
+    """
+    done = run(tmp_path, program)
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert done.stderr.count("Traceback") == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "taken", [0, pytest.param(1, marks=pytest.mark.extended), 2, pytest.param(5, marks=pytest.mark.extended)]
 )

@@ -295,6 +295,16 @@ def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> 
         coordinator.join()
 
 
+def test_get_next_of_a_per_worker_iterator_is_as_that_of_a_distributed_one(coordinator) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(1)))
+    assert coordinator.schedule(lambda own: int(own.get_next()), args=(iterator,)).fetch() == 0
+    empty = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(0)))
+    with pytest.raises(ps.OutOfRangeError, match="has no further element"):
+        coordinator.schedule(lambda own: own.get_next(), args=(empty,)).fetch()
+    with pytest.raises(ps.OutOfRangeError):
+        coordinator.join()
+
+
 def test_a_dataset_function_that_fails_fails_only_what_reads_it(coordinator, tmp_path: Path) -> None:
     def read(missing: Path) -> ps.Dataset:
         return ps.Dataset.range(int(missing.read_text()))

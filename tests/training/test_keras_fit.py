@@ -244,7 +244,11 @@ def test_sample_weights_count() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("labels", [NUMBERS % 3, NUMBERS[:, None] % 3, np.eye(3)[NUMBERS % 3]], ids=np.shape)
+@pytest.mark.parametrize(
+    "labels",
+    [NUMBERS % 3, NUMBERS[:, None] % 3, np.eye(3)[NUMBERS % 3], NUMBERS % 3 == 1, np.eye(3, dtype=bool)[NUMBERS % 3]],
+    ids=lambda labels: f"{labels.dtype}{labels.shape}",
+)
 def test_classes_weigh_as_with_arrays(labels: Any) -> None:
     weights = {0: 2.0, 2: 0.25}
     losses = []
@@ -433,6 +437,10 @@ def test_data_that_no_model_can_take_is_refused() -> None:
     refused("at least one batch", rows(FEATURES).take(0))
     refused("steps_per_epoch", rows(FEATURES, LABELS).repeat())
     refused("batch", ps.Dataset.range(5), ps.ElementError)
+    unbatched = ps.Dataset.from_tensor_slices((FEATURES, LABELS))
+    refused(r"elements that are single rows need \.batch\(", unbatched, ps.ElementError)
+    ragged = ps.Dataset.range(4).map(lambda n: (np.ones(n + 1, np.float32), 1.0)).ragged_batch(2)
+    refused("use padded_batch in place of ragged_batch", ragged, ps.ElementError)
     refused("turn strings into numbers", rows(np.array(["a", "b"]), np.ones(2)), ps.InvalidTypeError)
     distributed = mirrored(4).distribute_dataset(rows(FEATURES))
     refused("give it the plain dataset", distributed, ps.InvalidTypeError)

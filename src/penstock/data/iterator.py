@@ -34,7 +34,7 @@ from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, Pens
 from penstock.optional import Optional
 from penstock.options import Options
 from penstock.rng import draw_seed
-from penstock.runtime.at_exit import end_at_exit, forget
+from penstock.runtime.at_exit import after_interrupt, end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
@@ -132,8 +132,7 @@ class _Pass:
     def end(self) -> None:
         """Stop when the interpreter exits, before its threads are frozen in the middle of something."""
         self.stop()
-        interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
-        self.threads.join(_LEFT_SECONDS if interrupted else _EXIT_SECONDS)
+        self.threads.join(_LEFT_SECONDS if after_interrupt() else _EXIT_SECONDS)
 
 
 @ITERATOR

@@ -715,6 +715,11 @@ def sources_of_batches(node: Node, *, through_functions: bool) -> list[Node]:
     return [node]
 
 
+def gives_batches(node: Node) -> bool:
+    """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
+    return all(source.rows_per_batch for source in sources_of_batches(node, through_functions=True))
+
+
 def deciding(node: Node) -> Node:
     """The node itself if it decides how many elements come and in which order, else the next below it that does."""
     while node.identity is None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Node, OneInput, Run, SameElements, sources_of_batches
+from penstock.data.node import Node, OneInput, Run, SameElements, gives_batches
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.order import Take
 from penstock.data.plan import with_inputs
@@ -102,7 +102,7 @@ class _Samples:
             for pair in zip(flatten(known)[0], flatten(seen)[0], strict=True)
         ]
 
-        batches = _gives_batches(node)
+        batches = gives_batches(node)
 
         def carried(leaf: LeafSpec) -> LeafSpec:
             open_axes = [
@@ -196,11 +196,6 @@ def _to_be_read(node: Node) -> list[Node]:
     if node.spec_from_call:
         return [node]
     return [found for below in node.spec_inputs for found in _to_be_read(below)]
-
-
-def _gives_batches(node: Node) -> bool:
-    """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
-    return all(source.rows_per_batch for source in sources_of_batches(node, through_functions=True))
 
 
 @dataclass(frozen=True, eq=False)

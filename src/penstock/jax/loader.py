@@ -150,7 +150,7 @@ def _prepared(
     """What a loader is made of, from its arguments, without a word to other processes."""
     options = _checked(dataset, input_options)
     spec = dataset.element_spec
-    check_spec(spec)
+    check_spec(spec, dataset.node)
     leaves, structure = flatten(spec)
     shardings = shardings_of(sharding, specs, structure)
     for one, leaf, path in zip(shardings, leaves, structure.paths(), strict=True):

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.contexts import InputContext
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, OutOfRangeError
 from penstock.parameter_server.closures import dumps, loads
 
 
@@ -131,6 +131,17 @@ class PerWorkerIterator:
             )
         _read.add(self._number)
         return next(_opened[self._number])
+
+    def get_next(self) -> Any:
+        """The next element, as `next` gives it.
+
+        Raises:
+            OutOfRangeError: the worker's data has ended.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError("the worker's dataset has no further element") from None
 
 
 def open_iterator(number: int, dataset: bytes, position: bytes, context: InputContext) -> bytes:

@@ -13,6 +13,7 @@ From Python 3.12 on no thread can be started by then: what ends something must n
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -62,6 +63,11 @@ def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None
         threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
         _hooked.add(_finish_all)
     _unfinished[id(thing)] = finish
+
+
+def after_interrupt() -> bool:
+    """Whether the program has ended by Ctrl-C, and so whoever sits there waits for its end."""
+    return getattr(sys, "last_type", None) is KeyboardInterrupt
 
 
 def forget(thing: object) -> None:

@@ -213,7 +213,9 @@ class GeneratorStream(RowsBeforeFailure):
         iterator, self._iterator = self._iterator, None
         self._values = iter(())
         self._ended, self._collector = True, None
-        if hasattr(iterator, "close"):
+        # One that still runs, in a thread that the interpreter's exit waits for no longer, ends with the process.
+        running = inspect.isgenerator(iterator) and iterator.gi_running
+        if hasattr(iterator, "close") and not running:
             iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
 
 

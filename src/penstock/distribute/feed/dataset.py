@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -450,16 +451,18 @@ class DistributedIterator(Iterator[Any]):
     def close(self) -> None:
         """End the background thread and free what it holds; may be called more than once."""
         self._closed = True
-        self._stop()
+        # Whoever has pressed Ctrl-C must not wait for a source that does not answer.
+        ended = self._stop(interrupted=self._interrupted or isinstance(sys.exception(), KeyboardInterrupt))
         self._unused.clear()
-        self._source.close(self._position)
+        if ended:  # otherwise the thread still reads it
+            self._source.close(self._position)
 
-    def _stop(self) -> None:
+    def _stop(self, *, interrupted: bool = False) -> bool:
+        """End the background thread; returns whether it has ended."""
         self._feed.agreement.close()
         with self._starting:
             prefetcher, self._prefetcher = self._prefetcher, None
-        if prefetcher is not None:
-            prefetcher.close()
+        return prefetcher is None or prefetcher.close(interrupted=interrupted)
 
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError(

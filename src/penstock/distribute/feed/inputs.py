@@ -217,7 +217,7 @@ class DividedInput(Inputs):
                 f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
                 "make one by ps.Dataset.from_tensor_slices(...) or ps.Dataset.from_generator(...)"
             )
-        check_spec(dataset.node.spec)
+        check_spec(dataset.node.spec, dataset.node)
         self.workers = workers
         self.partial = partial
         self.division = list(division)

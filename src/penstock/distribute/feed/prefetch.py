@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.runtime.at_exit import end_at_exit
+from penstock.runtime.at_exit import after_interrupt, end_at_exit
 from penstock.runtime.channel import Channel, Closed
 
 
@@ -39,7 +39,8 @@ class StepsEnded:
 Outcome = Step | StepFailure | StepsEnded
 
 _EXIT_SECONDS = 5.0
-"""How long the interpreter's exit waits for a step that is being made: a source may never answer."""
+_LEFT_SECONDS = 1.0
+"""How long the interpreter's exit waits for a step that is being made, and after Ctrl-C: a source may never answer."""
 
 
 class Prefetcher:
@@ -58,7 +59,7 @@ class Prefetcher:
         # The garbage collector must not wait for the thread, which may wait for a lock of the collecting thread.
         weakref.finalize(self, self._channel.close).atexit = False
         # At exit it is waited for: device libraries crash if a thread uses them while they shut down.
-        end_at_exit(self._thread, partial(_close, self._channel, seconds=_EXIT_SECONDS))
+        end_at_exit(self._thread, partial(_close_at_exit, self._channel))
 
     def start(self) -> None:
         """Start the thread, unless that was done.
@@ -79,9 +80,10 @@ class Prefetcher:
         """The next outcome; waits for it. Must not be called again after a `StepsEnded`."""
         return self._channel.get()
 
-    def close(self) -> None:
-        """End the thread; waits for the step it is at."""
-        _close(self._channel, self._thread)
+    def close(self, *, interrupted: bool = False) -> bool:
+        """End the thread, and wait for the step it is at, after Ctrl-C not for long. Returns whether it has ended."""
+        _close(self._channel, self._thread, _LEFT_SECONDS if interrupted else None)
+        return not self._thread.is_alive()
 
 
 def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
@@ -103,6 +105,10 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
             return
         # While the next step is made, this one belongs to the channel or to its receiver alone.
         del outcome
+
+
+def _close_at_exit(channel: Channel[Outcome], thread: threading.Thread) -> None:
+    _close(channel, thread, _LEFT_SECONDS if after_interrupt() else _EXIT_SECONDS)
 
 
 def _close(channel: Channel[Outcome], thread: threading.Thread, seconds: float | None = None) -> None:

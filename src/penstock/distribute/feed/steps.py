@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data.node import Node, gives_batches
 from penstock.distribute.control.messages import RowShape
 from penstock.errors import ElementError
 from penstock.spec import LeafSpec
@@ -105,7 +106,7 @@ def rows_of(leaves: list[Any], structure: Structure) -> int:
     rows: int | None = None
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
-            raise unbatched(structure.paths()[number])
+            raise unbatched(structure.paths()[number], beside_rows=any(map(np.ndim, leaves)))
         if rows is None:
             rows = len(leaf)
         elif len(leaf) != rows:
@@ -115,14 +116,14 @@ def rows_of(leaves: list[Any], structure: Structure) -> int:
     return rows
 
 
-def check_spec(spec: Any) -> None:
-    """Refuse elements that are not batches, where that is known without running user functions."""
+def check_spec(spec: Any, node: Node) -> None:
+    """Refuse the elements of a node if they are not batches, where their specification is known."""
     if spec is None:
         return
     leaves, structure = flatten(spec)
     for path, leaf in zip(structure.paths(), leaves, strict=True):
         if len(leaf.shape) == 0:
-            raise unbatched(path)
+            raise unbatched(path, beside_rows=gives_batches(node) and any(other.shape for other in leaves))
     lengths = [leaf.shape[0] for leaf in leaves]
     if len(set(lengths) - {None}) > 1:
         raise unequal(structure, lengths)
@@ -131,13 +132,21 @@ def check_spec(spec: Any) -> None:
 def unequal(structure: Structure, lengths: Sequence[int | None]) -> ElementError:
     """The error for leaves that differ in length."""
     rows = ", ".join(f"{path}: {length}" for path, length in zip(structure.paths(), lengths, strict=True))
-    return ElementError(f"all leaves of a distributed batch must have the same number of rows, got {rows}")
-
-
-def unbatched(path: str) -> ElementError:
-    """The error for elements that are not batches."""
     return ElementError(
-        "a distributed dataset gives batches, but its elements hold a scalar"
-        f"{' at ' + path if path else ''}: add .batch(global_batch_size) before distribute_dataset, or the batch size "
+        f"all leaves of a distributed batch must have the same number of rows, got {rows}: elements that are single "
+        "rows need .batch(global_batch_size)"
+    )
+
+
+def unbatched(path: str, *, beside_rows: bool = False) -> ElementError:
+    """The error for elements that are not batches; `beside_rows` says that other leaves seem to have rows."""
+    problem = f"a distributed dataset gives batches, but its elements hold a scalar{' at ' + path if path else ''}"
+    if beside_rows:
+        return ElementError(
+            f"{problem} beside the rows of other leaves: give it a value for each row, as by np.full(len(rows), "
+            "value); elements that are single rows need .batch(global_batch_size)"
+        )
+    return ElementError(
+        f"{problem}: add .batch(global_batch_size) before distribute_dataset, or the batch size "
         "per replica inside distribute_datasets_from_function"
     )

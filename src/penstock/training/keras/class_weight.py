@@ -58,7 +58,9 @@ class ClassWeight:
 def _weights(of_class: dict[int, float], labels: Any) -> Any:
     if labels.ndim == 2:
         labels = labels[:, 0] if labels.shape[1] == 1 else jnp.argmax(labels, axis=1)
-    labels = jnp.round(labels).astype(jnp.int32)
+    if jnp.issubdtype(labels.dtype, jnp.inexact):
+        labels = jnp.round(labels)
+    labels = labels.astype(jnp.int32)
     weights = jnp.ones(labels.shape, keras.config.floatx())
     for label, weight in of_class.items():
         weights = jnp.where(labels == label, weight, weights)

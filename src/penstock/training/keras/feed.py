@@ -14,7 +14,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
-from penstock.distribute.feed.steps import StepLeaf, check_spec
+from penstock.distribute.feed.steps import StepLeaf, check_spec, rows_of
 from penstock.distribute.jax.device_dtypes import check_width, fits_device
 from penstock.distribute.jax.devices import moving_explicitly
 from penstock.distribute.jax.for_trainers import (
@@ -26,7 +26,7 @@ from penstock.distribute.jax.for_trainers import (
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.jax.placement import without_aliases
 from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.structure import flatten
 from penstock.training.keras.class_weight import ClassWeight
@@ -43,7 +43,10 @@ class ModelFeed:
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        check_spec(dataset.node.spec)
+        check_spec(dataset.node.spec, dataset.node)
+        for leaf in flatten(dataset.node.spec)[0]:
+            if leaf.ragged_rank:
+                raise _ragged()
         self._dataset = dataset
         self._steps: Dataset | DistributedDataset = dataset
         self._model: Any = None
@@ -185,6 +188,8 @@ class ModelFeed:
     def _batch(self, step: Any) -> Any:
         """A step in the form that Keras takes."""
         leaves, structure = flatten(step)
+        if self.strategy is None:
+            rows_of(leaves, structure)
         batch = structure.unflatten([self._leaf(leaf) for leaf in leaves])
         return batch if self._class_weight is None else self._class_weight(batch)
 
@@ -206,8 +211,17 @@ class ModelFeed:
                     array.block_until_ready()
 
 
+def _ragged() -> ElementError:
+    return ElementError(
+        "a Keras model takes arrays, and the batches of this dataset hold rows of various lengths: use padded_batch in "
+        "place of ragged_batch, or pad the rows in a map"
+    )
+
+
 def _check(leaf: Any) -> None:
     array = np.asarray(leaf)
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], np.ndarray):
+        raise _ragged()
     if not fits_device(array):
         raise InvalidTypeError(
             f"a Keras model got an array of dtype {array.dtype}, which devices cannot hold: turn strings into numbers "
