@@ -15,7 +15,8 @@ Rules that all operators keep, and the conformance suite checks:
    caller is sure to use: a source whose elements arrive at their own pace (a generator) is not run further than that.
    `allow` is how many pay; a stream whose rows come in larger pieces gives the whole piece, and the `Cursor` through
    which all streams are read cuts it.
-4. An exception costs the row it happened at, in a batch the whole batch; pulling again continues after that.
+4. An exception costs the row it happened at, in a batch the whole batch; pulling again continues after that. What
+   makes many rows of a block at a time does so by `Cursor.made`, or stops at the first that fails.
 5. `close()` may be called at any time, more than once.
 """
 
