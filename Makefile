@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: twice as many as there are cores, since many tests wait for something.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count() * 2)')
 
-.PHONY: help setup demo test test-extended test-torch test-lowest check fuzz chaos properties bench docs format lock clean
+.PHONY: help setup demo test test-extended test-torch test-lowest check fuzz chaos mutants properties bench docs format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
+	@echo 'make mutants  change one operator or number at a time: at most one change in twenty may pass the tests of its room'
 	@echo 'make properties  the tests of properties with a thousand new examples each, where make test draws the same 25'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make docs     the documents and the reference of all names as a site in build/site'
@@ -35,7 +36,7 @@ help:
 	@echo 'make lock     resolve the development dependencies again into $(LOCK)'
 	@echo 'make clean    remove .venv, caches and what was built'
 	@echo
-	@echo 'PYTHON=...    the interpreter to use      ARGS="..."   options for demo, test, chaos and bench'
+	@echo 'PYTHON=...    the interpreter to use      ARGS="..."   options for demo, test, chaos, mutants and bench'
 
 setup: $(VENV)/.with-dev
 	@echo 'penstock is ready in $(VENV)'
@@ -99,6 +100,9 @@ chaos: $(VENV)/.with-dev
 	@$(BIN)/pytest -m long
 	@if [ -e $(TORCH)/.ready ]; then $(TORCH)/bin/python -m pytest -m long tests/pytorch; \
 		else echo 'make test-torch first: trials of torchrun are left out without torch'; fi
+
+mutants: $(VENV)/.with-dev
+	@$(BIN)/python tests/mutants.py $(ARGS)
 
 properties: $(VENV)/.with-dev
 	@$(BIN)/pytest -n $(JOBS) --hypothesis-profile many -m hypothesis --timeout 3600 $(ARGS)

@@ -37,6 +37,10 @@ from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters,
 OFF, DYNAMIC, FILE, DATA = ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.DATA
 
 
+_BOOT = 1000.0
+"""No clock starts at 0, where a sum of two times is like their difference."""
+
+
 def span(start: int, stop: int, pass_number: int = 0, skip: int = 0, more: int = 0) -> Span:
     return Span(pass_number=pass_number, start=start, stop=stop, skip=skip, more=more)
 
@@ -45,8 +49,8 @@ class Dispatcher:
     """A machine, a clock, and one line for each thing that a peer may say."""
 
     def __init__(self, **config: Any) -> None:
-        self.machine = CheckedMachine(DispatcherConfig(**config), now=0.0)
-        self.now = 0.0
+        self.machine = CheckedMachine(DispatcherConfig(**config), now=_BOOT)
+        self.now = _BOOT
 
     def tell(self, message: Any) -> Any:
         return self.machine.answer(message, self.now)
@@ -227,15 +231,41 @@ def test_a_worker_that_leaves_is_asked_nothing_more() -> None:
     assert [worker.alive for worker in dispatcher.tell(GetStatus()).workers] == [True, False]
 
 
+def test_the_status_tells_workers_that_left_from_those_that_are_leaving_or_lost() -> None:
+    dispatcher = Dispatcher(heartbeat_seconds=2, missed_heartbeats=15)
+    gone, leaving, lost, busy = dispatcher.workers(4)
+    for worker in (gone, leaving):
+        dispatcher.tell(WorkerHeartbeat(worker_id=worker, leaving=True))
+    dispatcher.tell(WorkerHeartbeat(worker_id=gone, left=True))
+    dispatcher.wait(20)
+    for worker in (leaving, busy):
+        dispatcher.tell(WorkerHeartbeat(worker_id=worker, leaving=worker == leaving, rows=6, seconds=3))
+    dispatcher.wait(15)
+    shown = {worker.info.worker_id: worker for worker in dispatcher.tell(GetStatus()).workers}
+    assert [shown[worker].left for worker in (gone, leaving, lost, busy)] == [True, False, False, False]
+    assert [shown[worker].alive for worker in (gone, leaving, lost, busy)] == [False, True, False, True]
+    assert [shown[worker].rows_per_second for worker in (gone, leaving, lost, busy)] == [0, 2, 0, 2]
+
+
+def test_a_worker_is_refused_without_an_address_and_while_the_dispatcher_stops() -> None:
+    dispatcher = Dispatcher()
+    hello = WorkerHello(endpoint=Endpoint(address="nowhere"))
+    assert 'which is no "host:port": start it with a --worker-address' in refusal(dispatcher.tell(hello))
+    assert isinstance(dispatcher.tell(WorkerHello(endpoint=Endpoint(address="somewhere:1"))), WorkerWelcome)
+    dispatcher.tell(Stop())
+    hello = WorkerHello(endpoint=Endpoint(address="somewhere:2"))
+    assert "this dispatcher is stopping: it takes no more workers" in refusal(dispatcher.tell(hello))
+
+
 def test_a_reader_is_believed_that_a_worker_is_lost_which_has_missed_a_report() -> None:
     dispatcher = Dispatcher(heartbeat_seconds=2)
     worker = dispatcher.worker()
     reader = dispatcher.opened(dispatcher.dataset())
     report = ConsumerHeartbeat(consumer_id=reader.consumer_id, lost_workers=[worker, 99])
-    dispatcher.now = 2.9
+    dispatcher.now = _BOOT + 2.9
     dispatcher.tell(report)
     assert len(dispatcher.beat(reader).workers) == 1, "perhaps it is the reader that is cut off"
-    dispatcher.now = 3.1
+    dispatcher.now = _BOOT + 3.1
     dispatcher.tell(report)
     assert dispatcher.beat(reader).workers == []
 
@@ -763,7 +793,8 @@ def test_a_reader_alone_may_be_silent_for_as_long_as_jobs_are_kept() -> None:
 
 
 def coordinated(dispatcher: Dispatcher, index: int, consumer: str, policy: ShardingPolicy = OFF, **more: Any) -> Any:
-    return dispatcher.open(dispatcher.dataset(-1), policy, consumer=consumer, index=index, num_consumers=2, **more)
+    more = {"num_consumers": 2, **more}
+    return dispatcher.open(dispatcher.dataset(-1), policy, consumer=consumer, index=index, **more)
 
 
 def test_coordinated_reads_have_as_many_passes_as_there_were_workers() -> None:
@@ -819,6 +850,42 @@ def test_an_index_belongs_to_one_living_consumer() -> None:
     assert isinstance(coordinated(dispatcher, 0, "b"), EpochOpened)
 
 
+def three_in_rounds(reports: dict[int, list[int]], silent: int | None = None, seconds: float = 15) -> Any:
+    """What a consumer with index 0 hears that replaces a silent one; the others have reported these rounds."""
+    dispatcher = Dispatcher(heartbeat_seconds=2, lease_seconds=20)
+    dispatcher.worker()
+    readers = [coordinated(dispatcher, index, name, num_consumers=3) for index, name in enumerate("abc")]
+    for step in range(2):
+        for index, rounds in reports.items():
+            if step == 0 or (index != 0 and index != silent):
+                heard = ConsumerHeartbeat(consumer_id=readers[index].consumer_id, rounds=rounds, turn=index)
+                dispatcher.tell(heard)
+        dispatcher.now += seconds
+    dispatcher.now -= 5
+    reply = coordinated(dispatcher, 0, "d", num_consumers=3)
+    assert isinstance(reply, EpochOpened)
+    return reply.rounds, reply.turn
+
+
+def test_a_replacement_goes_on_where_the_slowest_of_the_others_is() -> None:
+    assert three_in_rounds({0: [1, 1], 1: [4, 1], 2: [2, 2]}) == ([2, 2], 2)
+    assert three_in_rounds({0: [9, 9], 1: [2, 1], 2: [2, 2]}) == ([2, 1], 1)
+    assert three_in_rounds({0: [1, 1], 1: [2, 1], 2: [9, 2]}, silent=1) == ([9, 2], 2), "not where a silent one was"
+    assert three_in_rounds({1: [4, 1]}, seconds=6) == ([], 0), "one of them has not said where it is"
+
+
+def test_a_state_of_a_job_with_fewer_workers_now_keeps_its_passes() -> None:
+    for policy, passes in ((OFF, 3), (DYNAMIC, 1)):
+        dispatcher = Dispatcher()
+        dispatcher.worker()
+        state = [span(0, 4, number) for number in range(3)] if policy == OFF else [span(0, 4)]
+        reader = dispatcher.opened(dispatcher.dataset(10), policy, resumed=state)
+        assert [part.number for part in reader.passes] == list(range(passes))
+    dispatcher = Dispatcher()
+    dispatcher.worker()
+    assert len(dispatcher.opened(dispatcher.dataset(10), OFF, resumed=[span(0, 4, 1)]).passes) == 2
+
+
 def test_an_index_must_be_in_range() -> None:
     dispatcher = Dispatcher()
     for index in (-1, 2):
@@ -871,12 +938,12 @@ def test_the_status_says_what_goes_on() -> None:
     reader = dispatcher.opened(dispatcher.dataset(10))
     dispatcher.lease(reader, 5)
     dispatcher.lease(reader, 0, [span(0, 2)])
-    dispatcher.now = 4.0
+    dispatcher.now = _BOOT + 4.0
     dispatcher.tell(WorkerHeartbeat(worker_id=worker, rows=100, bytes=4000, busy_seconds=1.5, seconds=2))
     dispatcher.tell(
         ConsumerHeartbeat(consumer_id=reader.consumer_id, rows_per_second=50, waiting_fraction=0.25, rounds=[2, 1])
     )
-    dispatcher.now = 5.0
+    dispatcher.now = _BOOT + 5.0
     status = dispatcher.tell(GetStatus())
     assert isinstance(status, Status)
     (shown,) = status.workers

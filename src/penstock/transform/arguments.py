@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from types import UnionType
-from typing import Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """
     signature = inspect.signature(function)
     kinds = {
-        name: get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         for name, hint in get_type_hints(function).items()
     }
 
