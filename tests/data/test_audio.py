@@ -113,3 +113,14 @@ def test_what_never_works_is_refused(tmp_path):
         ps.audio.decode(3)
     with pytest.raises(ps.StorageError, match="nowhere.wav' cannot be opened: No such file"):
         ps.audio.decode(tmp_path / "nowhere.wav")
+
+
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("dtype", ["int16", "int32"])
+def test_floats_in_a_wav_are_scaled_to_integers(subtype, dtype):
+    wave = np.append(0.5 * np.sin(np.arange(80) / 10), [1.5, -1.5])
+    file = io.BytesIO()
+    pytest.importorskip("soundfile").write(file, wave, 8000, format="WAV", subtype=subtype)
+    found, _ = ps.audio.decode(file.getvalue(), dtype=dtype)
+    assert found.dtype == dtype and np.abs(found[:80, 0] / 2.0 ** (8 * found.itemsize - 1) - wave[:80]).max() < 1e-4
+    assert found[80:, 0].tolist() == [np.iinfo(dtype).max, np.iinfo(dtype).min]

@@ -1,8 +1,10 @@
 """Images: what Pillow writes is what is decoded, at what sizes, and what is wrong with those that cannot be."""
 
 import io
+import struct
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -262,3 +264,30 @@ def test_looking_at_ps_image_imports_neither_package():
     program = "import sys, penstock as ps; ps.image.decode; print(sorted({'PIL', 'simplejpeg'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def png_of_shades(bits, shades, transparent):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + row.tobytes() for row in shades)
+    size = struct.pack(">IIBBBBB", shades.shape[1], shades.shape[0], bits, 0, 0, 0, 0)
+    parts = ((b"IHDR", size), (b"tRNS", struct.pack(">H", transparent)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def test_gray_images_of_16_bits_keep_their_depth_and_what_is_transparent():
+    pixels = np.arange(20, dtype=np.uint16).reshape(4, 5) * 3000
+    pgm = b"P5 5 4 65535\n" + pixels.astype(">u2").tobytes()
+    assert ps.image.decode(pgm, channels=1, dtype="uint16")[..., 0].tolist() == pixels.tolist()
+    assert ps.image.decode(pgm, channels=1)[..., 0].tolist() == (pixels >> 8).tolist()
+    for bits, kind in ((8, "u1"), (16, ">u2")):
+        png = png_of_shades(bits, (np.arange(20).reshape(4, 5) * 10).astype(kind), 30)
+        assert ps.image.decode(png, channels=4)[0, :, 3].tolist() == [255, 255, 255, 0, 255]
+
+
+def test_colours_of_16_bits_are_refused_where_depth_is_asked_for():
+    ppm = b"P6 5 2 65535\n" + np.arange(30).astype(">u2").tobytes()
+    with pytest.raises(ps.ElementError, match="the PPM has colours of 16 bits, .*: dtype='uint8' takes"):
+        ps.image.decode(ppm, dtype="uint16")
+    assert ps.image.decode(ppm).shape == (2, 5, 3)

@@ -13,6 +13,7 @@ from penstock.errors import ElementError, InvalidArgumentError
 from penstock.formats.media_files import AudioInfo, Source, opened, seconds_bounds
 
 _DTYPES: Final = ("int16", "int32", "float32", "float64")
+_FLOATS: Final = ("FLOAT", "DOUBLE")
 
 
 def info(source: Source) -> AudioInfo:
@@ -53,7 +54,11 @@ def _read(file: Any, name: str, begin: int, end: int, dtype: str) -> npt.NDArray
     end_read = begin
     try:
         file.seek(begin)
-        data: npt.NDArray[Any] = file.read(end - begin, dtype=dtype, always_2d=True)
+        scales = file.subtype in _FLOATS and dtype.startswith("int")
+        data: npt.NDArray[Any] = file.read(end - begin, dtype="float64" if scales else dtype, always_2d=True)
+        if scales:  # libsndfile would take 0.5 for 0
+            limits = np.iinfo(dtype)
+            data = np.clip(np.rint(data * -float(limits.min)), limits.min, limits.max).astype(dtype)
         end_read = begin + len(data)
     except soundfile.SoundFileError as error:
         raise ElementError(f"{name} is damaged after sample {begin}, of {file.frames}: {_reason(error)}") from error

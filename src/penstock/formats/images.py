@@ -203,15 +203,26 @@ def encode_png(pixels: Pixels) -> bytes:
     return file.getvalue()
 
 
+def _has_16_bits(image: Any) -> bool:
+    """Whether the file has more bits of each colour than Pillow reads."""
+    arguments: Any = image.tile[0][3] if image.tile else ""
+    return "16" in str(arguments) or (image.format == "PPM" and arguments[-1] > _LARGEST[np.dtype(np.uint8)])
+
+
 def _pixels_of(image: Any, channels: int, dtype: str) -> Pixels:
-    if image.mode in ("I", "F"):
+    if dtype == "uint16" and image.mode in ("RGB", "RGBA") and _has_16_bits(image):
+        raise ElementError(
+            f"the {image.format} has colours of 16 bits, of which only 8 can be read: dtype='uint8' takes those"
+        )
+    if image.mode in ("I", "F") and image.format != "PPM":
         raise ElementError(
             f"the {image.format} has pixels of 32 bits, which image.decode has no scale for: read it by Pillow"
         )
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I"):  # the shades of a PGM fill 16 bits, whatever its largest value is
         wide = np.asarray(image).astype(np.uint16)[..., None]
         shades = wide if dtype != "uint8" else (wide >> 8).astype(np.uint8)
         opaque = np.full_like(shades, _LARGEST[shades.dtype])
+        opaque[wide == image.info.get("transparency", -1)] = 0
         return np.concatenate([shades] * min(channels, 3) + [opaque] * (channels == 4), axis=-1)
     if "transparency" in image.info:  # otherwise Pillow warns, and takes one colour for another
         image = image.convert("RGBA")
