@@ -407,6 +407,13 @@ def test_every_element_goes_to_one_reader() -> None:
     assert sorted(first + second + third) == list(range(50))
 
 
+def test_a_reader_asks_again_ten_times_in_a_lease_at_least() -> None:
+    for lease_seconds, retry_after in ((10, 0.2), (1, 0.1)):
+        dispatcher = Dispatcher(lease_seconds=lease_seconds)
+        reader = dispatcher.opened(dispatcher.dataset(10), OFF)
+        assert dispatcher.lease(reader, 10) == Leased(retry_after=retry_after)
+
+
 def test_a_request_that_is_sent_again_is_answered_again() -> None:
     dispatcher = Dispatcher()
     reader = dispatcher.opened(dispatcher.dataset(100))
