@@ -1,6 +1,6 @@
 """What the leaves of an element are, `TensorSpec` and `RaggedTensorSpec`, and how values become leaves."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import index
@@ -294,6 +294,16 @@ def as_leaf(value: Any) -> Any:
     return value
 
 
+def is_untold(leaf: Any) -> bool:
+    """Whether this is what NumPy makes of an empty list: float64, though it has no entry that tells."""
+    return isinstance(leaf, np.ndarray) and leaf.shape == (0,) and leaf.dtype == np.float64
+
+
+def of_rows_like(leaf: Any, dtype: np.dtype[Any], shape: Sequence[int | None]) -> Any:
+    """A leaf among rows of this dtype and shape: an empty list becomes an array of theirs without entries."""
+    return np.empty((0, *[length or 0 for length in shape[1:]]), dtype) if shape and is_untold(leaf) else leaf
+
+
 def check_dense(value: Any) -> None:
     """Raise an ElementError if this is a sparse matrix: nobody says which of its zeros are wanted."""
     if hasattr(value, "toarray") and hasattr(value, "shape"):
@@ -456,6 +466,8 @@ def fitted(spec: LeafSpec, value: Any) -> Any:
     """
     if isinstance(value, (np.ndarray, np.generic)) and spec.dtype.kind != "O":
         return value
+    if type(value) is list and not value and not spec.ragged_rank:
+        return of_rows_like(as_leaf(value), spec.dtype, spec.shape)
     if type(value) in _PYTHON_NUMBERS:
         if spec.ragged_rank and isinstance(value, list):
             rows = np.empty(len(value), object)

@@ -302,3 +302,92 @@ def test_strings_that_end_with_zero_bytes_are_refused_where_numpy_drops_these(dt
     with pytest.raises(ps.ElementError, match=r"got b?'a\\x00': .*drop zero bytes \(\\x00\) at their ends; use object"):
         list(generated(value[:1], value, signature=ps.TensorSpec((), dtype)))
     assert list(generated(value[:1], value, signature=ps.TensorSpec((), object))) == [value[:1], value]
+
+
+class Lists:
+    """A collection of lists, some of which are empty."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+LISTS = {
+    "map": lambda rows: ps.Dataset.range(len(rows)).map(lambda x: rows[int(x)]),
+    "map of a stream": lambda rows: stream(ps.Dataset.range(len(rows))).map(lambda x: rows[int(x)]),
+    "map in threads": lambda rows: ps.Dataset.range(len(rows)).map(lambda x: rows[int(x)], num_parallel_calls=2),
+    "map to dictionaries": lambda rows: (
+        ps.Dataset.range(len(rows)).map(lambda x: {"of": x, "boxes": rows[int(x)]}).map(lambda row: row["boxes"])
+    ),
+    "from_generator": lambda rows: generated(*rows),
+    "from_list": ps.Dataset.from_list,
+    "from_source": lambda rows: ps.Dataset.from_source(Lists(rows)),
+    "scan": lambda rows: ps.Dataset.range(len(rows)).scan(0, lambda state, x: (state, rows[int(x)])),
+    "flat_map": lambda rows: ps.Dataset.range(len(rows)).flat_map(lambda x: ps.Dataset.from_tensors(rows[int(x)])),
+    "group_by_window": lambda rows: ps.Dataset.from_list(rows).group_by_window(
+        lambda row: 0, lambda key, window: window, 2
+    ),
+}
+
+
+@pytest.mark.parametrize("read", LISTS.values(), ids=LISTS.keys())
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [([[1, 2], [], [3]], np.int64), ([["a", "b"], [], ["c"]], object), ([[0.5], [], []], np.float32)],
+    ids=["integers", "strings", "floats"],
+)
+def test_an_empty_list_is_of_the_dtype_of_the_other_rows(read, rows, dtype):
+    dataset = read(rows)
+    for found in (dataset, dataset.batch(1).unbatch(), dataset.ragged_batch(2).unbatch(), dataset.prefetch(2)):
+        made = list(found)
+        assert [row.tolist() for row in made] == rows
+        if read is not LISTS["map in threads"]:  # a call for an empty list may end before all others
+            assert {row.dtype for row in made} == {np.dtype(dtype)}
+    padded = next(iter(dataset.padded_batch(3)))
+    assert padded.dtype == dtype
+    assert padded.shape[0] == 3
+
+
+def test_an_empty_list_among_rows_of_two_axes_has_their_second():
+    boxes = [[[1, 2, 3, 4]], [], [[5, 6, 7, 8], [1, 2, 3, 4]]]
+    dataset = ps.Dataset.range(3).map(lambda x: boxes[int(x)])
+    assert [row.shape for row in dataset] == [(1, 4), (0, 4), (2, 4)]
+    assert next(iter(dataset.padded_batch(3))).shape == (3, 2, 4)
+    signature = ps.TensorSpec((None, 4), np.int64)
+    assert [row.shape for row in generated(*boxes[1:], signature=signature)] == [(0, 4), (2, 4)]
+
+
+def test_an_empty_list_that_comes_first_takes_the_dtype_of_a_batch_or_of_the_signature():
+    rows = [[], [1]]
+    assert [row.tolist() for row in ps.Dataset.range(2).map(lambda x: rows[int(x)])] == rows
+    batch = next(iter(ps.Dataset.range(2).map(lambda x: rows[int(x)]).padded_batch(2)))
+    assert (batch.tolist(), batch.dtype) == ([[0], [1]], np.int64)
+    signature = ps.TensorSpec((None,), np.int64)
+    assert [row.dtype for row in ps.Dataset.range(2).map(lambda x: [[], [1]][int(x)], output_signature=signature)] == [
+        np.int64
+    ] * 2
+
+
+def test_a_row_that_fails_after_empty_lists_fails_alone():
+    rows = [[], [], 1 / 2, [7], [], None, [8]]
+
+    def made(x):
+        if rows[int(x)] == 1 / 2:
+            raise ValueError(x)
+        return rows[int(x)]
+
+    for dataset in (ps.Dataset.range(7).map(made), stream(ps.Dataset.range(7)).map(made)):
+        left = dataset.ignore_errors()
+        for found in (left, left.ragged_batch(5).unbatch()):
+            assert [row.tolist() for row in found] == [[], [], [7], [], [8]]
+
+
+def test_the_words_of_an_empty_line_are_padded_as_words(tmp_path):
+    (tmp_path / "lines.txt").write_text("a b\n\nc\n")
+    words = ps.TextLineDataset(str(tmp_path / "lines.txt")).map(str.split).padded_batch(3)
+    assert [batch.tolist() for batch in words] == [[["a", "b"], ["", ""], ["c", ""]]]

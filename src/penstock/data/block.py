@@ -16,7 +16,7 @@ import numpy.typing as npt
 from penstock.errors import ElementError
 from penstock.runtime.copying import Copiers
 from penstock.runtime.memory import output
-from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, merged_specs, spec_of_leaf
+from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, is_untold, merged_specs, of_rows_like, spec_of_leaf
 from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
@@ -197,6 +197,10 @@ def column_of(leaves: Sequence[Any]) -> Column:
         if len(set(map(_SHAPE, leaves))) > 1:
             return object_column(leaves)
         return _stacked(leaves)
+    told = next((leaf for leaf in leaves if isinstance(leaf, np.ndarray) and not is_untold(leaf)), None)
+    if told is not None:
+        leaves = [of_rows_like(leaf, told.dtype, told.shape) for leaf in leaves]
+        first = leaves[0]
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or not (
             leaf.dtype is first.dtype or alike(leaf.dtype, first.dtype)

@@ -65,7 +65,7 @@ from penstock.options import (
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 from penstock.runtime.threads import Threads, failures
-from penstock.spec import TensorSpec, alike, as_leaf, spec_of_leaf
+from penstock.spec import TensorSpec, alike, as_leaf, is_untold, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
 Result = TypeVar("Result")
@@ -1919,12 +1919,12 @@ def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
         except ElementError as error:
             return ElementError(f"from_list: element {number}: {error}")
         first, structure = expected = expected or (dtypes, own)
-        if own != structure or not all(map(alike, dtypes, first)):
+        told = [(a, b) for a, b in zip(dtypes, first, strict=own == structure) if a is not None and b is not None]
+        if own != structure or not all(alike(*both) for both in told):
             kinds = own.shown(map(str, dtypes)), structure.shown(map(str, first))
             return ElementError(
                 f"from_list: element {number} is {kinds[0]}, where element 0 is {kinds[1]}: all elements need one "
-                "structure and one dtype for each leaf (object stands for strings, bytes and other Python objects; an "
-                "empty list counts as float64: give numpy.zeros((0, 4), numpy.float32), say)"
+                "structure and one dtype for each leaf (object stands for strings, bytes and other Python objects)"
             )
     return None
 
@@ -1935,9 +1935,10 @@ def _kind_of_state(state: Any) -> tuple[Structure, list[str]]:
     return structure, ["numbers" if getattr(leaf, "dtype", _OBJECT).kind in "biufc" else "objects" for leaf in leaves]
 
 
-def _kind_of(element: Any) -> tuple[list[np.dtype[Any]], Structure]:
+def _kind_of(element: Any) -> tuple[list[np.dtype[Any] | None], Structure]:
+    """The dtypes of an element's leaves, None for an empty list, and its structure."""
     leaves, structure = flatten(element)
-    return [spec_of_leaf(as_leaf(leaf)).dtype for leaf in leaves], structure
+    return [None if is_untold(leaf) else spec_of_leaf(leaf).dtype for leaf in map(as_leaf, leaves)], structure
 
 
 def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.data.block import Block, dtype_of_rows
+import numpy as np
+
+from penstock.data.block import Block, Column, dtype_of_rows
 from penstock.data.node import Node, Run
 from penstock.data.streams.stream import Cursor, OneInputStream, Stream
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.spec import TensorSpec, alike, merged
+from penstock.spec import TensorSpec, alike, is_untold, merged
 from penstock.structure import flatten, map_structure
 
 
@@ -59,6 +61,10 @@ def of_one_kind(run: Run, node: Node, block: Block, member: Node | None = None) 
     dtypes = tuple(map(dtype_of_rows, block.columns))
     found = (block.structure, dtypes, member)
     structure, known, first = run.agreed(node, found)
+    if dtypes != known and structure == block.structure:
+        columns = [_told(*both) for both in zip(block.columns, known, strict=True)]
+        block = Block(tuple(columns), block.structure, len(block))
+        dtypes = tuple(map(dtype_of_rows, columns))
     if structure is block.structure and dtypes == known:
         return block
     if structure != block.structure or not all(map(alike, known, dtypes)):
@@ -70,6 +76,11 @@ def of_one_kind(run: Run, node: Node, block: Block, member: Node | None = None) 
             f"{member.where()}: convert them with map"
         )
     return Block(block.columns, structure, len(block))
+
+
+def _told(column: Column, dtype: np.dtype[Any]) -> Column:
+    """A column of rows of a dtype; one of empty lists alone does not tell its own."""
+    return column.astype(dtype) if len(column) and is_untold(column[0]) and column.dtype == np.float64 else column
 
 
 class OneKindStream(OneInputStream):

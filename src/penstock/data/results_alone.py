@@ -28,7 +28,6 @@ from penstock.runtime.callers import Callers
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
-from penstock.structure import flatten
 
 _LARGE_BYTES: Final = 1024
 """From this size on, copying an array costs more than giving an element alone."""
@@ -74,8 +73,9 @@ class AloneResults:
         """The leaves of a result, which must be of the kind of all others and as promised."""
         promise: Promise | None = self._node.promise
         kept = value if promise is None else promise.kept(value)
-        self._run.known(self._node).check(Layout.of(kept))
-        return [as_leaf(leaf) for leaf in flatten(kept)[0]]
+        layout = self._run.known(self._node)
+        layout.check(Layout.of(kept, like=layout))
+        return layout.typed([as_leaf(leaf) for leaf in layout.structure.flatten_like(kept)])  # type: ignore[no-any-return]
 
     def of_rows(
         self, calls: Iterator[Callable[[Any], Any]], rows: Iterator[Any], input: Cursor, first: int, cursor: Cursor

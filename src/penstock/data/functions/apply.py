@@ -1,6 +1,7 @@
 """A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -124,15 +125,27 @@ def _mapped(
     if run.threads.stopped:
         return None, Failure(0, Closed())
     try:
-        first = first_result(results(0, 1))
-        value = first if promise is None else promise.kept(first)
-        found = Layout.of(value, like=run.known(node))
-        layout = run.agreed(node, found)
+        made = [first_result(results(0, 1))]
+        found, layout = _layouts(run, node, made[0], promise)
         layout.check(found)
     except failures() as error:
         return None, Failure(0, error)
+    if found.untold and rows > 1 and run.known(node) is None:
+        with suppress(*failures()):  # `fill` meets it again, after the rows before it
+            for value in results(1, rows):  # empty lists, up to a result that tells what all are like
+                made.append(value)
+                found, layout = _layouts(run, node, value, promise)
+                if not found.untold:
+                    break
     output = OutputBlock(run.threads, replace(found, structure=layout.structure), rows, promise)
     if rows > 1:
-        return output.finished(fill(output, results, 0, rows, [value]), rows)
-    output.put(0, value)
+        return output.finished(fill(output, results, 0, rows, made), rows)
+    output.put(0, made[0])
     return output.finished(None, rows)
+
+
+def _layouts(run: Run, node: Node, value: Any, promise: Promise | None) -> tuple[Layout, Layout]:
+    """The layout of a result, and the one that all must have, which one of empty lists alone does not tell."""
+    known = run.known(node)
+    found = Layout.of(value if promise is None else promise.kept(value), like=known)
+    return found, found if known is None and found.untold else run.agreed(node, found)

@@ -4,14 +4,19 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from penstock.data.functions.promise import Promise
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.spec import TensorSpec, alike, as_leaf
+from penstock.spec import TensorSpec, alike, as_leaf, of_rows_like
 from penstock.structure import Structure, flatten
+
+KINDS: Final = (
+    "object stands for strings, bytes and other Python objects; an empty list takes the dtype of the lists before it, "
+    "and counts as float64 where it comes first: give numpy.zeros(0, numpy.int64), say, or output_signature"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Layout:
                 "flat_map with ps.Dataset.from_generator"
             )
         leaves = [as_leaf(leaf) for leaf in leaves]
+        if like is not None and structure is like.structure:
+            leaves = like.typed(leaves)
         shapes = tuple(leaf.shape if isinstance(leaf, (np.ndarray, np.generic)) else () for leaf in leaves)
         scalars = tuple(not isinstance(leaf, np.ndarray) for leaf in leaves)
         return Layout(structure, tuple(map(dtype_of_leaf, leaves)), shapes, scalars)
@@ -61,6 +68,15 @@ class Layout:
         """How many bytes a result holds, if it has the shapes of the first."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
+    @property
+    def untold(self) -> bool:
+        """Whether a leaf was an empty list, which does not tell what those of other results are."""
+        return any(shape == (0,) and dtype == np.float64 for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+
+    def typed(self, leaves: list[Any]) -> list[Any]:
+        """Leaves of a result, of which empty lists take the dtype of those before."""
+        return list(map(of_rows_like, leaves, self.dtypes, self.shapes))
+
     def check(self, other: "Layout") -> None:
         """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
         if self == other:
@@ -70,8 +86,7 @@ class Layout:
         )
         if not same:
             raise ElementError(
-                f"the function returned {other} after it had returned {self}; return one kind of element "
-                "(object stands for strings, bytes and other Python objects)"
+                f"the function returned {other} after it had returned {self}; return one kind of element ({KINDS})"
             )
 
     def __str__(self) -> str:

@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from penstock.data.block import Block, Column, column_of, object_column, own
-from penstock.data.functions.layout import Layout, dtype_of_leaf
+from penstock.data.functions.layout import KINDS, Layout, dtype_of_leaf
 from penstock.data.functions.promise import Promise
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.memory import empty
 from penstock.runtime.threads import Threads, failures
-from penstock.spec import alike, as_leaf, spec_of_leaf
+from penstock.spec import alike, as_leaf, of_rows_like, spec_of_leaf
 
 _EXACT_IN_DOUBLES: Final = 1 << 53
 
@@ -125,6 +125,7 @@ class OutputBlock:
 
     def _put_leaf(self, row: int, number: int, leaf: Any) -> None:
         column = self.columns[number]
+        leaf = of_rows_like(leaf, column.dtype, column.shape[1:])
         if not isinstance(leaf, (np.ndarray, np.generic)):
             if column.dtype != object:
                 self._refuse(number, leaf)
@@ -177,7 +178,7 @@ class OutputBlock:
         raise ElementError(
             f"the function returned {spec_of_leaf(leaf)}{' at ' + path if path else ''} after it had returned "
             f"{self._layout.dtypes[number]}; return one kind of element "
-            "(object stands for strings, bytes and other Python objects)"
+            f"({KINDS})"
         )
 
     def finished(self, failure: Failure | None, rows: int) -> tuple[Block | None, Failure | None]:

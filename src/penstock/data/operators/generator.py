@@ -18,7 +18,7 @@ from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
-from penstock.spec import alike, as_leaf, describe_mismatch, fitted, spec_of
+from penstock.spec import alike, as_leaf, describe_mismatch, fitted, of_rows_like, spec_of
 from penstock.structure import Structure, flatten, map_structure
 
 _logger = logging.getLogger(__name__)
@@ -175,6 +175,9 @@ class GeneratorStream(RowsBeforeFailure):
                 raise ElementError(f"the generator yielded an element that does not fit output_signature: {wrong}")
         leaves, structure = flatten(value)
         leaves = [as_leaf(leaf) for leaf in leaves]
+        known = self._run.known(self._node)
+        if known is not None and known[0] == structure:
+            leaves = [of_rows_like(leaf, dtype, (0,)) for leaf, dtype in zip(leaves, known[1], strict=True)]
         layout = (structure, [getattr(leaf, "dtype", _OBJECT) for leaf in leaves])
         agreed = self._run.agreed(self._node, layout)
         if layout != agreed and not (structure == agreed[0] and all(map(alike, layout[1], agreed[1]))):

@@ -133,9 +133,10 @@ class ScanStream(FunctionStream):
         """The leaves of an output, which must have the same structure and dtypes as all others."""
         promise = self._node.promise
         value = output if promise is None else promise.kept(output)
-        layout = Layout.of(value)
-        self._run.agreed(self._node, layout).check(layout)
-        return [as_leaf(leaf) for leaf in flatten(value)[0]]
+        layout = Layout.of(value, like=self._run.known(self._node))
+        agreed = self._run.agreed(self._node, layout)
+        agreed.check(layout)
+        return agreed.typed([as_leaf(leaf) for leaf in flatten(value)[0]])  # type: ignore[no-any-return]
 
     def state(self) -> State:
         return [self._input.state(), encode_value(self._carried)]
