@@ -97,3 +97,12 @@ def test_large_arrays_of_strings_have_one_fingerprint_for_equal_strings():
         [*words[:-1], None],
     ]
     assert len({rows(words), *map(rows, others)}) == 5
+
+
+@pytest.mark.slow
+def test_of_a_large_mapped_file_some_rows_are_looked_at(tmp_path):
+    rows = np.memmap(tmp_path / "rows", np.uint8, "w+", shape=(1 << 20, 1 << 20))  # a terabyte of nothing
+    first = ps.Dataset.from_source(rows).fingerprint()
+    assert ps.Dataset.from_source(rows).fingerprint() == first
+    rows[0, 0] = 1
+    assert ps.Dataset.from_source(rows).fingerprint() != first

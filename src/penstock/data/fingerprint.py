@@ -19,12 +19,17 @@ from penstock.data.functions.code import Describing, facts_of_code
 from penstock.data.node import BY_CHANCE, Node, too_deep
 from penstock.errors import InvalidTypeError
 from penstock.options import Options
+from penstock.runtime.sending import place_in_file
 
 _OF_THE_PROCESS: Final = frozenset({"__slotnames__", "__static_attributes__", "__firstlineno__"})
 """Attributes of a class that tell how a process came by it, not what it is."""
 _HEXADECIMAL_DIGITS: Final = 32
 _FEW_OBJECTS: Final = 1000
 """In larger arrays, strings are not pickled one by one."""
+_MUCH_BYTES: Final = 64 << 20
+"""Of larger maps of files, some rows are looked at."""
+_SAMPLED_ROWS: Final = 1000
+_SAMPLED_BYTES: Final = 4 << 20
 
 
 def _digest(content: bytes = b"") -> Any:
@@ -88,6 +93,8 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             )
         if isinstance(value, CodeType):
             return tuple, (facts_of_code(value),)
+        if isinstance(value, np.ndarray) and value.nbytes > _MUCH_BYTES and place_in_file(value) is not None:
+            return tuple, (("mapped", value.dtype.str, value.shape, _sample(value)),)
         reduced = super().reducer_override(value)
         if not isinstance(reduced, tuple) or len(reduced) < 3:  # what is sent by name
             return reduced
@@ -101,6 +108,13 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             arguments = tuple(argument for argument in arguments if not _is_random_number(argument))
             attributes = {name: part for name, part in attributes.items() if name not in _OF_THE_PROCESS}
         return make, arguments, (attributes, more), *rest
+
+
+def _sample(array: npt.NDArray[Any]) -> str:
+    """A digest of some rows of an array, from the first to the last: to read a large file takes minutes."""
+    rows = min(_SAMPLED_ROWS, max(2, _SAMPLED_BYTES // array[0].nbytes))
+    places = np.linspace(0, len(array) - 1, rows).astype(np.int64)
+    return str(_digest(np.ascontiguousarray(array[places]).tobytes()).hexdigest())
 
 
 def _of_strings(array: npt.NDArray[Any]) -> Any:

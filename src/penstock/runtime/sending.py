@@ -23,7 +23,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """
 
     def reducer_override(self, value: Any) -> Any:
-        mapped = _place_in_file(value) if isinstance(value, np.ndarray) else None
+        mapped = place_in_file(value) if isinstance(value, np.ndarray) else None
         return super().reducer_override(value) if mapped is None else (_map_again, mapped)
 
 
@@ -53,7 +53,7 @@ def loads(content: bytes) -> Any:
 _Place = tuple[str, int, int, int, int, np.dtype[Any], tuple[int, ...], tuple[int, ...]]
 
 
-def _place_in_file(array: np.ndarray[Any, Any]) -> _Place | None:
+def place_in_file(array: np.ndarray[Any, Any]) -> _Place | None:
     """Where the bytes of an array are in the file that it shows, with the file's size; None if it shows none."""
     root: Any = array
     while isinstance(root.base, np.ndarray):
