@@ -57,3 +57,12 @@ def test_a_machine_without_the_file_says_so(tmp_path: Path) -> None:
         ps.StorageError, match=r"a memory map of .*/tokens\.bin cannot be made in this process: .* put the"
     ):
         loads(sent)
+
+
+def test_errors_of_functions_that_were_sent_name_their_file() -> None:
+    def outer() -> str:
+        return (lambda: 1).__code__.co_filename
+
+    sent = loads(dumps(outer))
+    assert sent.__code__ is not outer.__code__
+    assert sent.__code__.co_filename == sent() == __file__

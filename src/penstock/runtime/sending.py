@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -19,10 +20,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Writes an array that shows a mapped file as a place in the file, to be mapped again, read-only, where it is read.
 
     Its content would be private memory of every process. A map with `mode="c"` is sent by value, as what was written
-    into it is in no file.
+    into it is in no file. Functions keep the names of their files, for errors: cloudpickle leaves them out since 3.1.3.
     """
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            return _code_of_file, (value.co_filename, *self.dispatch_table[CodeType](value))
         mapped = place_in_file(value) if isinstance(value, np.ndarray) else None
         return super().reducer_override(value) if mapped is None else (_map_again, mapped)
 
@@ -48,6 +51,10 @@ def loads(content: bytes) -> Any:
         StorageError: a file that was mapped is not here.
     """
     return pickle.loads(content)
+
+
+def _code_of_file(name: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+    return make(*arguments).replace(co_filename=name)
 
 
 _Place = tuple[str, int, int, int, int, np.dtype[Any], tuple[int, ...], tuple[int, ...]]
