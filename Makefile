@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: twice as many as there are cores, since many tests wait for something.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count() * 2)')
 
-.PHONY: help setup demo test test-extended test-torch test-lowest check fuzz chaos mutants properties bench docs format lock clean
+.PHONY: help setup demo test test-extended test-torch test-lowest test-newest check fuzz chaos mutants properties bench docs format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make test-extended  the tests of whole programs, and of more configurations, that make test leaves out'
 	@echo 'make test-torch  the tests of ps.torch, with PyTorch in an environment of its own'
 	@echo 'make test-lowest  all tests with the lowest versions of all packages that pyproject.toml allows'
+	@echo 'make test-newest  all tests with the newest of all packages, whatever pyproject.toml says; PYTHON= names the newest Python'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
@@ -84,6 +85,27 @@ test-lowest:
 	@JAX_ENABLE_COMPILATION_CACHE=false $(LOWEST)/bin/python -m pytest -n $(JOBS) \
 		-m 'not long and not alone' $(ARGS)
 
+# The newest of all packages, in an environment of its own, beyond the upper bounds of pyproject.toml: what a next
+# version breaks shows here first. Left out are tests of
+# - loops in ragged steps, whose equations JAX above 0.10 describes in another way;
+# - memory, where Python 3.13 and NumPy 2.5 count an array that is enlarged in place twice;
+# - 429 by fsspec, whose newest version takes the first answer for one about the file's size.
+NEWEST := $(VENV)-newest
+NOT_ON_NEWEST = --deselect tests/data/test_streaming_shuffle.py::test_one_buffer_of_large_rows_is_in_memory \
+	--deselect 'tests/data/test_memory.py::test_large_rows_are_held_as_far_as_operators_say[shuffle(32)]' \
+	--deselect 'tests/data/test_file_systems.py::test_a_server_is_left_alone_for_as_long_as_it_asks[http]' \
+	--deselect tests/distribute/test_ragged_loops.py::test_a_loop_over_rows_that_meets
+test-newest:
+	@$(or $(PYTHON),python3.13) -m venv --clear $(NEWEST)
+	@$(NEWEST)/bin/python tests/newest_packages.py dev cloud > $(NEWEST)/packages.txt
+	@$(NEWEST)/bin/python -m pip install -qq --disable-pip-version-check --requirement $(NEWEST)/packages.txt
+	@$(NEWEST)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(NEWEST)/bin/python -m pip list --disable-pip-version-check --format freeze \
+		| grep -E '^(jax|keras|numpy|orbax-checkpoint|pyarrow|ray)=='
+	@echo 'left out:' $(NOT_ON_NEWEST)
+	@$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not extended and not alone' \
+		$(NOT_ON_NEWEST) $(ARGS)
+
 check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -119,18 +141,21 @@ format: $(VENV)/.with-dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# The oldest supported Python resolves: what it can install, the newer ones can install too.
+# Each Python has versions of its own, since packages end their support of the oldest one: NumPy 2.5 needs Python 3.12.
+LOCK_PYTHONS ?= python3.11 python3.12 python3.13
 lock:
-	@python3.11 -m venv --clear $(VENV)-lock
-	@$(VENV)-lock/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev,docs]'
-	@echo "# Exact versions of everything that the extras dev and docs need, for Python 3.11 to 3.13; written by 'make lock'." > $(LOCK)
-	@$(VENV)-lock/bin/python -m pip list --disable-pip-version-check --format freeze \
-		--exclude pip --exclude setuptools --exclude penstock >> $(LOCK)
+	@rm -rf $(VENV)-lock
+	@for python in $(LOCK_PYTHONS); do \
+		minor=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && $$python -m venv $(VENV)-lock/$$minor && \
+		$(VENV)-lock/$$minor/bin/python -m pip install -qq --disable-pip-version-check --dry-run \
+			--report $(VENV)-lock/$$minor.json --editable '.[dev,docs]' hatchling editables || exit 1; \
+	done
+	@python3 tests/locked_versions.py $(VENV)-lock/*.json > $(LOCK)
 	@rm -rf $(VENV)-lock
 	@echo 'wrote $(LOCK)'
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock $(VENV)-lowest $(VENV)-torch build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-lowest $(VENV)-newest $(VENV)-torch build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per extra, so that a second call does nothing. hatchling is installed first, in its locked version, and builds without a download.
