@@ -66,7 +66,7 @@ FILES = {
 @pytest.mark.parametrize(
     ("name", "kind", "rows", "schema", "random_reads"),
     [
-        ("a.parquet", "Parquet", 2, "{'word': text, 'x': int64}", "good: row groups of up to 2 rows"),
+        ("a.parquet", "Parquet", 2, "{'x': int64, 'word': text}", "good: row groups of up to 2 rows"),
         ("a.npy", "NumPy", 4, "float64[-]", "good: any row by a slice"),
         ("a.csv", "CSV", 2, "{'age': int64, 'name': text}", "good, by ps.CsvDataset"),
         ("a.tsv", "TSV", 1, "{'age': int64, 'name': text}", "good, by ps.CsvDataset"),

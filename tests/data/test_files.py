@@ -768,12 +768,15 @@ def test_a_state_gave_the_rest_of_a_line_of_another_file(tmp_path, compression):
         with iter(lines("a", "b")) as resumed:
             resumed.load_state_dict(state)
             assert list(resumed) == expected[count:]
-    with (
-        iter(lines("b", "a")) as other,
-        pytest.raises(ps.StorageError, match="b': no line begins at byte 4, with which the state continues"),
-    ):
+    with iter(lines("b", "a")) as other, pytest.raises(ps.StateMismatchError, match=r"with other data or arguments"):
         other.load_state_dict(states[2])
     write("a", "one\ntwo\n\nthree\nfour and more\n")
     with iter(lines("a", "b")) as longer:
         longer.load_state_dict(states[4])
         assert next(longer) == "four and more"
+    write("a", "another one\nanother two\n")
+    with (
+        iter(lines("a", "b")) as replaced,
+        pytest.raises(ps.StorageError, match="a': no line begins at byte 4, with which the state continues"),
+    ):
+        replaced.load_state_dict(states[2])

@@ -86,7 +86,7 @@ def test_group_by_window_keeps_elements_without_leaves():
 def test_window_size_zero_is_an_error():
     with pytest.raises(ps.InvalidArgumentError, match=r"window_size=\.\.\.\) must be at least 1, got 0"):
         ps.Dataset.range(3).group_by_window(lambda x: 0, lambda key, w: w, window_size=0)
-    with pytest.raises(ps.ElementError, match="must be at least 1, got 0 for key 0"):
+    with pytest.raises(ps.ElementError, match="for key 0, must return at least 1, got 0"):
         values(ps.Dataset.range(3).group_by_window(lambda x: 0, lambda key, w: w, window_size_func=lambda key: 0))
 
 
