@@ -188,6 +188,37 @@ def test_an_error_surfaces_as_itself_with_node_element_and_line():
     assert f"{__file__}:" in note
 
 
+@pytest.mark.parametrize("source", ["map", "generator", "flat_map"])
+def test_an_exception_that_is_raised_for_many_rows_grew_by_a_note_a_row(source):
+    kept = ValueError("a read-only label")
+    kept.add_note("the user's own")
+
+    def fails(x):
+        raise kept
+
+    def generator():
+        yield 0
+        raise kept
+
+    dataset = {
+        "map": lambda: ps.Dataset.range(3).map(fails),
+        "generator": lambda: ps.Dataset.range(3).flat_map(lambda _: ps.Dataset.from_generator(generator)),
+        "flat_map": lambda: ps.Dataset.range(3).flat_map(fails),
+    }[source]()
+    notes = []
+    iterator = iter(dataset)
+    for _ in range(6):
+        try:
+            next(iterator, None)
+        except ValueError as error:
+            notes.append(list(error.__notes__))
+    assert [len(told) for told in notes] == [len(notes[0])] * 3
+    assert all(told[0] == "the user's own" for told in notes)
+    last = [[one.rpartition(", element ")[2] for one in told if ", element " in one] for told in notes]
+    assert last == ([["1"], ["1"], ["1"]] if source == "generator" else [["0"], ["1"], ["2"]])
+    assert kept.__notes__[-1].endswith("x = x.copy() makes one")
+
+
 def test_a_batch_with_a_failing_row_is_lost_and_the_next_one_is_whole():
     iterator = iter(ps.Dataset.range(8).map(fails_at(3)).batch(2))
     assert next(iterator).tolist() == [0, 10]

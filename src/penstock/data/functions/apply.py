@@ -62,13 +62,14 @@ def call_rows_with_randomness(
         yield function(*row, generator) if unpack else function(row, generator)
 
 
-def note(error: BaseException, node: Node, element: object) -> None:
-    """Say in an exception of the user's function where it happened."""
-    error.add_note(f"penstock: in {node.where()}, element {element}")
+def note(error: BaseException, node: Node, element: object = None) -> None:
+    """Say in an exception where it was raised: one that is kept and raised again says where that was last."""
+    where = f"penstock: in {node.where()}"
+    notes = [where if element is None else f"{where}, element {element}"]
     if isinstance(error, ValueError) and "read-only" in str(error):
-        error.add_note(
-            "penstock: the source, or a cache, keeps this memory: write to a copy, as x = x.copy() makes one"
-        )
+        notes.append("penstock: the source, or a cache, keeps this memory: write to a copy, as x = x.copy() makes one")
+    before = getattr(error, "__notes__", [])
+    error.__notes__ = [one for one in before if one.partition(", element ")[0] not in (where, *notes)] + notes
 
 
 def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock import formats
 from penstock.data.block import Block
+from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, any_number
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import RowsBeforeFailure, State
@@ -212,7 +213,7 @@ class ReadFilesStream(RowsBeforeFailure):
 
     def _fail(self, error: Exception) -> None:
         """Say that a failure happened in this node; if it costs the rest of the file, the next file comes next."""
-        error.add_note(f"penstock: in {self._node.where()}")
+        note(error, self._node)
         if self._reader is not None and self._reader.ended:
             self._close_file()
 

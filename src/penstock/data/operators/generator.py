@@ -12,6 +12,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.collecting import Collector
 from penstock.data.functions.alike import Unlike
+from penstock.data.functions.apply import note
 from penstock.data.node import Node, Run
 from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
@@ -83,7 +84,7 @@ class GeneratorStream(RowsBeforeFailure):
         rows = 0 if block is None else block.length
         self._taken += rows
         if self._failure is not None:
-            self._note(self._failure, self._taken)
+            note(self._failure, self._node, self._taken)
         elif rows < wanted:
             self._ended, self._collector = True, None
         return block
@@ -121,7 +122,7 @@ class GeneratorStream(RowsBeforeFailure):
                 self._taken += 1
                 return self._collector.block()
         except failures() as error:
-            self._note(error, self._taken)
+            note(error, self._node, self._taken)
             self._taken += 1
             raise
         self._ended = True
@@ -144,14 +145,11 @@ class GeneratorStream(RowsBeforeFailure):
                 given = False
         except BaseException as error:
             if not given and isinstance(error, failures()):  # `given`: the consumer wants no more
-                self._note(error, self._taken)
+                note(error, self._node, self._taken)
                 self._taken += 1
                 cursor.met += 1
             raise
         self._ended = True
-
-    def _note(self, error: BaseException, element: int) -> None:
-        error.add_note(f"penstock: in {self._node.where()}, element {element}")
 
     def _begun(self) -> Iterator[Any] | None:
         """The user's iterator; None where it has ended."""
@@ -159,7 +157,7 @@ class GeneratorStream(RowsBeforeFailure):
             try:
                 made = self._node.function()
             except failures() as error:
-                self._note(error, self._taken)
+                note(error, self._node, self._taken)
                 self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
                 raise
             self._iterator = self._values = _iterator_of(made)
