@@ -30,6 +30,6 @@ def test_lanes_of_a_reader_that_is_stopped_just_before_they_wait_end(monkeypatch
 
     monkeypatch.setattr(BoundedCondition, "wait", stopped_before)
     monkeypatch.setattr("penstock.runtime.conditions._LONGEST_WAIT_SECONDS", 0.01)
-    Lanes(options, shared, NOBODY, NOBODY, threads).start(workers=1, new_passes=0)
+    Lanes(options, shared, NOBODY, NOBODY, threads).start(workers=1)
     threads.join(5)
     assert shared.lanes == 0

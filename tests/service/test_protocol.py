@@ -19,6 +19,7 @@ DIGESTS = {
     6: "7adbd1417ccd5915",
     7: "7adbd1417ccd5915",  # summaries of full-pass analysis are arrays of bytes
     8: "7adbd1417ccd5915",  # a request that must be the only one of its kind may be answered by a pause
+    9: "dd5e5be7bbdaea9e",
 }
 """What the messages of each protocol are, by its number."""
 

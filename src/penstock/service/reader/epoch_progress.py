@@ -1,6 +1,6 @@
 """How far a reader is in each pass of an epoch, and what it has delivered. Bookkeeping without threads."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,8 +64,8 @@ class EpochProgress:
         if self._again:
             self.order = RedeliveryFirst(self._again, self.order)
 
-    def update(self, passes: Sequence[PassInfo]) -> int:
-        """Take over what the dispatcher says of the passes; returns how many are new.
+    def update(self, passes: Sequence[PassInfo]) -> None:
+        """Take over what the dispatcher says of the passes.
 
         Raises:
             ServiceError: a dispatcher that was restarted without a journal divides them otherwise.
@@ -78,12 +78,10 @@ class EpochProgress:
                     f"{known.num_shards}: resume from a checkpoint, and let the dispatcher keep a journal "
                     "(`penstock dispatcher --work-dir`)"
                 )
-        new = [info for info in passes if info.number not in self.passes]
         for info in passes:
             self.infos[info.number] = info
-        for info in new:
-            self.passes[info.number] = self._progress(info)
-        return len(new)
+            if info.number not in self.passes:
+                self.passes[info.number] = self._progress(info)
 
     def _progress(self, info: PassInfo) -> PassProgress:
         options = self._options
@@ -156,13 +154,15 @@ class EpochProgress:
         """The tasks of one of which something must arrive before anything can be delivered."""
         return self.order.awaited(self.passes, self.delivered.turn)
 
-    def begin_all(self) -> Iterator[FetchTask]:
-        """The tasks that wait, then one task for the rest of each pass."""
+    def begin_all(self) -> list[list[FetchTask]]:
+        """The tasks of each pass that was not begun, in order: those that wait, then one for the rest."""
+        tasks: dict[int, list[FetchTask]] = defaultdict(list)
         while (task := self.waiting()) is not None:
-            yield task
+            tasks[task.pass_number].append(task)
         for progress in self.passes.values():
             if progress.frontier < ENDLESS and not progress.all_begun:
-                yield progress.begin(ENDLESS - progress.frontier)
+                tasks[progress.number].append(progress.begin(ENDLESS - progress.frontier))
+        return list(tasks.values())
 
     def count_left_out(self, task: FetchTask, counted: Callable[[int, LeftOut], None]) -> None:
         """Count the rows left out before the next item of a task, under that item's number.

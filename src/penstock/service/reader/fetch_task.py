@@ -67,10 +67,7 @@ class FetchTask:
         complete: whether everything has arrived.
         unused: how many elements were delivered that the caller may not have consumed yet.
         wrong_answers: how many workers in a row have given a wrong answer.
-        came: how many elements and failures arrived in its last turn; 1 before the first.
-        fetched_at: when its last turn ended, by `time.monotonic`.
         left_with: the worker whose answer ended at a failure, and which can go on there; -1 for none.
-        looks_in: only tell the worker that the reader is alive, and fetch nothing.
         before: rows left out before the next element, as another answer reported them.
     """
 
@@ -85,10 +82,7 @@ class FetchTask:
     complete: bool = False
     unused: int = 0
     wrong_answers: int = 0
-    came: int = 1
-    fetched_at: float = 0.0
     left_with: int = -1
-    looks_in: bool = False
     poison_search: PoisonSearch = field(default_factory=PoisonSearch)
     items: deque[Arrival] = field(default_factory=deque)
     before: LeftOut | None = None
@@ -164,15 +158,14 @@ class FetchTask:
             position, skip = self._counted
             item = Arrived(replace(item.chunk, position=position, skip=skip), item.block)
         self.items.append(item)
-        self._came(item.chunk.rows)
+        self._count_down(item.chunk.rows)
         return item.chunk.rows
 
     def _with_before(self, left_out: LeftOut | None) -> LeftOut | None:
         before, self.before = self.before, None
         return together([before, left_out])
 
-    def _came(self, count: int) -> None:
-        self.came += count
+    def _count_down(self, count: int) -> None:
         if self.limit is not None:
             self.limit -= count
             self.complete = self.complete or self.limit == 0
@@ -180,7 +173,7 @@ class FetchTask:
     def arrive_failure(self, error: Exception, position: int, skip: int, left_out: LeftOut | None = None) -> None:
         """Note an exception in place of an element, the offset after it, and the rows left out before it."""
         self.fetch_position, self.fetch_skip = position, skip
-        self._came(1)
+        self._count_down(1)
         following = self._counted if self._counts else (position, skip)
         self.items.append(Raised(error, following, self._with_before(left_out)))
         self._look_for_end()
@@ -192,7 +185,7 @@ class FetchTask:
         if self.span.more:  # more elements are fetched after it
             self.before = together([self.before, left_out])
             return
-        self._came(1)
+        self._count_down(1)
         self.items.append(FetchedBehind(left_out, following))
 
 

@@ -1,36 +1,41 @@
 """The threads that fetch: a lane takes a task and asks a worker for its span, and another for the rest if that is lost.
 
-Where each pass is fetched from beginning to end, it has a lane of its own; if there are too many passes, they take
-turns.
+Where each pass is fetched from beginning to end, it has a lane of its own.
 """
 
 import logging
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError, PenstockError, ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.reader.fetch_task import Arrived, FetchTask
-from penstock.service.reader.pass_schedule import LOOK_SECONDS, MOST_LANES, TURN_SECONDS, PassSchedule
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.session import DispatcherSession
 from penstock.service.reader.shared_state import SharedState
 from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.failures import to_exception
-from penstock.service.wire.interfaces import Answer, WrongAnswerError
+from penstock.service.wire.interfaces import WrongAnswerError
 from penstock.service.wire.subjects import Span, WorkerInfo
 from penstock.service.wire.worker_answers import checked
-from penstock.service.wire.worker_messages import End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 
 _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER: Final = 2
+_MOST_LANES: Final = 128
+"""The most lanes of a reader whose lanes share the work; of others each pass has one."""
+_BLOCK_BYTES: Final = 1 << 22
+_IN_HAND_BYTES: Final = _MOST_LANES * _BLOCK_BYTES
+"""So much may wait for room in the hands of all lanes: of many of them each asks for smaller blocks."""
 _GOODBYE_SECONDS: Final = 1.0
 """How long to ask the dispatcher whether a lost worker had announced its end."""
 _MOST_WRONG_ANSWERS: Final = 3
@@ -53,28 +58,26 @@ class Lanes:
         self._session = session
         self._threads = threads
 
-    def start(self, workers: int, new_passes: int) -> None:
-        """Start the missing lanes for this number of workers and of new passes."""
+    def start(self, workers: int) -> None:
+        """Start the missing lanes: one for each pass that has none, or as many as this number of workers needs."""
         shared = self._shared
         with shared.changed:
             if shared.stopping:
-                missing = 0
-            elif shared.schedule is not None:
-                for task in shared.progress.begin_all():
-                    shared.schedule.add(task)
-                missing = min(new_passes, MOST_LANES - shared.lanes)
+                return
+            if shared.whole_passes:
+                missing = [iter(tasks) for tasks in shared.progress.begin_all()]
             else:
-                missing = max(0, min(MOST_LANES, max(1, workers) * _LANES_PER_WORKER) - shared.lanes)
-            shared.lanes += missing
+                most = min(_MOST_LANES, max(1, workers) * _LANES_PER_WORKER)
+                missing = [iter(self._take, None) for _ in range(shared.lanes, most)]
+            shared.lanes += len(missing)
             shared.wake()
-        lane = self._run if shared.schedule is None else partial(self._run_in_turns, shared.schedule)
-        for _ in range(missing):
-            self._threads.start(lane, "service-lane")
+        for tasks in missing:
+            self._threads.start(partial(self._run, tasks), "service-lane")
 
-    def _run(self) -> None:
+    def _run(self, tasks: Iterator[FetchTask]) -> None:
         shared = self._shared
         try:
-            while (task := self._take()) is not None:
+            for task in tasks:
                 while not task.complete and not shared.ending:
                     self._fetch(task)
         except Exception as error:  # nobody else would hear of it
@@ -82,39 +85,6 @@ class Lanes:
         finally:
             with shared.changed:
                 shared.lanes -= 1
-
-    def _run_in_turns(self, schedule: PassSchedule) -> None:
-        """As `_run`, but an incomplete task may have to wait while others have their turn."""
-        shared = self._shared
-        try:
-            while (task := self._take_turn(schedule)) is not None:
-                while not task.complete and not shared.ending:
-                    self._fetch(task)
-                    if schedule.crowded:
-                        break
-                with shared.changed:
-                    schedule.over(task)
-                    shared.turn_free.notify(1 if schedule.crowded else MOST_LANES)
-        except Exception as error:  # nobody else would hear of it
-            shared.fail(error)
-
-    def _take_turn(self, schedule: PassSchedule) -> FetchTask | None:
-        """Wait for the task whose turn it is and for room for its elements; None if there are more lanes than tasks.
-
-        A lane that gets None ends; it is no longer counted.
-        """
-        shared = self._shared
-        with shared.changed:
-            while not shared.ending and schedule.count >= shared.lanes:
-                task = schedule.next(
-                    shared.lanes, lambda rows: shared.pace.holds(shared.buffered + rows), shared.progress.awaited
-                )
-                if task is not None:
-                    shared.turn_free.notify()
-                    return task
-                shared.turn_free.wait(LOOK_SECONDS if self._options.holds_back else None)
-            shared.lanes -= 1
-            return None
 
     def _take(self) -> FetchTask | None:
         """Wait for a task to fetch and for room for it; None if there will be no more."""
@@ -172,12 +142,9 @@ class Lanes:
         shared, options = self._shared, self._options
         info = shared.progress.infos[task.pass_number]
         span = task.poison_search.next(task.missing(), options.stride)
-        wait_seconds = TURN_SECONDS if shared.schedule is not None and shared.schedule.crowded else 0.0
-        looks_in = task.looks_in and wait_seconds > 0
         alone = task.poison_search.alone
-        request = options.request(
-            self._session.opened, info, span, alone=alone, wait_seconds=wait_seconds, looks_in=looks_in
-        )
+        block_bytes = min(_BLOCK_BYTES, _IN_HAND_BYTES // shared.lanes)
+        request = options.request(self._session.opened, info, span, block_bytes, alone=alone)
         preferred = task.left_with if info.worker_id < 0 else info.worker_id
         task.left_with = -1
         worker = self._workers.choose(preferred, lambda: shared.stopping, alone=alone)
@@ -192,8 +159,9 @@ class Lanes:
                 task.wrong_answers = 0
                 if isinstance(answer, Failed):
                     task.left_with = worker.worker_id
-                if alone and isinstance(answer, Pause):
+                if isinstance(answer, Pause):
                     self._workers.occupied(worker)
+                    break
                 if not self._accept_piece(task, answer, request, first=number == 0):
                     break
         except LostDataWorkerError as error:
@@ -255,12 +223,11 @@ class Lanes:
             self._shared.progress.order.arrived(task)
             self._shared.wake()
 
-    def _accept_piece(self, task: FetchTask, answer: Answer, request: Fetch, *, first: bool) -> bool:
+    def _accept_piece(
+        self, task: FetchTask, answer: tuple[Chunk, Block] | End | Failed, request: Fetch, *, first: bool
+    ) -> bool:
         """Take in a piece of an answer; False if no more of the answer is wanted."""
         shared, options = self._shared, self._options
-        in_turn = request.wait_seconds > 0
-        if isinstance(answer, Pause):
-            return False
         with shared.changed:
             if task.done:  # the rest of it was given back
                 return False
@@ -277,14 +244,13 @@ class Lanes:
                 shared.pace.arrived(chunk.rows, block.nbytes)
                 if first:
                     shared.pace.began(chunk.rows, chunk.seconds)
-                if not in_turn and not self._has_room(task, chunk.rows):
+                if not self._has_room(task, chunk.rows):
                     return False
                 shared.buffered += task.arrive(Arrived(chunk, block), options.kind, options.stride)
                 shared.pace.measured(max(0, task.fetch_position - before), block.nbytes, chunk.seconds)
                 shared.progress.order.arrived(task)
                 shared.arrived.notify_all()
-            more = in_turn or shared.schedule is None or not shared.schedule.crowded
-            return more and not shared.stopping and not task.complete
+            return not shared.stopping and not task.complete
 
     def _accept_end(self, task: FetchTask, answer: End, stop: int) -> None:
         """Note that a worker has sent everything up to `stop`, or up to the end of the pass."""
@@ -310,7 +276,6 @@ class Lanes:
             lambda: (
                 shared.stopping
                 or task.done
-                or (shared.schedule is not None and shared.schedule.crowded)
                 or shared.pace.holds(shared.buffered + rows)
                 or (not task.items and task in shared.progress.awaited())
             )

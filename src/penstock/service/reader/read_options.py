@@ -85,10 +85,9 @@ class ReadOptions:
         opened: EpochOpened,
         info: PassInfo,
         span: Span,
+        block_bytes: int,
         *,
-        alone: bool = False,
-        wait_seconds: float = 0.0,
-        looks_in: bool = False,
+        alone: bool,
     ) -> Fetch:
         """The request to a worker; see `Fetch`."""
         return Fetch(
@@ -105,8 +104,7 @@ class ReadOptions:
             holds_back=self.holds_back,
             alone=alone,
             codec=self.codec,
-            wait_seconds=wait_seconds,
-            looks_in=looks_in,
+            block_bytes=block_bytes,
         )
 
     def poison(self, pass_number: int, position: int) -> PoisonError:

@@ -83,7 +83,6 @@ class Reader:
                 self._progress.count_left_out(task, self._left_out)
                 arrival = self._deliver(task)
                 shared.changed.notify_all()
-                shared.turn_free.notify()
                 if isinstance(arrival, Arrived):
                     return arrival.block
                 if isinstance(arrival, FetchedBehind):
@@ -106,7 +105,6 @@ class Reader:
             if shared.stopping:
                 raise ClosedError("this iterator was closed while an element was waited for")
             shared.caller_waits = True
-            shared.turn_free.notify()
             shared.arrived.wait(_SILENCE_SECONDS)
             shared.caller_waits = False
             if time.monotonic() > warned + _SILENCE_SECONDS:

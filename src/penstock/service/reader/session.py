@@ -64,13 +64,13 @@ class DispatcherSession:
         self._hearing = Lock()
         self._version = -1
         self._passes: list[PassInfo] = []
-        self._start_lanes: Callable[[int, int], None] = lambda workers, new_passes: None
+        self._start_lanes: Callable[[int], None] = lambda workers: None
 
-    def start(self, threads: Threads, start_lanes: Callable[[int, int], None]) -> None:
+    def start(self, threads: Threads, start_lanes: Callable[[int], None]) -> None:
         """Start the lanes and the thread of the session.
 
         Args:
-            start_lanes: called with the number of workers and the number of new passes.
+            start_lanes: called with the number of workers when they or the passes may have changed.
         """
         self._start_lanes = start_lanes
         self._enter(self.opened)
@@ -241,8 +241,8 @@ class DispatcherSession:
         with self._shared.changed:
             self._version = version
             self._passes = self._passes if passes is None else passes
-            new_passes = self._shared.progress.update([info for info in self._passes if self._reads(info)])
-        self._start_lanes(workers, new_passes)
+            self._shared.progress.update([info for info in self._passes if self._reads(info)])
+        self._start_lanes(workers)
 
     def _reads(self, info: PassInfo) -> bool:
         """Whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""

@@ -9,7 +9,6 @@ from penstock.service.reader.epoch_progress import EpochProgress
 from penstock.service.reader.fetch_task import FetchTask
 from penstock.service.reader.leases import Holding, Leases
 from penstock.service.reader.pace import SpanPace, Usage
-from penstock.service.reader.pass_schedule import PassSchedule
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, EpochOpened
@@ -56,10 +55,9 @@ class SharedState:
         changed: for lanes that wait for work or for room; notified of every change.
         arrived: for the caller, who waits for an element; a condition of its own, so that an element wakes no lane.
         heartbeat_due: for the thread of the session.
-        turn_free: for lanes that wait for their turn.
         progress: how far the reader is in each pass, and what it has delivered.
         leases: of a shared job; None for others.
-        schedule: which pass is fetched next, if passes are fetched from beginning to end; otherwise None.
+        whole_passes: whether each pass is fetched from beginning to end.
         lanes: how many there are.
         buffered: how many elements have arrived and were not delivered.
         failure: what ends the reader.
@@ -71,11 +69,10 @@ class SharedState:
         self, options: ReadOptions, opened: EpochOpened, dispatcher: DispatcherClient, progress: EpochProgress
     ) -> None:
         lock = RLock()
-        self.changed, self.arrived = BoundedCondition(lock), BoundedCondition(lock)
-        self.heartbeat_due, self.turn_free = BoundedCondition(lock), BoundedCondition(lock)
+        self.changed, self.arrived, self.heartbeat_due = (BoundedCondition(lock) for _ in range(3))
         self.progress = progress
         self.leases = Leases(opened.consumer_id, dispatcher, lock, self._holding) if opened.leased else None
-        self.schedule = PassSchedule(options.holds_back) if options.endless and not opened.leased else None
+        self.whole_passes = options.endless and not opened.leased
         self.usage = Usage()
         self.pace = SpanPace(options.limit, self.usage if opened.leased or options.trainer else None)
         self.counters = HeartbeatCounters()
@@ -94,7 +91,6 @@ class SharedState:
         """Wake the lanes and the caller."""
         self.changed.notify_all()
         self.arrived.notify_all()
-        self.turn_free.notify_all()
 
     def fail(self, error: Exception) -> None:
         """End the reader with an error, which the caller gets."""

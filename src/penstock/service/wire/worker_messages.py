@@ -13,7 +13,6 @@ from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import Message, Name, PassInfo, Refused, Span
 
 _FARTHEST: Final = (1 << 62) + 1
-LONGEST_WAIT_SECONDS: Final = 60.0
 
 
 class Fetch(Message, frozen=True, tag="fetch"):
@@ -31,9 +30,6 @@ class Fetch(Message, frozen=True, tag="fetch"):
             `Pause`, so that a reader that loses the worker can blame its own element.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
-        wait_seconds: return one piece if it is ready within this time, then a `Pause`, and continue to make the rest. 0
-            for the whole answer, however long it takes.
-        looks_in: nothing is wanted now: the reader only reports that it is alive.
     """
 
     dataset_id: str
@@ -50,8 +46,6 @@ class Fetch(Message, frozen=True, tag="fetch"):
     alone: bool = False
     block_bytes: int = 1 << 22
     codec: str = ""
-    wait_seconds: float = 0.0
-    looks_in: bool = False
 
 
 def check_fetch(request: Fetch) -> None:
@@ -69,7 +63,6 @@ def check_fetch(request: Fetch) -> None:
         and 0 <= span.skip < _FARTHEST
         and 1 <= request.stride < _FARTHEST
         and 1 <= request.block_bytes < _FARTHEST
-        and 0 <= request.wait_seconds <= LONGEST_WAIT_SECONDS
     ):
         raise InvalidArgumentError(f"a data worker was asked for what cannot be: {request!r:.1000}")
 
@@ -158,7 +151,7 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Pause(Message, frozen=True, tag="pause"):
-    """The end of one turn, or the answer to a request that must wait for another one: the reader asks again later."""
+    """The answer to a request that must wait for another one: the reader asks again later."""
 
 
 FromWorker = Chunk | End | Failed | Pause | Refused

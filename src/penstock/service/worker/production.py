@@ -22,7 +22,6 @@ from penstock.service.wire.interfaces import Answer, Answers
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, Pause, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
-from penstock.service.worker.paused_answers import PausedAnswers
 from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
 
 _OPEN_PASSES = 32
@@ -107,7 +106,6 @@ class Production:
         self._busy = BusyTime()
         self._statistics = Statistics()
         self._dangerous = Lock()  # held by a request that may kill this process
-        self._paused = PausedAnswers(self._answer)
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
@@ -119,8 +117,8 @@ class Production:
             InvalidArgumentError: the request is invalid.
         """
         check_fetch(request)
-        answer = self._paused.turn if request.wait_seconds else self._answer
-        yield from self._alone(answer(request)) if request.alone else answer(request)
+        answers = self._answer(request)
+        yield from self._alone(answers) if request.alone else answers
 
     def _alone(self, answers: Answers) -> Answers:
         """An answer that may end this process; a pause in its place while another such answer is under way."""
@@ -241,7 +239,6 @@ class Production:
             old = [self._passes.pop(key) for key in gone]
         for opened in old:
             opened.close()
-        self._paused.close_idle()
 
     def _dataset(self, dataset_id: str) -> tuple[Node, Options]:
         with self._lock:
@@ -272,7 +269,6 @@ class Production:
             old = list(self._passes.values())
             self._passes.clear()
             self._datasets.clear()
-        self._paused.close()
         for opened in old:
             opened.end()
         for opened in old:
