@@ -4,6 +4,7 @@ import atexit
 import functools
 import gzip
 import itertools
+import os
 import shutil
 import tempfile
 import threading
@@ -91,9 +92,7 @@ def folder() -> Path:
 
 
 def new_directory() -> str:
-    made = tempfile.mkdtemp(prefix="pytest-cache-")
-    atexit.register(shutil.rmtree, made)
-    return made
+    return tempfile.mkdtemp(prefix="rows-", dir=os.environ["PENSTOCK_CACHE"])
 
 
 def named(pattern: str, **arguments) -> ps.Dataset:

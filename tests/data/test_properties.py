@@ -101,7 +101,7 @@ def test_interleave_gives_the_rows_of_each_turn_in_order_and_failures_in_their_p
     def row(number, x):
         if x % 6 == failing:
             raise ZeroDivisionError
-        return np.float64(x) if number == 2 else 100 * number + x
+        return 100 * number + x
 
     def member(number, length):
         if number == failing:
@@ -111,7 +111,7 @@ def test_interleave_gives_the_rows_of_each_turn_in_order_and_failures_in_their_p
     def outcomes(number, length):
         for x in range(length):
             if x % 4 != 1:
-                yield "failed" if x % 6 == failing else x if number == 2 else 100 * number + x
+                yield "failed" if x % 6 == failing else 100 * number + x
 
     members = ["failed" if number == failing else outcomes(number, length) for number, length in enumerate(parts)]
     dataset = ps.Dataset.from_tensor_slices(parts).enumerate()
