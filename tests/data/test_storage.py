@@ -338,22 +338,10 @@ def test_what_a_later_map_did_was_kept_in_a_file_cache(kind, tmp_path):
     assert [row.tolist() for row in made.cache(tmp_path / "cache")] == [[0, 0]] * 4
 
 
-def left_by_a_killed_writer(place, process):
-    """What a writer leaves that is killed: its lock is free."""
-    place.mkdir()
-    (place / "owner").write_text(str(process))
-    (place / "rows-00000.arrow").write_bytes(b"half")
-
-
-def test_what_killed_saves_leave_is_removed_by_the_next_one_beside_it(tmp_path):
-    left_by_a_killed_writer(tmp_path / "same.writing", os.getpid())  # a number that another process has now
-    left_by_a_killed_writer(tmp_path / "other.writing", 1)
+def test_a_directory_that_penstock_has_not_made_is_left_alone(tmp_path):
     own = tmp_path / "own.unfinished"
     own.mkdir()
     (own / "notes").touch()
-    ps.Dataset.range(3).save(tmp_path / "same")
-    assert sorted(os.listdir(tmp_path)) == ["own.unfinished", "same"]
-    assert sorted(os.listdir(tmp_path / "same")) == ["rows-00000.arrow", "rows.json"]
     with pytest.raises(ps.StorageError, match=r"own\.unfinished is there, and penstock has not made it"):
         ps.Dataset.range(3).save(tmp_path / "own")
     assert (own / "notes").exists()
@@ -361,8 +349,6 @@ def test_what_killed_saves_leave_is_removed_by_the_next_one_beside_it(tmp_path):
 
 @pytest.mark.slow
 def test_writers_at_once_in_one_directory_leave_each_other_alone(tmp_path):
-    for number in range(8):
-        left_by_a_killed_writer(tmp_path / f"{number}.writing", 1)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: ps.Dataset.range(number + 1).save(tmp_path / str(number)), range(8)))
     assert sorted(os.listdir(tmp_path)) == [str(number) for number in range(8)]

@@ -1,9 +1,9 @@
 """The directory in which something is written before it appears, whole, under its own name.
 
-    <path>.writing/owner   the writer's process, which holds a lock on this file until it has ended, however that comes
+    <path>.unfinished/owner   the writer's process, which holds a lock on this file until it has ended, however that
+                              comes
 
-A directory whose lock is free is what a writer has left that was killed. The next writer beside it removes it. What
-somebody can go on with is in `<path>.unfinished` instead, which stays until the next writer of that path has it.
+A directory whose lock is free is what a writer has left that was killed: the next writer of that path goes on with it.
 """
 
 import fcntl
@@ -17,7 +17,6 @@ from typing import Final
 from penstock.errors import StorageError
 from penstock.paths import link_of_others
 
-_ENDING: Final = ".writing"
 KEPT_ENDING: Final = ".unfinished"
 _OWNER: Final = "owner"
 _CLEANING_SECONDS: Final = 1.0
@@ -33,33 +32,30 @@ class WorkDirectory:
 
     Args:
         path: where it shall appear.
-        keep: whether it is `<path>.unfinished`, in which stands what a killed writer has left.
 
     Attributes:
-        path: where to write.
+        path: where to write, and where stands what a killed writer has left.
 
     Raises:
         StorageError: `path` exists, somebody else is writing it, or another user decides where it leads.
         OSError: it cannot be made.
     """
 
-    def __init__(self, path: Path, keep: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         if link := link_of_others(path):
             raise StorageError(f"'{path}' is not written to: {link}")
         if path.exists():
             raise StorageError(f"{path} exists: remove it first, or write to another place")
         self._final = path
-        self._keep = keep
-        self.path = path.with_name(path.name + (KEPT_ENDING if keep else _ENDING))
+        self.path = path.with_name(path.name + KEPT_ENDING)
         if link := link_of_others(self.path):
             raise StorageError(f"'{self.path}' is not written to: {link}")
-        if keep and self.path.exists() and (user := self.path.stat().st_uid) != os.getuid():
+        if self.path.exists() and (user := self.path.stat().st_uid) != os.getuid():
             raise StorageError(f"'{self.path}' is not gone on with: user {user} has made it")
         self._lock = self._claimed()
         if path.exists():  # another writer has just published it
             self.discard()
             raise StorageError(f"{path} exists: remove it first, or write to another place")
-        _remove_dead(path.parent)
 
     def _claimed(self) -> int:
         until = time.monotonic() + _CLEANING_SECONDS
@@ -70,10 +66,7 @@ class WorkDirectory:
         return lock
 
     def _try_to_claim(self) -> int | None:
-        """The lock; None where somebody has it, who may only be removing what a dead writer has left.
-
-        Its owner's number tells nothing then: another process may have it by now.
-        """
+        """The lock; None where somebody has it, who may only be removing the directory."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
@@ -88,18 +81,25 @@ class WorkDirectory:
         with suppress(FileNotFoundError), ExitStack() as undo:
             lock = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             undo.callback(os.close, lock)
-            if not _locked(lock, without=not _is_alive(_process(self.path))):
+            if not self._locked(lock):
                 return None
             if owner.stat().st_ino != os.fstat(lock).st_ino:  # it was removed meanwhile
                 return None
-            for left in [] if self._keep else list(self.path.iterdir()):  # by one that was killed
-                if left != owner:
-                    left.unlink()
             os.truncate(lock, 0)
             os.write(lock, str(os.getpid()).encode())
             undo.pop_all()
             return lock
         return None
+
+    def _locked(self, owner: int) -> bool:
+        """Lock the owner's file, unless somebody else has; without locks, one that still runs counts."""
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return not _is_alive(_process(self.path))
+        return True
 
     def publish(self) -> None:
         """Let it appear."""
@@ -120,17 +120,6 @@ class WorkDirectory:
     def _let_go(self) -> None:
         os.close(self._lock)
         self._lock = -1
-
-
-def _locked(file: int, *, without: bool) -> bool:
-    """Lock it, unless somebody else has; gives `without` on a file system that has no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return without
-    return True
 
 
 def _process(directory: Path) -> int:
@@ -161,24 +150,3 @@ def _remove(directory: Path) -> None:
             elif left.name != _OWNER:
                 left.unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def _remove_dead(directory: Path) -> None:
-    """Remove what writers have left there that were killed, if it is this user's."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.endswith(_ENDING):
-                with suppress(OSError):  # it has just gone, or is somebody else's
-                    _remove_if_dead(Path(entry.path))
-
-
-def _remove_if_dead(directory: Path) -> None:
-    if directory.stat(follow_symlinks=False).st_uid != os.getuid():
-        return
-    lock = os.open(directory / _OWNER, os.O_RDWR | os.O_CLOEXEC)  # there is none in what others write so
-    try:
-        # One that holds no process yet is being made just now.
-        if _locked(lock, without=False) and os.read(lock, 1):
-            _remove(directory)
-    finally:
-        os.close(lock)

@@ -136,7 +136,7 @@ class Save:
             StorageError: something is at the path, somebody else is writing it, or it cannot be written.
         """
         with told_where(self.request.path):
-            work = WorkDirectory(self.request.path, keep=True)
+            work = WorkDirectory(self.request.path)
         self.notes = ShardNotes(work.path)
         try:
             done = self._write(begin, write_missing)
