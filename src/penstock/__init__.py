@@ -14,6 +14,7 @@ from penstock.data.iterator import DatasetIterator as DatasetIterator
 from penstock.data.operators.reducing import Reducer as Reducer
 from penstock.data.skipped import SkippedRow as SkippedRow
 from penstock.data.skipped import SkippedRows as SkippedRows
+from penstock.errors import BusyError as BusyError
 from penstock.errors import CancelledError as CancelledError
 from penstock.errors import CardinalityError as CardinalityError
 from penstock.errors import ClosedError as ClosedError

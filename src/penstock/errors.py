@@ -7,6 +7,7 @@
     │   └── CardinalityError                    more or fewer elements than `assert_cardinality` says
     ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
+    ├── BusyError              (RuntimeError)   a call in the middle of the iterator's own `next`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or takes other steps
     ├── UnavailableError       (RuntimeError)   a parameter server is lost, and its variables with it
     ├── CancelledError                          a closure that will not run, because another one has failed
@@ -50,6 +51,10 @@ class StateMismatchError(PenstockError, ValueError):
 
 class ClosedError(PenstockError, RuntimeError):
     """An iterator was used after it was closed."""
+
+
+class BusyError(PenstockError, RuntimeError):
+    """An iterator was called in the middle of its own `next`, by a signal handler or a function of its dataset."""
 
 
 class MissingExtraError(PenstockError, ModuleNotFoundError):

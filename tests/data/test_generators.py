@@ -314,27 +314,6 @@ def test_what_a_generator_changes_later_in_a_container_is_taken_as_it_was_yielde
     assert len(kept) == 6
 
 
-@pytest.mark.parametrize("keeps", ["nothing", "the row", "what holds the array", "the array", "a view"])
-def test_an_array_in_a_container_is_given_without_a_copy_only_if_nobody_else_has_it(keeps: str) -> None:
-    kept: list[Any] = []
-    addresses = []
-
-    def row(number: int) -> Any:
-        features = {"image": np.full(1000, number)}
-        addresses.append(features["image"].ctypes.data)
-        made = features, number
-        array = features["image"]
-        kept.append(
-            {"the row": made, "what holds the array": features, "the array": array, "a view": array[:]}.get(keeps)
-        )
-        return made
-
-    given = list(ps.Dataset.from_generator(lambda: map(row, range(5))))
-    assert [features["image"][0] for features, _ in given] == list(range(5))
-    same = [features["image"].ctypes.data == address for (features, _), address in zip(given, addresses, strict=True)]
-    assert same == [False] + [keeps == "nothing"] * 4  # the first comes in a block
-
-
 def _outcome(iterator: Iterator[Any]) -> Any:
     """The next element as a list, what comes in its place, or None at the end."""
     try:

@@ -591,30 +591,6 @@ def test_threads_that_share_an_iterator_get_each_element_once_and_the_state_know
     assert int(next(resumed)[0]) == 16_000
 
 
-@pytest.mark.parametrize("build", [lambda d: d, lambda d: d.batch(2).unbatch()], ids=["one by one", "in blocks"])
-def test_a_signal_handler_that_asks_for_the_state_while_an_element_is_made_does_not_wait_for_it(build):
-    def numbers():
-        for number in range(8):
-            if number == 5:
-                signal.raise_signal(signal.SIGUSR1)
-            yield number
-
-    def dataset():
-        return build(ps.Dataset.from_generator(numbers))
-
-    states = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: states.append(iterator.state_dict()))
-    try:
-        iterator = iter(dataset())
-        assert list(iterator) == list(range(8))
-        assert len(states) == 1
-        resumed = iter(dataset())
-        resumed.load_state_dict(states[0])
-        assert list(resumed)[-3:] == [5, 6, 7]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
 def test_a_thread_that_asks_for_the_state_waits_until_another_has_its_element():
     waits, goes_on = threading.Event(), threading.Event()
 

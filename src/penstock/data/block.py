@@ -4,10 +4,10 @@ A column is an array whose leading axis has n rows. Where the rows of a leaf dif
 Python objects, the column is an object array of shape (n,), with one array or object per row.
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from sys import getrefcount, getsizeof
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,11 @@ class Block:
         """A block of elements (at least one) that were flattened already."""
         columns = tuple(column_of([as_leaf(leaf) for leaf in column]) for column in zip(*rows, strict=True))
         return Block(columns, structure, len(rows))
+
+    @staticmethod
+    def of_row(leaves: Sequence[Any], structure: Structure) -> "Block":
+        """A block of one element, as views of its leaves, whose memory it takes over."""
+        return Block(tuple([_view_of_one(leaf) for leaf in leaves]), structure, 1)
 
     @staticmethod
     def concatenate(blocks: Sequence["Block"], copiers: Copiers | None = None) -> "Block":
@@ -222,6 +227,12 @@ def _stacked(leaves: Sequence[Any]) -> Column:
     return np.stack(leaves, dtype=first.dtype) if out is None else np.stack(leaves, out=out)
 
 
+def _view_of_one(leaf: Any) -> Column:
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc":
+        return leaf[None]  # type: ignore[index]  # a scalar has an array of one
+    return column_of([leaf])
+
+
 def object_column(values: Iterable[Any]) -> Column:
     """An object column with these entries, even if NumPy could stack them."""
     entries = list(values)
@@ -293,12 +304,52 @@ def _surely_alike(columns: Sequence[Column]) -> bool:
 def _bytes_of(column: Column) -> int:
     if column.dtype.kind != "O" or column.size == 0:
         return column.nbytes
-    return column.nbytes + column.size * sys.getsizeof(column.flat[0])
+    return column.nbytes + column.size * getsizeof(column.flat[0])
 
 
 def own(leaf: Any) -> Any:
     """A leaf whose memory nobody else can write: an array is copied, anything else returned as it is."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _references() -> tuple[int, int, int]:
+    """What `getrefcount` returns in `owned` for an array, a container and a part of one that nobody else refers to."""
+    found: list[int] = []
+
+    def look(value: Any, leaves: list[Any]) -> None:
+        found.extend([getrefcount(value), *[getrefcount(leaf) for leaf in leaves]])
+
+    leaves: list[Any] = [np.empty(0)]
+    value = leaves[0]
+    look(value, leaves)
+    value = (np.empty(0),)
+    leaves = list(value)
+    look(value, leaves)
+    return found[0], found[2], found[3]
+
+
+_ARRAY, _CONTAINER, _PART = _references()
+
+
+def owned(value: Any, leaves: list[Any], *, flat: bool, variables: int = 1) -> list[Any]:
+    """The leaves of a value that a user's function gave, whose memory nobody else can write.
+
+    Arrays that nobody else refers to stay as they are, others are copied.
+
+    Args:
+        flat: whether `value` is an array, or holds its leaves itself.
+        variables: how many variables of callers refer to it.
+    """
+    kind, more = type(value), variables - 1
+    if kind is np.ndarray:
+        return leaves if getrefcount(value) == _ARRAY + more and value.base is None else [value.copy()]
+    if flat and kind in (tuple, dict) and getrefcount(value) == _CONTAINER + more:
+        return [leaf if getrefcount(leaf) == _PART and _has_own_memory(leaf) else own(leaf) for leaf in leaves]
+    return list(map(own, leaves))
+
+
+def _has_own_memory(leaf: Any) -> bool:
+    return type(leaf) is np.ndarray and leaf.base is None
 
 
 def locked_entries(column: Column) -> Column:

@@ -8,17 +8,17 @@ are checked again.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from contextlib import suppress
 from itertools import groupby
-from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
 from numpy import ndarray
 
-from penstock.data.block import Block, Column, column_of, object_column, own
-from penstock.data.functions.alike import ALL_ALIKE, Unlike, element_maker, given_by_users, take_loop
+from penstock.data.block import Block, Column, column_of, object_column, own, owned
+from penstock.data.functions.alike import ALL_ALIKE, Unlike, given_by_users, take_loop
 from penstock.data.functions.output import bounds
+from penstock.errors import ElementError
 from penstock.runtime.memory import empty
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
@@ -32,26 +32,16 @@ _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 30
 
 
-def _references_in_a_loop() -> int:
-    """What `getrefcount` returns for what only the variable of a loop refers to."""
-    return next(getrefcount(value) for value in map(np.empty, (1,)))
-
-
-_IN_A_LOOP: Final = _references_in_a_loop()
-
-
 class Leaf(ABC):
     """Collects the rows of one leaf.
 
     Attributes:
         way: how a row like the first is taken (`alike.py`); it has the attributes that this way needs.
-        way_alone: how it becomes part of an element.
         bytes_of_row: how many bytes a row needs.
         taken: how many rows were taken.
     """
 
     way: str
-    way_alone: str
     bytes_of_row: int = 8
     taken: int
 
@@ -69,8 +59,8 @@ class Leaf(ABC):
         """Take all rows; `check` checks those that are unlike the first."""
 
     @abstractmethod
-    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
-        """Each row as part of an element; `checked` makes the element of one that must be checked."""
+    def one(self, value: Any) -> Any:
+        """A row as a leaf, which is not taken; None if it must be checked."""
 
     @abstractmethod
     def put_checked(self, leaf: Any) -> None:
@@ -100,8 +90,6 @@ class Leaf(ABC):
 class Values(Leaf):
     """Immutable values of one type: NumPy's scalars, strings and bytes."""
 
-    way_alone = "value"
-
     def __init__(self, kind: type, dtype: np.dtype[Any]) -> None:
         self.way = "value"
         self.kind = kind
@@ -123,14 +111,12 @@ class Values(Leaf):
                 for value in run:
                     self.put_checked(check(value)[0])
 
-    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
-        kind = self.kind
-        for value in values:
-            yield value if type(value) is kind else checked(value)
-
     @property
     def taken(self) -> int:  # type: ignore[override]  # it follows from the rows
         return len(self.found)
+
+    def one(self, value: Any) -> Any:
+        return value if type(value) is self.kind else None
 
     def put_checked(self, leaf: Any) -> None:
         self._mixed = True
@@ -164,17 +150,13 @@ class Numbers(Values):
     Attributes:
         least: as `low`, or a bound with which Python compares quickly.
         most: as `high`, likewise.
-        place: where a number becomes a scalar.
     """
-
-    way_alone = "number"
 
     def __init__(self, kind: type, dtype: np.dtype[Any], low: Any, high: Any) -> None:
         super().__init__(kind, dtype)
         self.low = low
         self.high = high
         self.least, self.most = (max(low, -_SMALL), min(high, _SMALL)) if kind is int else (low, high)
-        self.place = np.empty((), dtype)
         # Whether NumPy rounds integers once when they become floats, their column does not tell.
         self._column_tells = not (dtype.kind == "f" and kind is int)
         self._gathered = False
@@ -185,14 +167,8 @@ class Numbers(Values):
         self._gathered = gathers and self._column_tells
         self.way = "value" if self._gathered else "number"
 
-    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
-        kind, least, most, place = self.kind, self.least, self.most, self.place
-        for value in values:
-            if type(value) is kind and (not (value > most or value < least) or self.low <= value <= self.high):
-                place[()] = value
-                yield place[()]  # a scalar; the dtype's own type takes twice as long to make one
-            else:
-                yield checked(value)
+    def one(self, value: Any) -> Any:
+        return self._dtype.type(value) if type(value) is self.kind and self.low <= value <= self.high else None
 
     def take(self, values: Iterable[Any], check: Check) -> None:
         if self._gathered:
@@ -239,8 +215,6 @@ class Arrays(Leaf):
         spec: what was promised of their shapes; None if they may have any.
     """
 
-    way_alone = "copy"
-
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], spec: LeafSpec | None) -> None:
         self.dtype = dtype
         self._shape = shape
@@ -271,19 +245,9 @@ class Arrays(Leaf):
             elif not self._put(value):
                 self.put_checked(check(value)[0])
 
-    def elements(self, values: Iterable[Any], checked: Callable[[Any], Any]) -> Iterator[Any]:
-        dtype, fits, any_shape = self.dtype, self.fits, self._spec is None
-        shape = self._shape or None  # None: no row has it
-        for value in values:
-            if (
-                type(value) is ndarray
-                and value.dtype is dtype
-                and ((any_shape and value.ndim) or value.shape == shape or (value.ndim and fits(value.shape)))
-            ):
-                # Nobody else can change an array that nobody else refers to.
-                yield value if value.base is None and getrefcount(value) == _IN_A_LOOP else value.copy()
-            else:
-                yield checked(value)
+    def one(self, value: Any) -> Any:
+        like = type(value) is ndarray and value.dtype is self.dtype and value.ndim and self.fits(value.shape)
+        return value if like else None
 
     def _put(self, leaf: Any) -> bool:
         if type(leaf) is not ndarray or leaf.dtype is not self.dtype:
@@ -373,12 +337,6 @@ class Collector:
         self._check = check
         self.row = 0
 
-    @cached_property
-    def alone(self) -> Callable[[Any], Any]:
-        """Gives a row as an element, which does not become part of the block; raises `Unlike` if it must be checked."""
-        ways = tuple([leaf.way_alone for leaf in self._leaves])
-        return element_maker(self._structure.form, ways)(self._leaves, self._given_by_user)
-
     def begin(self, rows: int, *, gathers: bool = False) -> int:
         """Begin a block of at most this many rows; returns how many it may have: fewer if they are huge.
 
@@ -391,6 +349,21 @@ class Collector:
         for leaf in self._leaves:
             leaf.begin(rows, gathers=gathers)
         return rows
+
+    def one(self, value: Any) -> Block:
+        """A block of a single row, which one variable of the caller refers to; no other row may be under way.
+
+        Raises:
+            Exception: what checking it has raised.
+        """
+        with suppress(ElementError):  # of another structure, which the check tells better
+            leaves = self._structure.flatten_like(value)
+            for number, leaf in enumerate(self._leaves):
+                leaves[number] = leaf.one(leaves[number])
+            if not any(leaf is None for leaf in leaves):
+                leaves = owned(value, leaves, flat=self._structure.is_flat, variables=2)
+                return Block.of_row(leaves, self._structure)
+        return Block.of_leaves([self._check(value)], self._structure)
 
     @property
     def rows(self) -> int:
@@ -446,22 +419,3 @@ class Collector:
             for leaf in self._leaves:
                 leaf.clear()
         return Block(columns, self._structure, rows)
-
-    def elements(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Rows as elements, which do not become part of the block, each when it is asked for."""
-        if self._only is not None:
-            return self._only.elements(values, self.checked_alone)
-        return self._elements(values)
-
-    def _elements(self, values: Iterable[Any]) -> Iterator[Any]:
-        alone = self.alone
-        for value in values:
-            try:
-                element = alone(value)
-            except Unlike:
-                element = self.checked_alone(value)
-            yield element
-
-    def checked_alone(self, value: Any) -> Any:
-        """As `alone`, after checking the row."""
-        return Block.of_leaves([self._check(value)], self._structure).row(0)

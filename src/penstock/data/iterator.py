@@ -1,14 +1,11 @@
 """One pass over a dataset, as the user holds it: elements, state, and an end to everything that runs for it."""
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property, partial
-from itertools import islice
 from operator import length_hint
-from threading import Lock, get_ident
-from types import FrameType
+from threading import Lock, RLock, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.data.block import Block
@@ -30,7 +27,7 @@ from penstock.data.prepared import Prepared
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
 from penstock.data.tensorflow import ITERATOR
-from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
+from penstock.errors import BusyError, ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
 from penstock.optional import Optional
 from penstock.options import Options
 from penstock.rng import draw_seed
@@ -38,7 +35,6 @@ from penstock.runtime.at_exit import after_interrupt, end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
-from penstock.runtime.turn import Turn
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
 # strict; `typing` itself has such defaults from Python 3.13 on.
@@ -51,12 +47,8 @@ else:
 
     Element = TypeVar("Element", covariant=True)
 
-Result = TypeVar("Result")
-
 _TOGETHER = 256
 """How many rows of a block become elements at a time."""
-_ALONE = 1024
-"""After this many elements that come one by one, the iterator checks again whether it was closed."""
 
 
 class Iterations:
@@ -141,7 +133,8 @@ class DatasetIterator(Iterator[Element]):
 
     The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in
     `with`, or call `close`, to end it early; it also ends when it is no longer referenced. Ctrl-C ends what runs for
-    it, but not the position: `state_dict` still gives it, and `next` goes on from there, as from a state.
+    it, but not the position: `state_dict` still gives it, and `next` resumes from there, as from a state. Several
+    threads may share an iterator: each element goes to one of them.
 
     Example:
         >>> import penstock as ps
@@ -159,7 +152,7 @@ class DatasetIterator(Iterator[Element]):
     def __init__(self, prepared: Prepared, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
         self._element_spec = element_spec
         self._prepared = prepared
-        self._turn = Turn()  # several threads may share an iterator: each element goes to one of them
+        self._lock = RLock()  # for what else than the rows of a block: a signal handler may be told that `next` has it
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds()]
@@ -209,136 +202,75 @@ class DatasetIterator(Iterator[Element]):
         self._finalizer.atexit = False
         self._left = False
         self._process = os.getpid()
-        self._calls = _calls_apart()
+        self._calls = _calls_apart(self._pass.cursor)
         next(self._calls)
         self._pace = Pace(demand=self._pass.run.demand)
-        self._rows: Iterator[Element] = iter(())
-        # Elements that come one by one, and the next few of them.
-        self._elements: Iterator[Element] | None = None
-        self._alone: Iterator[Element] = iter(())
-        # The block whose rows are given, and how many of them were put into `_rows`.
+        # The block whose rows are given, how many of them were put into `_rows`, and what is left of these.
         self._block: Block | None = None
         self._put = 0
-        # What tells the position while the next element is made, to a signal handler or after Ctrl-C: how many elements
-        # and failures there were before the pull that is under way, or a position before elements that come one by one.
-        self._given: int | None = None
-        self._base: State = None
-        self._pace_alone = Pace(demand=self._pass.run.demand)
+        self._rows: Iterator[Element] = iter(())
+        # The number of elements and failures before the pull that is under way; None where none is.
+        self._before_pull: int | None = None
 
     def __iter__(self) -> "DatasetIterator[Element]":
         return self
 
     def __next__(self) -> Element:
-        # An iterator over a list gives each of its entries once, also to several threads: no turn is needed, which
-        # would cost more than all else here.
-        for element in self._rows:
-            return element
-        turn, mine = self._turn, False
-        try:
-            try:
+        while True:
+            # An iterator over a list gives each of its entries once, also to several threads, and Ctrl-C cannot come
+            # between an entry and its return: no lock is needed, which would cost more than all else here.
+            for element in self._rows:
+                return element
+            with self._lock:
                 try:
-                    del turn.free
-                    mine = True
-                except AttributeError:
-                    mine = self._awaited_turn()
-                for element in self._alone:
-                    return element
-                return self._next_of_new_rows()
-            except Closed:
-                raise ClosedError("this iterator was closed while an element was waited for") from None
-            finally:
-                if mine:
-                    turn.free = None
-                    if turn.awaited:
-                        turn.wake()
-        except KeyboardInterrupt:
-            self._left = True  # noted here, because Ctrl-C may come again
-            self._leave()
-            raise
-        except BaseException:
-            self._base = None  # a failure has come since
-            raise
+                    self._bring_rows()
+                except KeyboardInterrupt:
+                    self._left = True  # noted here, because Ctrl-C may come again
+                    self._leave()
+                    raise
 
-    def _awaited_turn(self) -> bool:
-        """Wait for the turn, which somebody has; False, and no waiting, if this very thread has it.
+    def _bring_rows(self) -> None:
+        """Bring the next rows, unless another thread has.
 
-        That is so where a signal interrupts `next` and its handler asks for the state.
+        Raises:
+            StopIteration: there are none.
         """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code in _WITH_TURN and frame.f_locals["self"] is self and frame.f_locals.get("mine"):
-                return False
-            frame = frame.f_back
-        self._turn.wait()
-        return True
-
-    def _next_of_new_rows(self) -> Element:
-        for element in self._rows:  # another thread has brought them
-            return element
-        if self._block is None or self._put == self._block.length:
-            self._check_usable()
-            if self._elements is not None:
-                for element in self._more_alone(self._elements):
-                    return element
-            self._elements = self._pass.cursor.remaining_elements()
-            if self._elements is not None:
-                for element in self._more_alone(self._elements):
-                    return element
-                self._pass.skips.sum_up()
-                raise StopIteration
+        self._check_usable()
+        if length_hint(self._rows):
+            return
+        block = self._block
+        if block is None or self._put == block.length:
             block = self._pull()
             if block is None:
                 raise StopIteration
-            if block.length == 1:
-                return self._only_row(block)
-        else:
-            block = self._block
         rows = self._next_rows(block)
-        rest = iter(rows)
-        next(rest)
-        self._rows, self._put = rest, self._put + len(rows)
-        return rows[0]
+        self._rows, self._put = iter(rows), self._put + len(rows)
 
     def _next_rows(self, block: Block) -> list[Element]:
         """The elements of the next rows of a block."""
         start = self._put
+        if block.length - start > 1:
+            try:
+                return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
+            except failures():  # a class of the user's refuses one of them
+                pass
         try:
-            return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
-        except failures():  # a class of the user's refuses one of them
-            pass
-        try:
-            return list(block.slice(start, start + 1).rows())
+            return [block.row(start)]
         except failures():
             self._put = start + 1
             raise
 
-    def _only_row(self, block: Block) -> Element:
-        """The element of a block of one row."""
-        try:
-            only: Element = block.row(0)
-        except failures():
-            self._put = 1
-            raise
-        self._put = 1
-        return only
-
-    def _more_alone(self, elements: Iterator[Element]) -> Iterator[Element]:
-        """The next of elements that come one by one, after noting the position: none is read before it is wanted.
-
-        They are as many as take milliseconds: a state that is taken while one is made has those before made again.
-        """
-        self._base, self._block, self._put = self._pass.cursor.state(), None, 0
-        self._pace_alone.stop(0, _ALONE)
-        rows = self._pace_alone.start()
-        self._alone = islice(elements, min(rows, _ALONE))
-        return self._alone
-
     @property
     def _not_given(self) -> int:
-        """How many elements of the block that was pulled last were not given; 0 where they come one by one."""
+        """The number of elements of the block that was pulled last that were not given."""
         return length_hint(self._rows) + (0 if self._block is None else len(self._block) - self._put)
 
     def _check_usable(self) -> None:
+        if self._before_pull is not None and not self._left:
+            raise BusyError(
+                "this iterator is making its next element, and was called from a signal handler or a function of its "
+                "own dataset: let the handler set a flag, and call the iterator in the loop that takes its elements"
+            )
         if os.getpid() != self._process:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
         if self._left:
@@ -355,53 +287,52 @@ class DatasetIterator(Iterator[Element]):
     def _pull(self, most: int | None = None) -> Block | None:
         """The next rows as a block, none of which counts as given yet."""
         self._rows, self._block, self._put = iter(()), None, 0
-        if self._tells and self._pass.run.live:
-            self._pass.run.live.consumed(self._pass.cursor.state())
-        self._given = self._pass.cursor.met
+        run, cursor = self._pass.run, self._pass.cursor
+        if self._tells and run.live:
+            run.live.consumed(cursor.state())
+        allowed = self._pace.start()
+        self._before_pull = cursor.met
         try:
-            allowed = self._pace.start()
-            rows = allowed if most is None else min(allowed, most)
-            block = self._called_apart(partial(self._pass.cursor.pull, 1, rows))
-            if block is None:
-                self._pass.skips.sum_up()
-            else:
-                self._pace.stop(block.nbytes, len(block))
-        except KeyboardInterrupt:
-            self._left = True
-            self._leave()
-            raise
+            block: Block | None = self._called(allowed if most is None else min(allowed, most))
         except Closed:
+            self._before_pull = None
             raise ClosedError("this iterator was closed while an element was waited for") from None
-        except BaseException:
-            self._given = None
+        except failures():
+            self._before_pull = None
             raise
-        self._block, self._given = block, None
+        self._block, self._before_pull = block, None
+        if block is None:
+            self._pass.skips.sum_up()
+        else:
+            self._pace.stop(block.nbytes, block.length)
         return block
 
     def _pull_given(self, most: int | None = None) -> Block | None:
         """The next rows as a block, all of which are given by that."""
-        self._check_usable()
-        block = self._pull(most)
-        if block is not None:
-            self._put = block.length
-        return block
+        with self._lock:
+            self._check_usable()
+            try:
+                block = self._pull(most)
+            except KeyboardInterrupt:
+                self._left = True
+                self._leave()
+                raise
+            if block is not None:
+                self._put = block.length
+            return block
 
-    def _called_apart(self, call: Callable[[], Result]) -> Result:
-        """What a call of a stream returns, made by a coroutine."""
-        outcome = self._calls.send(call)
-        assert outcome is not None
-        results, errors = outcome
-        if not errors:
-            result: Result = results.pop()
-            return result
-        error = errors.pop()
+    def _called(self, asked: int | Callable[[], Any]) -> Any:
+        """The rows that were asked for, or the result of a call of a stream."""
         try:
-            if isinstance(error, StopIteration):  # no stream ends so: it comes from a function, and would end the loop
+            return self._calls.send(asked)
+        except BaseException as error:
+            self._calls = _calls_apart(self._pass.cursor)
+            next(self._calls)
+            if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+                # No stream ends so: it comes from a function, and would end the loop.
                 told = "a function of this dataset raised StopIteration: return a value instead"
-                raise InvalidTypeError(told) from error
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
+                raise InvalidTypeError(told) from error.__cause__
+            raise
 
     @property
     def element_spec(self) -> Any:
@@ -427,51 +358,32 @@ class DatasetIterator(Iterator[Element]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the last element given, as data for JSON, with a version and what identifies the dataset.
 
-        It may be called in a signal handler, whatever that has interrupted, and after Ctrl-C.
+        It may be called after Ctrl-C, but not in a signal handler that has interrupted `next`: let the handler set a
+        flag, and take the state in the loop.
 
         Raises:
             ClosedError: the iterator was closed.
+            BusyError: `next` is under way in this very thread.
         """
-        if not self._finalizer.alive and self._left_at is None:
-            raise ClosedError("this iterator was closed: take its state before")
         state = self._state_at(self._position_after())
         self._pass.run.live.claim()
         return state
 
     def _position_after(self) -> State:
-        turn, mine = self._turn, False
-        try:
-            try:
-                try:
-                    del turn.free
-                    mine = True
-                except AttributeError:
-                    mine = self._awaited_turn()
-                if self._left:
-                    self._leave()
-                if self._left_at is not None:
-                    return self._left_at
-                if not mine:
-                    return self._position_within()
-                return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
-            finally:
-                if mine:
-                    turn.free = None
-                    if turn.awaited:
-                        turn.wake()
-        except KeyboardInterrupt:
-            turn.wake()
-            raise
+        with self._lock:
+            if self._left:
+                self._leave()
+            if self._left_at is not None:
+                return self._left_at
+            if not self._finalizer.alive:
+                raise ClosedError("this iterator was closed: take its state before")
+            self._check_usable()
+            return self._position()
 
-    def _position_within(self) -> State:
-        """The position while the next element is made: a signal handler asks for it, or Ctrl-C has come."""
-        cursor = self._pass.cursor
-        if self._given is not None:
-            state = cursor.state_before(cursor.met - self._given)
-        elif self._block is None and self._base is not None:
-            state = cursor.later(self._base, cursor.met - self._base[2])
-        else:
-            state = cursor.state_before(self._not_given)
+    def _position(self) -> State:
+        """The position after the last element given, or before the pull that Ctrl-C has ended."""
+        cursor, before = self._pass.cursor, self._before_pull
+        state = cursor.state_before(self._not_given if before is None else cursor.met - before)
         return position_of(state, self._pass.skips.snapshot())
 
     def _state_at(self, position: State) -> dict[str, Any]:
@@ -521,7 +433,7 @@ class DatasetIterator(Iterator[Element]):
         try:
             if skipped is not None:
                 self._pass.skips.restore(skipped)
-            self._called_apart(partial(self._pass.cursor.restore, cursor_state))
+            self._called(partial(self._pass.cursor.restore, cursor_state))
             self._pass.run.live.consumed(cursor_state)  # so it knows what of the state is no longer needed, and when
         except BaseException as error:
             self._left = True
@@ -550,15 +462,14 @@ class DatasetIterator(Iterator[Element]):
         """End the pass as after Ctrl-C, and note its position. May be called again, to finish what was interrupted."""
         if self._finalizer.alive:
             if self._left_at is None:
-                self._left_at, self._left_in = self._position_within(), get_ident()
+                self._left_at, self._left_in = self._position(), get_ident()
             end_at_exit(self._pass.threads, partial(Threads.join, timeout=_LEFT_SECONDS), last=True)
             self._end()
-        self._turn.wake()  # Ctrl-C may have come before those who wait were woken
 
     def _end(self) -> None:
-        not_given = self._not_given if self._given is None else self._pass.cursor.met - self._given
-        self._rows, self._alone, self._elements = iter(()), iter(()), None
-        self._block = self._given = None
+        before = self._before_pull
+        not_given = self._not_given if before is None else self._pass.cursor.met - before
+        self._rows, self._block, self._before_pull = iter(()), None, None
         self._pass.skips.sum_up()
         if self._finalizer.alive:
             self._pass.cursor.give_back(not_given)
@@ -579,31 +490,15 @@ class DatasetIterator(Iterator[Element]):
         self.close()
 
 
-_WITH_TURN = {DatasetIterator.__next__.__code__, DatasetIterator._position_after.__code__}
-"""The methods in which a thread has the turn, if their variable `mine` says so."""
+def _calls_apart(cursor: Cursor) -> Generator[Any, int | Callable[[], Any], None]:
+    """Coroutine that pulls the number of rows that is sent to it, or makes a call, and yields what comes of it.
 
-
-def _calls_apart() -> Generator[tuple[list[Any], list[BaseException]] | None, Callable[[], Any], None]:
-    """A coroutine that makes the calls of streams which are sent to it, and gives what they return or raise.
-
-    A stream may keep a failure until the rows before it are given. The failure refers to the frame in which it was
-    raised, and that to all its callers, up to the iterator: nothing that its finalizer refers to may do that, or an
-    iterator that nobody uses any more would never end. Callers are found only as far as a coroutine that is suspended:
-    the frame of one that has ended refers to its caller too.
-
-    Lists, because whoever takes something out of them leaves nothing in this frame, which may be kept as well.
+    A stream may keep a failure until the rows before it are given. Its traceback refers to the frames that called it,
+    up to a coroutine that is suspended, and so not to the iterator: one that nobody uses any more could never end.
     """
-    outcome: tuple[list[Any], list[BaseException]] | None = None
+    asked = yield None
     while True:
-        call = yield outcome
-        results: list[Any] = []
-        errors: list[BaseException] = []
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-        outcome = results, errors
-        del call
+        asked = yield (cursor.pull(1, asked) if isinstance(asked, int) else asked())
 
 
 def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:

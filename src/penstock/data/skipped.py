@@ -14,6 +14,7 @@ from threading import RLock
 from typing import Any, Protocol
 
 from penstock.errors import (
+    BusyError,
     CardinalityError,
     ElementError,
     InvalidTypeError,
@@ -121,7 +122,7 @@ class ProgramError(InvalidTypeError):
 
 def belongs_to_row(error: Exception) -> bool:
     """Whether an exception tells of a row, rather than of the program, of other processes or of an iterator's end."""
-    if isinstance(error, (Closed, CardinalityError, ProgramError)):
+    if isinstance(error, (BusyError, Closed, CardinalityError, ProgramError)):
         return False
     if not isinstance(error, PenstockError) or isinstance(error, (ElementError, PoisonError)):
         return True

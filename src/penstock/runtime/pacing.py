@@ -5,6 +5,8 @@ import time
 _SECONDS = 0.004
 # Larger blocks gain nothing: they leave the cache, and their memory is given back to the system between blocks.
 _GROW_BELOW_BYTES = 1 << 20
+_LARGE_ROW_BYTES = 1 << 15
+"""Rows that are larger come one by one: copying one into a block costs more than a block does."""
 _MAXIMUM_ROWS = 1 << 16
 _TIMES_WHAT_CAME = 16
 
@@ -55,6 +57,9 @@ class Pace:
             asked: how many rows were asked for, if that may be fewer than were allowed: the cost of a smaller block
                 says nothing about larger ones.
         """
+        if nbytes > _LARGE_ROW_BYTES * rows:
+            self._rows = self._minimum
+            return
         seconds = time.perf_counter() - self._started
         if seconds > 2 * self._seconds:
             self._rows = max(self._minimum, self._rows // 2)

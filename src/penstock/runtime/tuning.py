@@ -24,7 +24,7 @@ _SHORT_SECONDS: Final = 5e-5
 _HERE_SECONDS: Final = 0.02
 """The reading thread makes calls for no longer than this at a time, so that threads can take over within a batch."""
 _FIRST_SECONDS: Final = 0.01
-"""A comparison begins when the reading thread has made calls for so long."""
+"""A comparison begins when the reading thread has made calls for so long, of which the first may be a slow one."""
 _AGAIN_SECONDS: Final = 5.0
 """Threads that did not gain are tried again after so many seconds of calls, then after twice as many each time."""
 _WINDOW_SECONDS: Final = 0.03
@@ -147,7 +147,7 @@ class TunedCallers(Callers):
             earlier, self._earlier = self._earlier, None
             if earlier is not None and _differ(earlier.row_seconds, here.row_worked) < _ALIKE:
                 self._go_on(earlier)
-            elif self._since >= self._wait or self._has_changed(here.row_worked):
+            elif (self._since >= self._wait and here.rows > 1) or self._has_changed(here.row_worked):
                 self._best = 0, here.row_worked
                 self._try(max(2, os.cpu_count() or 1))
 

@@ -11,11 +11,9 @@ A leaf is taken in one of these ways:
 * "copy": an array of one dtype, and of a shape that fits, is copied and collected.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from operator import attrgetter
-from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
@@ -28,19 +26,6 @@ ALL_ALIKE: Final = object()
 
 class Unlike(Exception):
     """A value that differs from the first, and must be checked; as a type, that of no value."""
-
-
-def _references_to_an_argument() -> int:
-    """What `getrefcount` returns for an argument that only the caller's variable refers to.
-
-    For what was taken out of a container it is the same: the container refers to it in the caller's place.
-    """
-
-    def references(leaf: Any) -> int:
-        return getrefcount(leaf)
-
-    value = np.empty(1)
-    return references(value)
 
 
 # What a text reads of each leaf, by the way in which it is taken.
@@ -64,17 +49,8 @@ _TAKEN: Final = {
     "array": "column{n}[row] = {leaf}",
     "copy": "add{n}({leaf}.copy())",
 }
-_ELEMENTS: Final = {
-    "value": "{leaf}",
-    "number": "place{n}[()]",  # a scalar; the dtype's own type takes twice as long to make one
-    "copy": "{leaf} if {leaf}.base is None and getrefcount({leaf}) == alone{owned} else {leaf}.copy()",
-}
 _GLOBALS: Final = {
     "ALL_ALIKE": ALL_ALIKE,
-    "OrderedDict": OrderedDict,
-    "Unlike": Unlike,
-    "alone": _references_to_an_argument(),
-    "getrefcount": getrefcount,
     "ndarray": np.ndarray,
 }
 
@@ -125,31 +101,6 @@ def take_loop(form: Form, ways: tuple[str, ...]) -> Callable[[Any, Sequence[Any]
     return _written(lines, "take")  # type: ignore[no-any-return]  # the function that was just made
 
 
-@cache
-def element_maker(form: Form, ways: tuple[str, ...]) -> Callable[[Sequence[Any], dict[str, Any]], Callable[[Any], Any]]:
-    """What makes, for leaves and what is the user's, the function that gives a row of a form as an element.
-
-    That function raises `Unlike` for a row that must be looked at, as one with an array without axes: its element has a
-    scalar. An array that nobody else refers to stays as it is.
-    """
-    leaves = _leaves(form, "value")
-    owned = "".join(f" == {references}" for references in _references(form, "value"))
-    elements = [_ELEMENTS[way].format(n=n, leaf=leaf, owned=owned) for n, (way, leaf) in enumerate(zip(ways, leaves))]
-    without_axes = [f"not {leaf}.ndim" for leaf, way in zip(leaves, ways) if way == "copy"]
-    lines = [
-        "def maker(leaves, given):",
-        *(f"    {line}" for line in _read(form, ways)),
-        *(f"    place{n} = leaves[{n}].place" for n, way in enumerate(ways) if way == "number"),
-        "    def element(value):",
-        *(f"        {line}" for line in _apart(form, "value", "raise Unlike")),
-        f"        if {' or '.join([_tests(ways, leaves) or 'False', *without_axes])}: raise Unlike",
-        *(f"        place{n}[()] = {leaf}" for n, (way, leaf) in enumerate(zip(ways, leaves)) if way == "number"),
-        f"        return {_together(form, 'value', iter(elements))}",
-        "    return element",
-    ]
-    return _written(lines, "maker")  # type: ignore[no-any-return]  # the function that was just made
-
-
 def _written(lines: list[str], name: str) -> Any:
     names = dict(_GLOBALS)
     exec("\n".join(lines), names)
@@ -176,14 +127,6 @@ def _parts(form: Form, name: str) -> list[tuple[Form, str]]:
 def _leaves(form: Form, name: str) -> list[str]:
     """What the text calls the leaves of a value."""
     return [name] if form[0] == "leaf" else [leaf for part in _parts(form, name) for leaf in _leaves(*part)]
-
-
-def _references(form: Form, name: str) -> list[str]:
-    """How many references there are to each container; 0 for one of a class, whose parts others may have."""
-    if form[0] in ("leaf", "none"):
-        return []
-    own = "0" if form[0] == "class" else f"getrefcount({name})"
-    return [own, *(each for part in _parts(form, name) for each in _references(*part))]
 
 
 def _names(form: Form, name: str) -> list[str]:
@@ -218,18 +161,3 @@ def _apart(form: Form, name: str, otherwise: str) -> list[str]:
             lines += ["try:", *(f"    {part} = {name}[key_{part}]" for _, part in parts)]
             lines += [f"except KeyError: {otherwise}"]
     return lines + [line for part in parts for line in _apart(*part, otherwise)]
-
-
-def _together(form: Form, name: str, elements: Iterator[str]) -> str:
-    """The expression of a value with these elements in place of its leaves."""
-    kind, _, order = form
-    if kind == "leaf":
-        return next(elements)
-    if kind == "none":
-        return "None"
-    parts = [(part, _together(child, part, elements)) for child, part in _parts(form, name)]
-    if kind in ("dict", "OrderedDict"):
-        pairs = ", ".join([f"key_{part}: {element}" for part, element in map(parts.__getitem__, order)])
-        return f"{{{pairs}}}" if kind == "dict" else f"OrderedDict({{{pairs}}})"
-    whole = f"({''.join(f'{element}, ' for _, element in parts)})"
-    return whole if kind == "tuple" else f"make_{name}({whole})"

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.block import Block
+from penstock.data.block import Block, owned
 from penstock.data.functions.layout import Layout
-from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
+from penstock.data.functions.output import Failure, OutputBlock, Results, first_result, no_result
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.taking import fill
 from penstock.data.node import Node, Run
-from penstock.errors import InvalidTypeError
+from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
+from penstock.spec import as_leaf
 
 
 def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
@@ -91,6 +92,43 @@ def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
             "ps.Dataset.from_tensor_slices(...)"
         )
     return made
+
+
+def map_row(
+    run: Run, node: Node, function: Callable[..., Any], block: Block, promise: Promise | None
+) -> tuple[Block | None, Failure | None]:
+    """The block of the function's result for the only row of a block, or its failure."""
+    if run.threads.stopped:
+        return None, Failure(0, Closed())
+    try:
+        element = block.row(0)
+        value = function(*element) if block.structure.kind == "tuple" else function(element)
+    except StopIteration:
+        return None, Failure(0, no_result())
+    except failures() as error:
+        return None, Failure(0, error)
+    layout = None if promise is not None else run.known(node)
+    leaves = None if layout is None else _leaves_like(layout, value)
+    if layout is not None and leaves is not None:
+        leaves = owned(value, leaves, flat=layout.structure.is_flat)
+        return Block.of_row(leaves, layout.structure), None
+
+    def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
+        yield value
+
+    return map_rows(run, node, results, 1, promise)
+
+
+def _leaves_like(layout: Layout, value: Any) -> list[Any] | None:
+    """The leaves of a result, if they are numbers of the dtypes that are known; None of any other."""
+    try:
+        leaves = list(map(as_leaf, layout.structure.flatten_like(value)))
+    except ElementError:
+        return None
+    for leaf, dtype in zip(leaves, layout.dtypes, strict=True):
+        if dtype.kind not in "biufc" or getattr(leaf, "dtype", None) is not dtype:
+            return None
+    return leaves
 
 
 def map_rows(

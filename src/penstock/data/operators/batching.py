@@ -1,7 +1,7 @@
 """Operators that put rows together into batches."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -15,7 +15,7 @@ from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
-from penstock.data.streams.stream import Cursor, OneInputStream, one_by_one
+from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -239,12 +239,6 @@ class BatchStream(OneInputStream):
         if count < size and self._node.drop_remainder:
             return None
         return self._node.numbered(Block.concatenate(parts, self._copiers), count, number)
-
-    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
-        """Batches of rows that come as they are needed: a block would have one of them anyway."""
-        if not self._node.input.paced or self._input.remaining_elements() is None:
-            return None
-        return one_by_one(cursor, partial(self.pull, 1, 1))
 
     def _pulled(self, need: int, allow: int, collected: int) -> Block | None:
         """The next rows of a batch of which `collected` are there. Where one fails, the whole batch is passed over."""

@@ -3,9 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
-from functools import partial
-from itertools import chain, count
-from typing import Any, ClassVar, Final
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from penstock.data.functions.apply import (
     call_rows,
     call_rows_in_place,
     call_rows_with_randomness,
+    map_row,
     map_rows,
     note,
 )
@@ -27,11 +27,9 @@ from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
-from penstock.data.results_alone import AloneResults, PulledRows, ResultsAlone, calls_here
-from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallSettings, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
-from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError
 from penstock.options import AUTOTUNE
 from penstock.rng import mix
@@ -39,10 +37,6 @@ from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures, threads_of
-from penstock.structure import Structure
-
-_DRAWN_TOGETHER: Final = 1024
-"""How many generators of rows that come one by one are made together."""
 
 
 @node_class
@@ -113,13 +107,22 @@ class Map(PromisedResults, OneInput):
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
-        output, failure = self._at_once(run, epoch, block, positions)
+        if block.length == 1 and self._calls_alone:
+            output, failure = map_row(run, self, self.function, block, self.promise)
+        else:
+            output, failure = self._at_once(run, epoch, block, positions)
         if output is None and failure is None:
             results = self.results(run, epoch, block, positions)
             output, failure = map_rows(run, self, results, len(block), self.promise)
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
+
+    @cached_property
+    def _calls_alone(self) -> bool:
+        """Whether nothing but the function's call makes the result of a row."""
+        special = takes_blocks(self.function) or hasattr(self.function, "_call_in_place")
+        return self.seed is None and not self.processes and not special
 
     def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The results by one call; neither a block nor a failure where the rows must be called one by one."""
@@ -150,17 +153,6 @@ class Map(PromisedResults, OneInput):
             return call_rows_with_randomness(self.function, rows, generators)
 
         return results
-
-    def call_of_rows(self, run: Run, epoch: int, structure: Structure, first: int) -> Callable[[Any], Any]:
-        """What calls the function for rows of a structure that come one by one, the first of them at this position."""
-        function, unpack = self.function, structure.kind == "tuple"
-        if self.seed is None:
-            return (lambda row: function(*row)) if unpack else function
-        spans = (range(start, start + _DRAWN_TOGETHER) for start in count(first, _DRAWN_TOGETHER))
-        generators = chain.from_iterable(self._generators(run, epoch, span) for span in spans)
-        if unpack:
-            return lambda row: function(*row, next(generators))
-        return lambda row: function(row, next(generators))
 
     def _generators(self, run: Run, epoch: int, positions: Any) -> RowGenerators:
         return RowGenerators(mix(run.key(self, self.seed), epoch), positions)
@@ -212,8 +204,8 @@ class Map(PromisedResults, OneInput):
         return output
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        by_blocks = self.overlaps and not self._tuned
-        return self.open(run, epoch) if by_blocks else self.stream(run, epoch)
+        # Large results come one by one: then it is the input alone that is read in blocks.
+        return self.open(run, epoch) if self.overlaps and not self._tuned else self.stream(run, epoch)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         if not self.overlaps:
@@ -224,10 +216,10 @@ class Map(PromisedResults, OneInput):
 
         own, skips = run.ahead()
         work = CallSettings(start, self._callers(run), run.first(self.input), paced=self.input.paced)
-        return MapCallsInOrder(self, run, epoch, self.input.cursor(own, epoch), work, skips)
+        return CallsInOrder(self.input.cursor(own, epoch), work, skips)
 
 
-class MapStream(ResultsAlone):
+class MapStream(FunctionStream):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
 
     same_rows = True
@@ -235,71 +227,18 @@ class MapStream(ResultsAlone):
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
         self._map = node
-        self._structure: Structure | None = None
-
-    def results(self, block: Block, positions: range) -> Results:
-        return self._map.results(self._run, self._epoch, block, positions)
-
-    def call_of_rows(self) -> Callable[[Any], Any] | None:
-        if self._structure is None:
-            return None
-        return self._map.call_of_rows(self._run, self._epoch, self._structure, self._first + self._input.met)
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        self.give_back_rows()
-        return super().pull(need, allow)
+        self._epoch = epoch
 
     def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        self._structure = block.structure
         end = self._first + self._input.met
         output, failed = self._map.apply(self._run, self._epoch, block, range(end - len(block), end))
         if failed is not None:
             self._failure = failed.error
             self._input.give_back(len(block) - failed.row)
         return output
-
-
-class MapCallsInOrder(CallsInOrder):
-    """map with calls in other threads where these gain.
-
-    As long as the reading thread makes the calls, large results come one by one, and those of rows that come so.
-    """
-
-    def __init__(self, node: Map, run: Run, epoch: int, input: Cursor, work: CallSettings, skips: SkipsAhead) -> None:
-        super().__init__(input, work, skips)
-        self._map = node
-        self._run = run
-        self._epoch = epoch
-        self._alone = AloneResults(node, run)
-        self._rows = PulledRows(input, work.first, partial(node.results, run, epoch))
-
-    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
-        structure, large = self._structure, self._alone.large
-        if structure is None or not self._calls_here or self._failure is not None or large is None:
-            return None
-        rows = None if self._rows.left else self._input.remaining_elements()
-        if rows is None:
-            # What is left out below a stream is counted with pieces.
-            by_blocks = large and self._map.input.indexable
-            return self._alone.of_blocks(self._rows, cursor, self._work.callers) if by_blocks else None
-        self._rows.give_back()  # none are left, and what comes alone must not be counted as theirs
-        position = self._work.first + self._input.met
-        call = self._map.call_of_rows(self._run, self._epoch, structure, position)
-        return self._alone.of_rows(calls_here(self._work.callers, call), rows, self._input, self._work.first, cursor)
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        self._rows.give_back()
-        return super().pull(need, allow)
-
-    def state(self) -> State:
-        return self._rows.state() if self._rows.left else super().state()
-
-    def close(self) -> None:
-        self._rows.give_back()
-        super().close()
 
 
 @node_class

@@ -15,7 +15,7 @@ from penstock.data.functions.alike import Unlike
 from penstock.data.functions.apply import note
 from penstock.data.node import Node, Run
 from penstock.data.node_class import node_class
-from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
+from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
@@ -79,6 +79,8 @@ class GeneratorStream(RowsBeforeFailure):
         collector = self._collector
         if collector is None:
             return self._first(values)
+        if need == 1 or allow == 1:
+            return self._only(values, collector)
         wanted = collector.begin(min(need, allow), gathers=not self._looks_at_each)
         block = self._collected(collector, wanted)
         rows = 0 if block is None else block.length
@@ -88,6 +90,20 @@ class GeneratorStream(RowsBeforeFailure):
         elif rows < wanted:
             self._ended, self._collector = True, None
         return block
+
+    def _only(self, values: Iterator[Any], collector: Collector) -> Block | None:
+        """The next row alone."""
+        try:
+            for value in values:
+                block = collector.one(value)
+                self._taken += 1
+                return block
+        except failures() as error:
+            self._failure = error
+            note(error, self._node, self._taken)
+            return None
+        self._ended, self._collector = True, None
+        return None
 
     def _collected(self, collector: Collector, wanted: int) -> Block | None:
         """The next rows, up to the first that fails: what that raises is put into `_failure`."""
@@ -128,28 +144,6 @@ class GeneratorStream(RowsBeforeFailure):
         self._ended = True
         return None
 
-    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
-        if self._collector is None or self._failure is not None:
-            return None  # the first comes in a block
-        iterator = self._begun()
-        return None if iterator is None else self._one_by_one(iterator, self._collector, cursor)
-
-    def _one_by_one(self, iterator: Iterator[Any], collector: Collector, cursor: Cursor) -> Iterator[Any]:
-        given = False
-        try:
-            for element in collector.elements(iterator):
-                self._taken += 1
-                cursor.met += 1
-                given = True
-                yield element
-                given = False
-        except BaseException as error:
-            if not given and isinstance(error, failures()):  # `given`: the consumer wants no more
-                note(error, self._node, self._taken)
-                self._taken += 1
-                cursor.met += 1
-            raise
-        self._ended = True
 
     def _begun(self) -> Iterator[Any] | None:
         """The user's iterator; None where it has ended."""

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.node_class import node_class
 from penstock.data.one_kind import OneKindStream, of_one_kind
-from penstock.data.streams.stream import Cursor, State, Stream, one_by_one
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
@@ -124,8 +124,6 @@ class GroupByWindowStream(Stream):
         self._output: Cursor | None = None
         # What reads the element of a window that gives one: a pass over it would cost several times as much.
         self._only_element: Callable[[], Block] | None = None
-        # Whether the last window asked for several elements gave one.
-        self._one_each = False
 
     def pull(self, need: int, allow: int) -> Block | None:
         self._state = None
@@ -133,7 +131,6 @@ class GroupByWindowStream(Stream):
             if self._output is not None:
                 block = self._output.pull(need, allow)
                 if block is not None:
-                    self._one_each = block.length == 1 and (allow > 1 or self._one_each)
                     return block
                 self._output.close()
                 self._output = self._window = None
@@ -143,22 +140,7 @@ class GroupByWindowStream(Stream):
             if self._only_element is not None:
                 read, self._only_element, self._window = self._only_element, None, None
                 self._forget_input_states()
-                self._one_each = allow > 1 or self._one_each
                 return read()
-
-    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
-        """The elements of windows that give one each, such as a batch: each would be a block by itself."""
-        return one_by_one(cursor, self._pull_alone) if self._one_each and not self._run.live else None
-
-    def _pull_alone(self) -> Block | None:
-        """A block whose first row is given alone; None where windows give several, or at the end."""
-        if not self._one_each or self._run.live:
-            return None
-        block = self.pull(1, 2)
-        if block is not None and block.length > 1:
-            assert self._output is not None
-            self._output.give_back(block.length - 1)
-        return block
 
     @property
     def _taken(self) -> int:
@@ -171,14 +153,6 @@ class GroupByWindowStream(Stream):
             if self._rows is not None and self._collect(self._rows):
                 return True
             input_state, met = self._input.state(), self._input.met
-            elements = self._elements()
-            if elements is not None:
-                self._input_states.append((met, input_state))
-                if self._collect_alone(elements):
-                    return True
-                if self._input.met > met:
-                    continue
-                del self._input_states[-1]
             sure = self._sure()
             block = self._input.pull(sure, max(sure, self._pace.start()))
             if block is None:
@@ -227,45 +201,6 @@ class GroupByWindowStream(Stream):
             self._input.give_back(self._input.met - number - 1)
             raise
         self._number = number
-        if full is None:
-            return False
-        self._emit(full)
-        return True
-
-    def _elements(self) -> Iterator[Any] | None:
-        """The next elements of the input one by one, where that costs less than blocks of a few rows."""
-        if self._structure is None or self._input.repeating:
-            return None
-        return self._input.remaining_elements()
-
-    def _collect_alone(self, elements: Iterator[Any]) -> bool:
-        """As `_collect`, of elements that come one by one; none is read after that which fills a window."""
-        function, groups, structure = self._node.key_function, self._groups, self._structure
-        leaf, unpack = structure.kind == "leaf", structure.kind == "tuple"
-        input, key_of, changed = self._input, self._key, self._changed
-        full: int | None = None
-        reading = True
-        try:
-            for element in islice(elements, _TOGETHER):
-                reading = False
-                leaves = (element,) if leaf else structure.flatten_like(element)
-                key = key_of(function(*element) if unpack else function(element), leaves)
-                group = groups.get(key) or self._begin_group(key)
-                group.numbers.append(input.met - 1)
-                group.leaves.append(leaves)
-                changed.add(key)
-                if len(group.numbers) >= group.size:
-                    full = key
-                    break
-                reading = True
-        except failures() as error:
-            if reading:
-                raise
-            stopped = no_result() if isinstance(error, StopIteration) else None
-            note(stopped or error, self._node, self._input.met - 1)
-            if stopped is not None:
-                raise stopped from None
-            raise
         if full is None:
             return False
         self._emit(full)

@@ -10,7 +10,6 @@ import numpy as np
 
 from penstock.data.block import Block, own
 from penstock.data.collecting import Collector
-from penstock.data.functions.alike import Unlike
 from penstock.data.functions.answers import truth
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
@@ -61,7 +60,7 @@ class ScanStream(FunctionStream):
         # The state after the last call, which counts when the output of that call was taken.
         self._next = self._carried
         self._collector: Collector | None = None
-        self._state_like: Callable[[Any], Any] = _unlike
+        self._state_layout: Layout | None = None
         # The type of the states, where these are numbers of NumPy's.
         self._number: type | None = None
 
@@ -117,16 +116,13 @@ class ScanStream(FunctionStream):
             self._carried = carried
 
     def _next_state(self, value: Any) -> Any:
-        try:
-            return self._state_like(value)
-        except Unlike:
-            carried = map_structure(as_leaf, value)
-        Layout.of(self._carried).check(Layout.of(carried))
-        leaves, structure = flatten(carried)
+        """A state as NumPy's values, which must be like the one before."""
+        carried = map_structure(as_leaf, value)
+        if self._state_layout is None:
+            self._state_layout = Layout.of(self._carried)
+        self._state_layout.check(Layout.of(carried, like=self._state_layout))
         if carried is value and isinstance(value, np.number):
             self._number = type(value)
-        elif not any(isinstance(leaf, np.ndarray) for leaf in leaves):  # arrays would be copied
-            self._state_like = Collector(value, leaves, structure, None, lambda _: []).alone
         return carried
 
     def _checked(self, output: Any) -> list[Any]:
@@ -156,11 +152,6 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 
 def _no_pair(result: Any) -> InvalidTypeError:
     return InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
-
-
-def _unlike(value: Any) -> Any:
-    """Used before the first state: no state is like it."""
-    raise Unlike
 
 
 def _owned(value: Any) -> Any:

@@ -15,7 +15,6 @@ from penstock.data.streams.room import OVERTAKING, Room, results_of
 from penstock.data.streams.stream import Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
-from penstock.structure import Structure
 
 _BLOCK_BYTES = 1 << 19
 
@@ -83,9 +82,6 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
     """
 
     same_rows = True
-
-    # Of the rows for which this thread has made the calls, as soon as there were any.
-    _structure: Structure | None = None
 
     def __init__(self, input: Cursor, work: CallSettings, skips: SkipsAhead) -> None:
         self._input = input
@@ -237,7 +233,6 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         if skips or rows is None:
             self._add(self._piece_of_last(rows, count, skips))
             return self._made_ahead(need, allow)
-        self._structure = rows.structure
         pending = self._work.start(rows, self._work.first + self._input.met - count)
         if not pending.done:  # threads make the rest of the calls
             piece = self._piece_of_last(rows, count, [])

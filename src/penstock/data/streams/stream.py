@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock.data.block import Block
@@ -30,16 +30,6 @@ class Stream(ABC):
     @abstractmethod
     def pull(self, need: int, allow: int) -> Block | None:
         """The next rows, at least one and about `allow`; None at the end."""
-
-    def elements(self, cursor: "Cursor") -> Iterator[Any] | None:
-        """The remaining elements one by one, where putting them into blocks would cost more; otherwise None.
-
-        After each of them the state is as after a block of it. After an exception, call this again.
-
-        Args:
-            cursor: whoever reads this stream. Elements and failures are added to its `met`.
-        """
-        return None
 
     @abstractmethod
     def state(self) -> State:
@@ -94,8 +84,7 @@ class Cursor(Stream):
     Over a stream of the same rows as the cursor that it reads, the state is one of that cursor: so no state depends on
     whether such a stream is in between.
 
-    A signal handler may ask for the state in the middle of a pull, and Ctrl-C may end one there: the state is then that
-    before the pull. CPython runs handlers after calls, so what changes together is set without a call in between.
+    Ctrl-C may end a pull anywhere: the state is then that before the pull.
 
     Attributes:
         met: the number of rows and failures so far, less what was given back.
@@ -145,13 +134,6 @@ class Cursor(Stream):
         self.met += stop - start
         self._block, self._offset, self._pulling = block, stop, False
         return block.slice(start, stop)
-
-    def remaining_elements(self) -> Iterator[Any] | None:
-        """As `elements` of the stream below; None also where rows of a block are left."""
-        if self.ready or self._withheld is not None:
-            return None
-        self._block = None  # its memory can serve what follows
-        return self._stream.elements(self)
 
     def give_back(self, rows: int) -> None:
         """Put the last `rows` rows of the block that `pull` gave last back in front."""
@@ -343,20 +325,3 @@ class OneInputStream(Stream):
 
     def close(self) -> None:
         self._input.close()
-
-
-def one_by_one(cursor: Cursor, pull: Callable[[], Block | None]) -> Iterator[Any]:
-    """The first row of each block that `pull` gives, until it gives none; rows and failures are counted in `cursor`."""
-    while True:
-        try:
-            block = pull()
-        except failures():
-            cursor.met += 1
-            raise
-        if block is None:
-            return
-        cursor.met += 1
-        element = block.row(0)
-        block = None  # only the consumer keeps its memory
-        yield element
-        element = None
