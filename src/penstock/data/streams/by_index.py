@@ -104,20 +104,23 @@ class IndexStream(Stream):
         length: how many rows there are, or INFINITE_CARDINALITY.
         bell: tells when calls in other threads have ended.
         demand: says whether rows may be read that nobody has asked for.
+        start: the first position; of those beyond the end there are no rows.
     """
 
     _FEW = 16
     _ANY = 1 << 40
 
-    def __init__(self, read: Callable[[range], Reading], length: int, bell: Bell, demand: Demand) -> None:
+    def __init__(
+        self, read: Callable[[range], Reading], length: int, bell: Bell, demand: Demand, start: int = 0
+    ) -> None:
         self._read = read
         self._bell = bell
         self._demand = demand
         self._length = length
-        self._position = 0
+        self._position = start
         self._pieces: deque[_ReadPiece] = deque()
         # The first position that is in no piece.
-        self._next = 0
+        self._next = start
         # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
         self._most = self._ANY
         # The rows of a piece that is read ahead.

@@ -77,11 +77,10 @@ class Feed(IndexStream):
     """The rows of a span, which says where they are read. Whatever reads ahead passes that on with what it gives."""
 
     def __init__(self, base: Node, run: SpanRun, epoch: int) -> None:
-        length, stop = base.cardinality, run.span.stop
+        length, start, stop = base.cardinality, run.span.start, run.span.stop
         stop = stop if length == INFINITE_CARDINALITY else min(stop, length)
         own = run.for_one_stream()
-        super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell, run.demand)
-        self.restore(run.span.start)
+        super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell, run.demand, start)
         self._skips = run.skips
 
     def pull(self, need: int, allow: int) -> Block | None:
