@@ -228,7 +228,7 @@ class Dataset(Generic[Element]):
             >>> import pyarrow as pa
             >>> table = pa.table({"age": [31, None], "name": ["Ada", "Bob"]})
             >>> list(Dataset.from_arrow(table, mask_nulls=True))[1]
-            {'age': np.int64(0), 'age_is_valid': np.False_, 'name': 'Bob'}
+            {'age': np.int64(0), 'name': 'Bob', 'age_is_valid': np.False_}
         """
         columns = formats.tables.as_columns(formats.tables.arrow_table(data, mask_nulls), call="from_arrow")
         leaves, structure = flatten(columns)
