@@ -106,7 +106,7 @@ class MemoryPass:
         return piece.slice(start, start + rows)
 
 
-class Recorder:
+class PassRecorder:
     """The rows of a pass that has not ended yet; in memory, copies in pieces of some megabytes.
 
     Args:

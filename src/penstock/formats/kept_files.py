@@ -107,13 +107,13 @@ class KeptFileWriter:
 class _Record(NamedTuple):
     """A block of rows in a file: where its payload is, how long that is, and its checksum."""
 
-    file: "_KeptFile"
+    file: "_RowsFile"
     start: int
     length: int
     checksum: int
 
 
-class _KeptFile:
+class _RowsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ended = False
@@ -203,7 +203,7 @@ class KeptFiles:
     def __init__(self, directory: Path, pattern: str, length: int | None = None) -> None:
         self._directory = directory
         self._pattern = pattern
-        self._files: dict[str, _KeptFile] = {}
+        self._files: dict[str, _RowsFile] = {}
         self._records: list[_Record] = []
         self._lock = Lock()
         first = self._new()
@@ -232,7 +232,7 @@ class KeptFiles:
     def _new(self) -> list[tuple[npt.NDArray[np.int64], _Record]]:
         found = []
         for path in sorted(self._directory.glob(self._pattern)):
-            found += self._files.setdefault(path.name, _KeptFile(path)).new()
+            found += self._files.setdefault(path.name, _RowsFile(path)).new()
         return found
 
     def _note(self, found: list[tuple[npt.NDArray[np.int64], _Record]]) -> None:

@@ -307,7 +307,7 @@ class _Given(NamedTuple):
         return found
 
 
-class _Header(NamedTuple):
+class _MemberHeader(NamedTuple):
     """What the header of a member says, and what was said before it."""
 
     kind: bytes
@@ -315,20 +315,20 @@ class _Header(NamedTuple):
     name: str
 
 
-_NO_HEADER: Final = _Header(b"", 0, "")
+_NO_HEADER: Final = _MemberHeader(b"", 0, "")
 """In place of one that is not there as a whole."""
 
 
-def _header(block: bytes, given: _Given) -> _Header | None:
+def _header(block: bytes, given: _Given) -> _MemberHeader | None:
     """The header in a block; None if it is none."""
     size, kind = _size(block), block[156:157]
     if size < 0 or given.damaged or kind == _SPARSE:
         return None
     if kind in _WITHOUT_CONTENT:  # whatever size it has: that of a hard link may be the size of the other file
-        return _Header(kind, 0, "")
+        return _MemberHeader(kind, 0, "")
     if kind in (_LONG_NAME, _ATTRIBUTES):
-        return _Header(kind, size, "")
-    return _Header(kind, size if given.size < 0 else given.size, given.name or _short_name(block))
+        return _MemberHeader(kind, size, "")
+    return _MemberHeader(kind, size if given.size < 0 else given.size, given.name or _short_name(block))
 
 
 def _size(header: bytes) -> int:

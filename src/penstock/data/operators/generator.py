@@ -144,7 +144,6 @@ class GeneratorStream(RowsBeforeFailure):
         self._ended = True
         return None
 
-
     def _begun(self) -> Iterator[Any] | None:
         """The user's iterator; None where it has ended."""
         if self._iterator is None and not self._ended:

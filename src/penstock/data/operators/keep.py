@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from penstock import formats
 from penstock.data.block import Block, Indices
 from penstock.data.kept_directory import read_store
-from penstock.data.kept_rows import Kept, Recorder
+from penstock.data.kept_rows import Kept, PassRecorder
 from penstock.data.node import DependsOn, Node, Run, SameElements
 from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
@@ -156,7 +156,7 @@ class CacheStream(Stream):
         self._threads = run.threads
         self._complete = node.kept.complete(self._seed, node.filename)
         self._input = None if self._complete else node.input.cursor(run, 0)
-        self._recorder: Recorder | None = None
+        self._recorder: PassRecorder | None = None
         self._position = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -197,7 +197,7 @@ class CacheStream(Stream):
                 if directory is not None:
                     directory[1].release()
                 return
-            self._recorder = Recorder(directory)
+            self._recorder = PassRecorder(directory)
         except BaseException:
             kept.given_up()
             raise
