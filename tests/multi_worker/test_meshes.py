@@ -84,7 +84,7 @@ def test_processes_that_disagree_are_told(scenario) -> None:
     for told in scenario("meshes", count=2, devices=4).of("disagreeing"):
         assert "the workers distribute different datasets: batch(batch_size=8) at " in told["dataset"]
         assert re.search(r"specs \[.*'fsdp'.*\] on worker 0 is specs \[.*'data'.*\] on worker 1", told["specs"])
-        assert "load_state_dict got another state on process 1 than on process 0" in told["state"]
+        assert "load_state_dict got another state on worker 1 than on worker 0" in told["state"]
 
 
 def test_states_of_one_step_that_differ_in_form_are_the_same_state(scenario) -> None:
@@ -141,7 +141,10 @@ def test_a_loader_that_one_process_cannot_make_fails_on_all_at_once(workers) -> 
 def test_a_state_that_one_process_alone_loads_fails_all_within_the_timeout(workers) -> None:
     ended = workers("mesh_failures", "loaded_by_one", workers=2, devices=4)
     one, other = (seen["loaded_by_one"] for seen in ended.seen)
-    assert one.startswith("worker 1 of 2 did not come to ps.jax.loader(...).load_state_dict within 0.5 seconds: every")
+    assert one.startswith(
+        "worker 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.jax.loader(...) within 0.5 "
+        "seconds: every"
+    )
     assert other == f"worker 0 of 2 has given up: {one}"
 
 

@@ -111,7 +111,7 @@ def test_ranks_that_disagree_are_told_so_on_every_rank() -> None:
     for datasets, seeds, states in on_ranks(scenario, 2):
         assert "WorkerError: ps.torch.loader: the ranks distribute different datasets: range(" in datasets
         assert "different datasets: Options(seed=0) on rank 0 is Options(seed=1) on rank 1" in seeds
-        assert "rank 0 and rank 1 of 2 continue from different states" in states
+        assert "load_state_dict got another state on rank 1 than on rank 0" in states
 
 
 def test_a_loader_that_one_rank_cannot_make_fails_on_every_rank() -> None:
@@ -171,9 +171,9 @@ def test_a_state_that_one_rank_alone_loads_fails_all_within_the_timeout() -> Non
 
     one, other = on_ranks(scenario, 2, seconds=30)
     did_not_come = (
-        "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict within 0.5 seconds: every rank must make "
-        "the same calls in the same order; where one has more to do before it, give all of them a larger "
-        "failure_timeout_seconds"
+        "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.torch.loader(...) within 0.5 "
+        "seconds: every rank must make the same calls in the same order; where one has more to do before it, give all "
+        "of them a larger failure_timeout_seconds"
     )
     assert (one, other) == (
         f"WorkerError: {did_not_come}",
@@ -212,7 +212,7 @@ def test_ranks_that_are_not_alike_are_told_so_at_once_on_every_rank() -> None:
         assert "context_parallel=None of size 1 on rank 0 is dp=['dp'] of sizes [2], context_parallel='tp'" in sequence
         assert "partial_batch pad on rank 0 is partial_batch drop on rank 1" in partial
         assert 'InvalidArgumentError: InputOptions(partial_batch="drop") would leave out every step' in size
-        assert "rank 0 and rank 1 of 4 continue from different states" in state
+        assert "load_state_dict got another state on rank 1 than on rank 0" in state
 
 
 def test_ranks_of_a_mesh_share_rows_and_sequences() -> None:

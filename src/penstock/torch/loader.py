@@ -1,30 +1,17 @@
 """`ps.torch.loader`: this rank's slice of every global batch, as tensors."""
 
-import itertools
 import json
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 
 from penstock.data.dataset import Dataset
-from penstock.data.skipped import SkippedRows
-from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import Payload
-from penstock.distribute.feed.dataset import (
-    DistributedDataset,
-    DistributedIterator,
-    agreed_part,
-    inputs_of,
-    load_state_of_loader,
-    load_states_of_workers,
-    rows_of,
-    state_of_loader,
-)
+from penstock.distribute.feed.dataset import DistributedDataset, inputs_of, rows_of
 from penstock.distribute.feed.inputs import DividedInput
+from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
 from penstock.other_names import other_keywords
 from penstock.rng import draw_seed
@@ -35,8 +22,6 @@ from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised, launch
 from penstock.torch.tensors import check_dtypes
 
 _KEY = "penstock"
-_ENDED = "epoch_ended"
-_WORKERS = "workers"
 
 
 @other_keywords(DATA_LOADER)
@@ -117,14 +102,16 @@ def loader(
         inputs.fix_seeds(draw_seed(), inputs.drawn)  # this loader's epochs are counted by itself, as on many ranks
     control = connected(meeting)
     try:
-        steps = DistributedDataset(inputs, placing, options, control, "ps.torch.loader", bare=True)
+        steps = DistributedDataset(
+            inputs, placing, options, control, "ps.torch.loader", bare=True, handed_out=placing.handed_out
+        )
     except BaseException as error:
         if control is not None:
             if not isinstance(error, WorkerError):  # which the others have too
                 control.fail(f"failed in ps.torch.loader with {type(error).__name__}: {error}")
             control.close()
         raise
-    loader = Loader(steps, ranks, placing, control)
+    loader = Loader(steps, ranks)
     if rows_of(steps).may_be_none():
         loader.close()
         raise InvalidArgumentError(
@@ -135,7 +122,7 @@ def loader(
     return loader
 
 
-class Loader:
+class Loader(StepLoader):
     """This rank's slices of the global batches, as tensors; from `ps.torch.loader`.
 
     Each `iter` begins a new epoch, and ends the one before it, unless no step of that was taken: trainers try whether a
@@ -143,74 +130,13 @@ class Loader:
     out, whatever was read ahead. It is equal on all ranks and may be restored on any number of them.
     """
 
-    def __init__(self, steps: DistributedDataset, ranks: Ranks, placing: Placing, control: Control | None) -> None:
-        self._steps = steps
+    def __init__(self, steps: DistributedDataset, ranks: Ranks) -> None:
+        super().__init__("ps.torch.loader", steps)
         self._ranks = ranks
-        self._placing = placing
-        self._control = control
-        self._calls = itertools.count()
-        # Not called `_iterator`: Lightning sets that of every loader to None when it ends.
-        self._opened: DistributedIterator | None = None
-        self._epoch: _Epoch | None = None  # what the last `iter` gave
-        self._fresh = False  # whether the iterator has handed out no step since it was made, or given a state
-        self._ended = False
-        self._closed = False
-
-    def __len__(self) -> int:
-        """The number of steps of an epoch.
-
-        Raises:
-            InvalidTypeError: it is infinite, or known only when the data was read.
-        """
-        return len(self._steps)
 
     def __iter__(self) -> Iterator[Any]:
-        self._check_open()
         self._check_group()
-        iterator = self._opened
-        if iterator is None or not self._fresh:
-            if iterator is not None:
-                iterator.close()
-            iterator = self._begin()
-        self._epoch = _Epoch(self, iterator)
-        return self._epoch
-
-    def _begin(self) -> DistributedIterator:
-        self._opened, self._ended, self._fresh = iter(self._steps), False, True
-        return self._opened
-
-    def _next(self, epoch: "_Epoch", iterator: DistributedIterator) -> Any:
-        self._check_open()
-        if epoch is not self._epoch or iterator is not self._opened:
-            raise ClosedError(
-                "another loop over this loader has begun, or a state was loaded, which ends this one: make a loader "
-                "for each loop that runs beside others"
-            )
-        self._fresh = False
-        try:
-            step = next(iterator)
-        except StopIteration:
-            self._ended = True
-            raise
-        self._placing.handed_out(step)
-        return step
-
-    def _current(self) -> DistributedIterator:
-        """The iterator of the epoch that has begun last, or of the one that the next `iter` begins."""
-        self._check_open()
-        if self._opened is None:
-            self._begin()
-        assert self._opened is not None
-        return self._opened
-
-    @property
-    def errors(self) -> SkippedRows:
-        """The rows that were left out up to the last step handed out, as `DatasetIterator.errors` says it."""
-        return self._current().errors
-
-    def explain(self) -> str:
-        """Which files, ranges or rows each rank reads, and how many steps that makes, as text."""
-        return self._steps.explain()
+        return super().__iter__()
 
     def state_dict(self) -> dict[str, str]:
         """The position after the last step handed out: one entry, which is JSON, as checkpoints of torch keep it.
@@ -222,30 +148,12 @@ class Loader:
             ClosedError: the loader was closed.
             WorkerError: another rank failed, or did not call this.
         """
-        if not inputs_of(self._steps).has_own_data:
-            state = state_of_loader(self._current())
-        elif _WORKERS not in (state := self._current().state_dict()):
-            state = {_WORKERS: self._states_of_workers(state)}
-        if self._ended:
-            state[_ENDED] = True
-        return {_KEY: json.dumps(state, separators=(",", ":"))}
-
-    def _states_of_workers(self, state: dict[str, Any]) -> list[Any]:
-        """The states of all ranks that read data of their own, in the order of their slices."""
-        number = self._ranks.data.index
-        if self._control is None:
+        if self._control is None and self._ranks.count > 1 and inputs_of(self._steps).has_own_data:
             raise InvalidArgumentError(
                 "each rank reads files of its own here, and ranks that were given by rank=... and num_ranks=... cannot "
                 "exchange their positions: initialise torch.distributed, or use AutoShardPolicy.DATA"
             )
-        found = dict(self._exchanged(self._control, (number, state), tuple[int, dict[str, Any]]))
-        steps = [one["step"] for one in found.values()]
-        if len(set(steps)) > 1:
-            raise WorkerError(
-                f"the ranks took this state after different steps, {steps}: all of them must call state_dict() after "
-                "the same one"
-            )
-        return [found[worker] for worker in range(self._ranks.data.count)]
+        return {_KEY: json.dumps(super().state_dict(), separators=(",", ":"))}
 
     def load_state_dict(self, state: Any) -> None:
         """Continue after the step that a state was taken at; all ranks must do so with the same state.
@@ -257,51 +165,11 @@ class Loader:
             WorkerError: the ranks have different states, or one of them did not call this.
             ClosedError: the loader was closed.
         """
-        self._check_open()
         position = _position_in(state)
-        self._check_same(position)
         if position is None:
+            self._check_same(None)
             raise StateMismatchError(f"ps.torch.loader takes a state of its own, {{{_KEY!r}: ...}}, got {state!r:.200}")
-        ended = position.pop(_ENDED, False)
-        if self._opened is not None:
-            self._opened.close()
-        iterator = self._begin()
-        try:
-            self._restore(iterator, position)
-        except BaseException:
-            iterator.close()
-            self._opened = None
-            raise
-        self._ended, self._fresh = ended, not ended
-
-    def _restore(self, iterator: DistributedIterator, position: dict[str, Any]) -> None:
-        states: list[Any] = position.get(_WORKERS, [])
-        if not states and not inputs_of(self._steps).has_own_data:
-            load_state_of_loader(iterator, position)
-        elif self._ranks.count == 1 or inputs_of(self._steps).has_own_data:
-            load_states_of_workers(iterator, states or [position])
-        else:
-            raise StateMismatchError(
-                f"the state is of {len(states)} ranks that read files of their own, but here all ranks share global "
-                "batches: restore it under the AutoShardPolicy that it was saved under"
-            )
-
-    def _exchanged(self, control: Control, own: Payload, kind: type[Payload]) -> list[Payload]:
-        """What all ranks say in a call of `state_dict` or `load_state_dict`."""
-        topic = f"call {next(self._calls) + 1} of state_dict or load_state_dict"
-        return control.gather(topic, own, kind, timeout=control.call_seconds)
-
-    def _check_same(self, position: dict[str, Any] | None) -> None:
-        """Refuse states that differ between ranks, on all of them; None stands for what is no state."""
-        if self._control is None:
-            return
-        states = self._exchanged(self._control, json.dumps(agreed_part(position)), str)
-        for rank, other in enumerate(states):
-            if other != states[0]:
-                raise WorkerError(
-                    f"rank 0 and rank {rank} of {self._ranks.count} continue from different states, so that they would "
-                    "train on different epochs or positions: load one checkpoint on all ranks"
-                )
+        super().load_state_dict(position)
 
     def _check_group(self) -> None:
         """Refuse to feed a rank of a group that was initialised after this loader was made alone."""
@@ -312,27 +180,11 @@ class Loader:
                 "in train_dataloader), or every rank trains on every row"
             )
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this loader was closed: make a new one by ps.torch.loader(dataset)")
-
     def close(self) -> None:
         """End the background thread and the connection to the other ranks; may be called more than once."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._opened is not None:
-            self._opened.close()
+        super().close()
         if self._control is not None:
             self._control.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise InvalidTypeError(
@@ -340,23 +192,9 @@ class Loader:
             "ps.torch.as_iterable_dataset(dataset)"
         )
 
-    def __reduce__(self) -> NoReturn:
-        raise InvalidTypeError("a loader cannot be copied or sent to another process: make one there")
-
     def __repr__(self) -> str:
         ranks = self._ranks
         return f"<penstock.torch.Loader of {inputs_of(self._steps).dataset!r}, rank {ranks.rank} of {ranks.count}>"
-
-
-class _Epoch(Iterator[Any]):
-    """The steps of one epoch of a loader."""
-
-    def __init__(self, owner: Loader, iterator: DistributedIterator) -> None:
-        self._owner = owner
-        self._iterator = iterator
-
-    def __next__(self) -> Any:
-        return self._owner._next(self, self._iterator)
 
 
 def _position_in(state: Any) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
@@ -66,6 +66,7 @@ class DistributedDataset:
         call: str = "",
         *,
         bare: bool | None = None,
+        handed_out: Callable[[Any], None] = lambda step: None,
     ) -> None:
         # Whether leaves are handed out as they are and not as `PerReplica`: by default where one replica is in sync.
         self._bare = inputs.workers.replicas_in_sync == 1 if bare is None else bare
@@ -73,6 +74,7 @@ class DistributedDataset:
         self._options = options
         self._control = control
         self._call = call
+        self._handed_out = handed_out  # told of each step, before it counts as handed out
         self._iterations = itertools.count()
         self._partial = PartialBatch(options.partial_batch)
         size, cut = inputs.batch_size, inputs.slices_per_batch
@@ -320,6 +322,7 @@ class DistributedIterator(Iterator[Any]):
             self._control.check_step(self._feed.topic, step.number)
         if self._handed_out is not None:
             self._handed_out.append(step)
+        self._dataset._handed_out(step.value)
         # No call comes after this: a signal handler would count a step that the caller has not got yet.
         self._position = step.position
         if self._taken is not None:
@@ -504,8 +507,3 @@ def _without_positions(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _without_positions(value) for key, value in state.items() if key != "position"}
     return [_without_positions(one) for one in state] if isinstance(state, list) else state
-
-
-def load_states_of_workers(iterator: DistributedIterator, states: list[dict[str, Any]]) -> None:
-    """Let an iterator continue where the workers of another job were in one step; see its method of this name."""
-    iterator._load_states_of_workers(states)

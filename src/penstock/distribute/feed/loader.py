@@ -1,6 +1,7 @@
 """`StepLoader`: a distributed dataset together with the present pass over it, for loaders that hold both."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Any, NoReturn, Self
 from penstock.data.iterator_states import plain
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.control.channel import Control
+from penstock.distribute.control.messages import Payload
 from penstock.distribute.feed.dataset import (
     DistributedDataset,
     DistributedIterator,
@@ -36,6 +38,7 @@ class StepLoader:
         self._current: DistributedIterator | None = None
         # The pass that the next `iter` gives: one that was restored, or whose state was taken before it began.
         self._upcoming: DistributedIterator | None = None
+        self._calls = itertools.count(1)
         self._closed = False
 
     @property
@@ -101,17 +104,12 @@ class StepLoader:
         state = iterator.state_dict()
         if control is None or _WORKERS in state:
             return state
-        states = control.gather(
-            f"{self._name}(...).state_dict",
-            (inputs.workers.share, state),
-            tuple[int, dict[str, Any]],
-            timeout=control.call_seconds,
-        )
+        states = self._exchanged(control, (inputs.workers.share, state), tuple[int, dict[str, Any]])
         steps = [one["step"] for _, one in states]
         if len(set(steps)) > 1:
             raise WorkerError(
-                f"the processes called state_dict() after different steps, {steps}: under AutoShardPolicy.FILE all of "
-                "them must call it after the same one"
+                f"the {control.member}s called state_dict() after different steps, {steps}: under "
+                "AutoShardPolicy.FILE all of them must call it after the same one"
             )
         found = dict(states)
         return {_WORKERS: [found[share] for share in range(inputs.workers.shares)]}
@@ -125,8 +123,7 @@ class StepLoader:
             ClosedError: the loader was closed.
         """
         begun, state = self._begun(), plain(state)
-        if self._control is not None:
-            self._check_same(self._control, state)
+        self._check_same(state)
         states = state.get(_WORKERS, []) if isinstance(state, dict) else []
         if not states and not self._steps._inputs.has_own_data:
             load_state_of_loader(begun, state)
@@ -144,20 +141,24 @@ class StepLoader:
             self._upcoming = None
             raise
 
-    def _check_same(self, control: Control, state: Any) -> None:
+    def _check_same(self, state: Any) -> None:
         """Refuse states that differ between processes."""
-        digests = control.gather(
-            f"{self._name}(...).load_state_dict",
-            _digest(agreed_part(state)),
-            str,
-            timeout=control.call_seconds,
-        )
+        control = self._control
+        if control is None:
+            return
+        digests = self._exchanged(control, _digest(agreed_part(state)), str)
         if len(set(digests)) > 1:
             other = next(number for number, digest in enumerate(digests) if digest != digests[0])
+            member = control.member
             raise WorkerError(
-                f"{self._name}(...).load_state_dict got another state on process {other} than on process 0: every "
-                "process must load the state of the same step"
+                f"{self._name}(...).load_state_dict got another state on {member} {other} than on {member} 0: every "
+                f"{member} must load the state of the same step"
             )
+
+    def _exchanged(self, control: Control, own: Payload, kind: type[Payload]) -> list[Payload]:
+        """What all processes say in a call of `state_dict` or `load_state_dict`."""
+        topic = f"call {next(self._calls)} of state_dict or load_state_dict of {self._name}(...)"
+        return control.gather(topic, own, kind, timeout=control.call_seconds)
 
     def close(self) -> None:
         """End what reads ahead and free what it holds; may be called more than once."""
