@@ -198,7 +198,7 @@ def __getattr__(name: str) -> _typing.Any:
     if name == "__version__":
         return _importlib.import_module("penstock.version").VERSION
     # Looked up in the error alone, so that importing penstock does not read the table.
-    advice = _importlib.import_module("penstock.other_libraries").PACKAGE.get(name)
+    advice = _importlib.import_module("penstock.data.tensorflow").PACKAGE.get(name)
     of_others = f", which is {advice.of}'s name: {advice.why}" if advice else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{of_others}")
 

@@ -1,7 +1,7 @@
 """Names of other libraries where penstock has others: using one raises an error that says what to use instead.
 
 The tables are beside what they are about: TensorFlow's in files `tensorflow.py`, which `tests/test_tensorflow_names.py`
-compares with TensorFlow's own lists; those of other libraries in files `other_libraries.py`.
+compares with TensorFlow's own lists; those of PyTorch's `DataLoader` in `torch/data_loader.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,6 +1,7 @@
 """What TensorFlow calls the arguments and methods of a dataset, where it is something else; with those of others."""
 
-from penstock.data.other_libraries import DATASETS, ITERATORS, KEYWORDS
+from typing import Final
+
 from penstock.other_names import Names, NotHere, OtherNames
 
 _IN_ORDER = NotHere("the order is always kept, and threads change the speed alone")
@@ -42,11 +43,9 @@ DATASET = OtherNames(
         "zip": {"datasets": NotHere("give them without a keyword: zip(first, second)")},
     },
     of_all_methods={
-        **KEYWORDS,
         "name": NotHere("steps have no names; errors and explain() name the line of your program that added one"),
     },
     attributes={
-        **DATASETS,
         "make_one_shot_iterator": NotHere("use iter(dataset)"),
         "make_initializable_iterator": NotHere("use iter(dataset)"),
         "sparse_batch": NotHere("there are no sparse tensors; padded_batch and ragged_batch take unequal rows"),
@@ -57,7 +56,6 @@ DATASET = OtherNames(
 
 ITERATOR = OtherNames(
     attributes={
-        **ITERATORS,
         "initializer": NotHere("an iterator begins when it is made, by iter(dataset)"),
         "next": NotHere("use next(iterator)"),
         "restore": "load_state_dict",
@@ -103,3 +101,9 @@ CSV: Names = {
     "ignore_errors": NotHere(f"{_OF_DATASETS}.ignore_errors(), which counts and names the rows"),
 }
 """Of `ps.CsvDataset`: the arguments of `CsvDataset` and of `make_csv_dataset`."""
+
+PACKAGE: Final = {
+    "distribute": NotHere("strategies are in ps itself, as ps.MirroredStrategy is"),
+    "experimental": NotHere("there is no experimental: its names are in ps and in ps.Dataset"),
+}
+"""Of `ps` itself."""

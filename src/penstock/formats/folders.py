@@ -13,7 +13,6 @@ import numpy.typing as npt
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.files import has_protocol, is_hidden, not_listed
-from penstock.formats.result_memory import ResultMemory
 from penstock.formats.shared_listings import shared
 from penstock.paths import local_path
 
@@ -147,20 +146,16 @@ class FileReader(ABC):
         self.labels = labels
 
     @abstractmethod
-    def content(self, data: bytes, memory: ResultMemory | None) -> Any:
-        """What the bytes of a file become; an array may be written into what `memory` gives.
+    def content(self, data: bytes) -> Any:
+        """What the bytes of a file become.
 
         Raises:
             ElementError: they are damaged.
         """
 
     def __call__(self, name: str) -> Any:
-        return self._call_in_place(None, name)
-
-    def _call_in_place(self, memory: ResultMemory | None, name: str) -> Any:
-        """As a call; `map` gives memory in its output block."""
         try:
-            content = self.content(read_file(name), memory)
+            content = self.content(read_file(name))
         except ElementError as error:
             raise ElementError(f"{name!r}: {error}") from error
         return content if self.labels is None else (content, self.labels.of(name))
@@ -174,8 +169,8 @@ class ImageReader(FileReader):
         self.channels = channels
         self.decoding = decoding
 
-    def content(self, data: bytes, memory: ResultMemory | None) -> Any:
-        return formats.images.decode(data, self.channels, **self.decoding, memory=memory)
+    def content(self, data: bytes) -> Any:
+        return formats.images.decode(data, self.channels, **self.decoding)
 
 
 class TextReader(FileReader):
@@ -185,7 +180,7 @@ class TextReader(FileReader):
         super().__init__(labels)
         self.max_length = max_length
 
-    def content(self, data: bytes, memory: ResultMemory | None) -> str:
+    def content(self, data: bytes) -> str:
         try:
             return data.decode("utf-8-sig")[: self.max_length]
         except UnicodeDecodeError as error:

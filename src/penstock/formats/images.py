@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingExtraError
-from penstock.formats.result_memory import ResultMemory
 from penstock.runtime.freed_memory import keep_freed_memory
 
 try:
@@ -54,13 +53,8 @@ def decode(
     interpolation: str = "bilinear",
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
-    memory: ResultMemory | None = None,
 ) -> Pixels:
-    """What `ps.image.decode` says.
-
-    Args:
-        memory: asked once for memory for the result, if the result can be written there without a copy.
-    """
+    """What `ps.image.decode` says."""
     check_decode("image.decode", channels, dtype, size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     keep_freed_memory()
     given: Any = data
@@ -70,13 +64,9 @@ def decode(
         )
         raise InvalidTypeError(f"image.decode(data=...) takes the bytes of an image file, got {what}")
 
-    def pixels_memory(shape: tuple[int, ...], kind: np.dtype[Any]) -> Pixels | None:
-        if dtype != "uint8" or (size is not None and shape[:2] != tuple(size)):
-            return _scratch(shape, kind)
-        return None if memory is None else memory(shape, kind)
-
     least = None if size is None or interpolation == "nearest" else (size, pad_to_aspect_ratio)
-    pixels = _of_jpeg(data, channels, least, pixels_memory) if data[:3] == _JPEG and dtype != "uint16" else None
+    changed = dtype != "uint8" or size is not None
+    pixels = _of_jpeg(data, channels, least, changed=changed) if data[:3] == _JPEG and dtype != "uint16" else None
     if pixels is None:
         pixels = _by_pillow(data, channels, dtype)
     if size is not None and pixels.shape[:2] != tuple(size):
@@ -86,11 +76,9 @@ def decode(
             interpolation=interpolation,
             crop_to_aspect_ratio=crop_to_aspect_ratio,
             pad_to_aspect_ratio=pad_to_aspect_ratio,
-            out=None if memory is None or dtype == "float32" else memory((*size, channels), pixels.dtype),
         )
     if dtype == "float32":
-        out = None if memory is None else memory(pixels.shape, np.dtype(np.float32))
-        floats: Pixels = np.divide(pixels, np.float32(_LARGEST[pixels.dtype]), out=out)
+        floats: Pixels = np.divide(pixels, np.float32(_LARGEST[pixels.dtype]))
         return floats
     return pixels.copy() if _is_scratch(pixels) else pixels
 
@@ -145,7 +133,7 @@ def check_decode(
 
 
 def _of_jpeg(
-    data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None, memory: ResultMemory
+    data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None, *, changed: bool
 ) -> Pixels | None:
     """The pixels of a JPEG; None where simplejpeg rejects it, and Pillow is to say what it finds.
 
@@ -153,7 +141,7 @@ def _of_jpeg(
         data: the file.
         channels: how many the result has.
         least: the size that is wanted in the end, and whether the image will be fitted into it.
-        memory: gives some for the pixels.
+        changed: whether the pixels will be made others, so that they may lie in memory that is used again.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -162,7 +150,7 @@ def _of_jpeg(
         if colours not in ("RGB", "Gray", "YCbCr") or _is_too_large(height, width):
             return None
         small = {} if factor == 1 else {"min_height": height, "min_width": width}
-        buffer = memory((height, width, channels), np.dtype(np.uint8))
+        buffer = _scratch((height, width, channels), np.dtype(np.uint8)) if changed else None
         pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], buffer=buffer, **small)
     except ValueError:
         return None

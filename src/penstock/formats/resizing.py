@@ -65,13 +65,8 @@ def resize(
     interpolation: str = "bilinear",
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
-    out: Pixels | None = None,
 ) -> Pixels:
-    """What `ps.image.resize` says.
-
-    Args:
-        out: memory that the result may be written to: an array of its shape and dtype.
-    """
+    """What `ps.image.resize` says."""
     check_resize("image.resize", size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     keep_freed_memory()  # new pages would cost more than all else here
     pixels = np.asarray(image)
@@ -84,16 +79,15 @@ def resize(
         raise ElementError(f"image.resize takes images with pixels, got shape {pixels.shape}")
     if pixels.ndim == 4:
         given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
-        rows = [resize(row, size, interpolation=interpolation, out=None, **given) for row in pixels]
+        rows = [resize(row, size, interpolation=interpolation, **given) for row in pixels]
         return np.stack(rows) if rows else np.empty((0, *size, pixels.shape[-1]), pixels.dtype)
     height, width = pixels.shape[:2]
     if crop_to_aspect_ratio:
         top, left, bottom, right = _middle(height, width, size)
         pixels, height, width = pixels[top:bottom, left:right], bottom - top, right - left
     inner = fitted(height, width, size) if pad_to_aspect_ratio else (size[0], size[1])
-    whole = inner == (size[0], size[1])
-    resized = pixels if inner == (height, width) else _resized(pixels, inner, interpolation, out if whole else None)
-    if whole:
+    resized = pixels if inner == (height, width) else _resized(pixels, inner, interpolation)
+    if inner == (size[0], size[1]):
         return resized
     padded = np.zeros((*size, pixels.shape[-1]), pixels.dtype)
     top, left = ((length - part) // 2 for length, part in zip(size, inner))
@@ -115,7 +109,7 @@ def fitted(height: int, width: int, size: Size) -> Size:
     return max(1, min(size[0], round(height * share))), max(1, min(size[1], round(width * share)))
 
 
-def _resized(pixels: Pixels, size: Size, interpolation: str, out: Pixels | None) -> Pixels:
+def _resized(pixels: Pixels, size: Size, interpolation: str) -> Pixels:
     by = _FILTERS[interpolation]
     if by is not None:
         return _by_pillow(pixels, size, by)
@@ -124,7 +118,7 @@ def _resized(pixels: Pixels, size: Size, interpolation: str, out: Pixels | None)
     if pixels.shape[:2] == size:
         return pixels
     if _is_for_opencv(pixels):
-        resized: Pixels = cv2.resize(pixels, (size[1], size[0]), dst=out, interpolation=cv2.INTER_LINEAR)
+        resized: Pixels = cv2.resize(pixels, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
         return resized.reshape(*size, -1)
     return _between_four(pixels, size)
 

@@ -54,9 +54,7 @@ def decode(
         ((30, 40, 3), (16, 16, 1))
     """
     given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
-    pixels: npt.NDArray[Any] = formats.images.decode(
-        data, channels, dtype, size, interpolation=interpolation, memory=None, **given
-    )
+    pixels: npt.NDArray[Any] = formats.images.decode(data, channels, dtype, size, interpolation=interpolation, **given)
     return pixels
 
 
@@ -97,7 +95,7 @@ def resize(
         [[3, 5], [11, 13]]
     """
     given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
-    pixels: npt.NDArray[Any] = formats.images.resize(image, size, interpolation=interpolation, out=None, **given)
+    pixels: npt.NDArray[Any] = formats.images.resize(image, size, interpolation=interpolation, **given)
     return pixels
 
 

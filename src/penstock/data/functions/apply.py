@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,19 +38,6 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
         count += 1
     if count < len(block):
         first_result(iter(()))
-
-
-def call_rows_in_place(function: Any, block: Block, output: OutputBlock, start: int) -> Iterator[Any]:
-    """As `call_rows`, of a function that has a method `_call_in_place`.
-
-    Its first argument is a `ResultMemory`, which gives memory in the result's row of the output block: the function may
-    write its result there and return that memory. A function that keeps a reference to its result has no such method.
-    """
-    call = getattr(function, "_call_in_place")  # noqa: B009  # a protocol for penstock's own, as `_map_block` is
-    unpack = block.structure.kind == "tuple"
-    for number, row in enumerate(block.rows(), start):
-        memory = partial(output.memory_for, number)
-        yield call(memory, *row) if unpack else call(memory, row)
 
 
 def call_rows_with_randomness(
@@ -113,7 +99,7 @@ def map_row(
         leaves = owned(value, leaves, flat=layout.structure.is_flat)
         return Block.of_row(leaves, layout.structure), None
 
-    def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
+    def results(start: int, stop: int) -> Iterator[Any]:
         yield value
 
     return map_rows(run, node, results, 1, promise)

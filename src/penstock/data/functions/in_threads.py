@@ -215,7 +215,7 @@ class Calls(Pending):
         failure = min(self._failures, key=lambda failure: failure.row, default=None)
         return as_promised(*self._output.finished(failure, self.rows), self._promise)
 
-    def _again(self, start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
+    def _again(self, start: int, stop: int) -> Iterator[Any]:
         """What the calls for these rows returned and raised, row by row."""
         for values in self._values:
             first = values.start

@@ -1,10 +1,10 @@
 """The columns of one block, into which the results of a function are written."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import is_
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from penstock.spec import alike, as_leaf, of_rows_like, spec_of_leaf
 _EXACT_IN_DOUBLES: Final = 1 << 53
 
 
-class Results(Protocol):
-    """Gives the results of rows start to stop, one by one; some write them to their rows of an output block."""
-
-    def __call__(self, start: int, stop: int, output: "OutputBlock | None" = None) -> Iterator[Any]: ...
+Results = Callable[[int, int], Iterator[Any]]
+"""Gives the results of rows start to stop, one by one."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,6 @@ class OutputBlock:
     def nbytes(self) -> int:
         """How many bytes it holds."""
         return sum(column.nbytes for column in self.columns)
-
-    def memory_for(self, row: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column | None:
-        """The memory of an array in this row's result; None where none of this shape and dtype is expected."""
-        for column in self.columns:
-            if column.shape[1:] == shape and column.dtype == dtype:
-                memory: Column = column[row]
-                return memory
-        return None
 
     def entries(self, number: int) -> list[Any]:
         """What holds the results of a leaf whose shapes differ, by row; who writes one owns its memory."""

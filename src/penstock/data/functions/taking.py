@@ -42,7 +42,7 @@ def fill(
     part = _part_of(output, start)
     piece = 1
     try:
-        values = chain(first, results(start + len(first), stop, output))
+        values = chain(first, results(start + len(first), stop))
         while part.row < stop:
             if output.unwanted:
                 raise Closed

@@ -13,7 +13,6 @@ from penstock.data.block import Block, Indices
 from penstock.data.functions.answers import TRUTH_VALUES, truth
 from penstock.data.functions.apply import (
     call_rows,
-    call_rows_in_place,
     call_rows_with_randomness,
     map_row,
     map_rows,
@@ -21,7 +20,7 @@ from penstock.data.functions.apply import (
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
-from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
+from penstock.data.functions.output import Failure, Results, first_result
 from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
@@ -121,8 +120,7 @@ class Map(PromisedResults, OneInput):
     @cached_property
     def _calls_alone(self) -> bool:
         """Whether nothing but the function's call makes the result of a row."""
-        special = takes_blocks(self.function) or hasattr(self.function, "_call_in_place")
-        return self.seed is None and not self.processes and not special
+        return self.seed is None and not self.processes and not takes_blocks(self.function)
 
     def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The results by one call; neither a block nor a failure where the rows must be called one by one."""
@@ -140,14 +138,12 @@ class Map(PromisedResults, OneInput):
             kind = functions.in_processes.CalledProcesses
             called: functions.in_processes.CalledProcesses = run.called(self, partial(kind, run.threads, self.function))
 
-        def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
+        def results(start: int, stop: int) -> Iterator[Any]:
             rows = block.slice(start, stop)
             if self.processes:
                 seeded = None if self.seed is None else self._generators(run, epoch, positions[start:stop])
                 return called.results(rows, seeded)
             if self.seed is None:
-                if output is not None and hasattr(self.function, "_call_in_place"):
-                    return call_rows_in_place(self.function, rows, output, start)
                 return call_rows(self.function, rows)
             generators = self._generators(run, epoch, positions[start:stop])
             return call_rows_with_randomness(self.function, rows, generators)
