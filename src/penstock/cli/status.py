@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import closing
 from typing import Final
 
 from penstock.cli.arguments import say, seconds
@@ -60,8 +61,7 @@ def _client(options: argparse.Namespace) -> DispatcherClient:
 
 
 def _status(options: argparse.Namespace) -> int:
-    client = _client(options)
-    try:
+    with closing(_client(options)) as client:
         while True:
             shown = page(client.address, client.ask(GetStatus()))
             if not options.watch:
@@ -69,15 +69,10 @@ def _status(options: argparse.Namespace) -> int:
                 return 0
             say((_CLEAR if sys.stdout.isatty() else "") + shown)
             time.sleep(options.interval)
-    finally:
-        client.close()
 
 
 def _stop(options: argparse.Namespace) -> int:
-    client = _client(options)
-    try:
+    with closing(_client(options)) as client:
         client.ask(Stop(drain=not options.now))
-    finally:
-        client.close()
     say("penstock: the service is stopping" + ("" if options.now else ", as soon as its readers are done"))
     return 0

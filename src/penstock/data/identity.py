@@ -69,15 +69,6 @@ def identities_of(node: Node) -> list[Identity]:
     return Identities(node).now()
 
 
-def digests_of(node: Node) -> dict[int, str]:
-    """For each node, by its `id`: its digest if it decides that, else the digest of the next node below that does."""
-    walk = _Walk({})
-    walk.of(node)
-    for below in node.walk_all():  # those also that a state does not know, because others of their kind stand above
-        walk.identity(below)
-    return walk.digests
-
-
 @dataclass(frozen=True)
 class _Known:
     """What will not change of a node: all but what its functions do.
@@ -102,7 +93,7 @@ class _Walk:
 
     def __init__(self, known: dict[int, _Known]) -> None:
         self._known = known
-        self.digests: dict[int, str] = {}
+        self._digests: dict[int, str] = {}
 
     def of(self, root: Node) -> list[Identity]:
         found = []
@@ -116,7 +107,7 @@ class _Walk:
         known = self._known.get(id(node))
         if known is None:
             return self._looked_at(node)
-        self.digests[id(node)] = known.digest
+        self._digests[id(node)] = known.digest
         if known.identity is None or not known.functions:
             return known.identity
         describing = Describing(_dataset)
@@ -124,7 +115,7 @@ class _Walk:
 
     def _looked_at(self, node: Node) -> Identity | None:
         below = (*_inputs(node), *([node.remote] if node.remote else ()))
-        digests = tuple(self.digests[id(part)] for part in below)
+        digests = tuple(self._digests[id(part)] for part in below)
         arguments = node.chain.identity
         if arguments is None:
             known = _Known(digests[0], None)
@@ -135,7 +126,7 @@ class _Walk:
             digest = _digest((node.name, told, digests))
             callables = tuple(value for _, value in sorted(arguments.items()) if _is_function(value))
             known = _Known(digest, Identity(node, digest, _code(functions), node.label), callables)
-        self.digests[id(node)] = known.digest
+        self._digests[id(node)] = known.digest
         if all(id(part) in self._known for part in below) and all(map(_stays, (arguments or {}).values())):
             self._known[id(node)] = known
         return known.identity

@@ -1,5 +1,6 @@
 """`ps.service.status` and `ps.service.connect`: for a service that was started elsewhere."""
 
+from contextlib import closing
 from typing import Final, Self
 
 from penstock.errors import InvalidArgumentError
@@ -27,12 +28,9 @@ def status(service: Service, *, patience_seconds: float = _PATIENCE_SECONDS) -> 
         >>> found.workers, found.epochs, found.datasets
         ([], [], 0)
     """
-    client = DispatcherClient(service, patience_seconds=patience_seconds)
-    try:
+    with closing(DispatcherClient(service, patience_seconds=patience_seconds)) as client:
         found: Status = client.ask(GetStatus())
         return found
-    finally:
-        client.close()
 
 
 class ConnectedService:
@@ -67,11 +65,8 @@ class ConnectedService:
             drain: let readers read to the end first. Otherwise they wait for a dispatcher, as long as their
                 `dispatcher_timeout_seconds` say, and then raise.
         """
-        client = DispatcherClient(self.target, patience_seconds=_PATIENCE_SECONDS)
-        try:
+        with closing(DispatcherClient(self.target, patience_seconds=_PATIENCE_SECONDS)) as client:
             client.ask(Stop(drain=drain))
-        finally:
-            client.close()
 
     def __enter__(self) -> Self:
         return self

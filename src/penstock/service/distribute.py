@@ -1,6 +1,7 @@
 """`ps.service.distribute` and related functions: datasets that the workers of a service produce."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -297,8 +298,5 @@ def from_dataset_id(
 
 
 def _ask_dispatcher(service: Service, message: Any) -> Any:
-    client = DispatcherClient(service)
-    try:
+    with closing(DispatcherClient(service)) as client:
         return client.ask(message)
-    finally:
-        client.close()
