@@ -24,7 +24,7 @@ LEVELS = (
     "sharding runtime/ formats/",
     "formats/indexed/",
     "formats/saving/",
-    "data/block data/axes data/node_class data/skipped",
+    "data/block data/axes data/skipped",
     "data/streams/",
     "data/node",
     "data/functions/",

@@ -1,7 +1,6 @@
 """Ctrl-C: it comes back at once, whatever calls are running, and nothing goes on after those."""
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import signal
@@ -9,13 +8,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-from dataclasses import field
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.data.node_class import node_class
 
 PIPELINES = {
     "prefetch": lambda d, call: d.map(call).prefetch(2),
@@ -398,26 +395,3 @@ def test_ctrl_c_at_random_moments_leaves_the_state_exact(name):
         assert [int(x) for x in resumed] == list(range(len(given), 40))
         read(iterator, given)
         assert given == list(range(40))
-
-
-@pytest.mark.parametrize("moment", range(10, 120, 5))
-def test_ctrl_c_while_the_first_node_of_a_class_is_made_does_not_spoil_the_class(moment):
-    @node_class
-    class Odd:
-        first: int
-        second: int = field(default=2, repr=False, kw_only=True)
-
-    calls = itertools.count()
-
-    def interrupt(frame, event, _):
-        if frame.f_code.co_filename == dataclasses.__file__ and next(calls) == moment:
-            raise KeyboardInterrupt
-
-    sys.settrace(interrupt)
-    with contextlib.suppress(KeyboardInterrupt):  # none comes at the last moments: the class is made by then
-        Odd(1)
-    sys.settrace(None)
-    odd = Odd(1)
-    assert (odd.first, odd.second, "second" in repr(odd)) == (1, 2, False)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        odd.first = 3

@@ -33,7 +33,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.node_class import finish
 from penstock.data.skipped import SkipLog, Skips, SkipsAhead
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.live import LiveStreams
@@ -286,11 +285,6 @@ class Node(ABC):
     """Whether it reads the files that its input names, one after the other."""
     worth_a_worker: ClassVar[bool] = False
     """Whether it does what is worth another process: everything else only moves rows about."""
-
-    def __init_subclass__(cls) -> None:
-        """A class that is derived from others finds their fields."""
-        for base in cls.__bases__:
-            finish(base)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone, without what was found out since: equal nodes are equal bytes."""

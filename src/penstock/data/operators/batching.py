@@ -13,7 +13,6 @@ import numpy as np
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, scaled
-from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
@@ -57,7 +56,7 @@ class LocalSlices:
         return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Batching(OneInput):
     """What batches have in common: which rows go into which; `batches` says what they become."""
 
@@ -252,7 +251,7 @@ class BatchStream(OneInputStream):
             raise
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Batch(Batching):
     """`batch_size` consecutive elements stacked along a new leading axis."""
 
@@ -295,7 +294,7 @@ class Batch(Batching):
         return column_of(stacked)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class PaddedBatch(Batching):
     """`batch_size` consecutive elements padded to one shape and stacked."""
 
@@ -480,7 +479,7 @@ def _leaves_like(value: Any, structure: Structure) -> list[Any]:
     return parts
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class RaggedBatch(Batching):
     """`batch_size` consecutive elements; a leaf with an axis of unknown length becomes an object array of its rows.
 

@@ -1,10 +1,10 @@
 """assert_cardinality: a length that the user knows, and that the data is held to."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements
-from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import CardinalityError
@@ -12,7 +12,7 @@ from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class AssertCardinality(SameElements):
     """The same elements, of which there must be `expected`."""
 

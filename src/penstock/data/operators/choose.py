@@ -1,7 +1,7 @@
 """Taking elements from one dataset or the other by choice: sample_from_datasets and choose_from_datasets."""
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from penstock.data.block import Block
 from penstock.data.node import Node, Run, added, surely
-from penstock.data.node_class import node_class
 from penstock.data.one_kind import OneKindStream, merged_spec
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -33,7 +32,7 @@ _SHORT = 1 << 16
 _Numbers = npt.NDArray[np.integer[Any]]
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Choose(Node):
     """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
 

@@ -10,7 +10,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -20,7 +20,6 @@ from penstock import formats
 from penstock.data.block import Block, Column, Indices, locked, locked_entries
 from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run
-from penstock.data.node_class import node_class
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.threads import failures
@@ -150,7 +149,7 @@ class ArrowRows(CollectionRows):
         return Block(tuple(columns), structure, len(indices))
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Source(KnownLength):
     """The rows of a collection of the user's."""
 

@@ -1,7 +1,7 @@
 """Operators with several inputs: zip and concatenate."""
 
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Any, ClassVar
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Node, Run, added, deciding, surely
-from penstock.data.node_class import node_class
 from penstock.data.one_kind import OneKindStream, merged_spec, of_one_kind
 from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.reading import Reading
@@ -21,7 +20,7 @@ from penstock.runtime.threads import failures
 from penstock.structure import Structure
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Zip(Node):
     """One element of each input, together; as many as the shortest input has."""
 
@@ -120,7 +119,7 @@ class ZipStream(Stream):
             cursor.close()
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Concatenate(Node):
     """All elements of the first input, then all of the second, and so on.
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -25,7 +25,6 @@ from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
-from penstock.data.node_class import node_class
 from penstock.data.streams.calls import CallSettings, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import Stream
@@ -38,7 +37,7 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures, threads_of
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Map(PromisedResults, OneInput):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
@@ -237,7 +236,7 @@ class MapStream(FunctionStream):
         return output
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Filter(SomeElements):
     """The elements for which `predicate` is true."""
 

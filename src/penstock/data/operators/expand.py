@@ -9,7 +9,6 @@ from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
-from penstock.data.node_class import node_class
 from penstock.data.one_kind import OneKindStream
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.live import from_beginning
@@ -25,7 +24,7 @@ _BYTES: Final = 1 << 19
 """Rounds are read ahead where reading from one slot takes less than the first, and a block less than the others."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Interleave(OneInput):
     """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 

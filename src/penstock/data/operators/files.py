@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from penstock import formats
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, any_number
-from penstock.data.node_class import node_class
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.files import has_protocol, open_bytes
@@ -26,7 +25,7 @@ _NAMES_TOGETHER: Final = 64
 """How many names are read at a time where that runs nobody's code and cannot fail."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class ReadFiles(OneInput):
     """The records of the files that the input names, one file after the other.
 

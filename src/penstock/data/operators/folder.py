@@ -1,16 +1,15 @@
 """The files of a folder, whose content a map above it reads."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.node_class import node_class
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class FolderFiles(OneInput):
     """The names of its input, known to be files: by them the dataset is divided where that is by file.
 

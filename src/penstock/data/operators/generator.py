@@ -4,6 +4,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any, ClassVar, Final
 
@@ -14,7 +15,6 @@ from penstock.data.collecting import Collector
 from penstock.data.functions.alike import Unlike
 from penstock.data.functions.apply import note
 from penstock.data.node import Node, Run
-from penstock.data.node_class import node_class
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 _OBJECT: Final = np.dtype(object)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Generator(Node):
     """What a function's iterator yields."""
 

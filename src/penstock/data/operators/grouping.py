@@ -15,7 +15,6 @@ from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, note
 from penstock.data.functions.output import no_result
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
-from penstock.data.node_class import node_class
 from penstock.data.one_kind import OneKindStream, of_one_kind
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError
@@ -31,7 +30,7 @@ _TOGETHER: Final = 256
 """After so many elements that come one by one, the state of the input is taken again."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class GroupByWindow(OneInput):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
@@ -316,7 +315,7 @@ def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
     return (tuple(map(own, leaves)) for leaves in rows)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Bucket(GroupByWindow):
     """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
 

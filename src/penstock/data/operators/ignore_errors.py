@@ -1,11 +1,10 @@
 """ignore_errors: the elements that can be made, without those that fail."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, Run, SameElements
-from penstock.data.node_class import node_class
 from penstock.data.skipped import SkipNote, belongs_to_row, skipped_row
 from penstock.data.streams.live import LiveStream
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -13,7 +12,7 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.channel import Closed
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class IgnoreErrors(SameElements):
     """The elements of the input, without those that raise an exception.
 

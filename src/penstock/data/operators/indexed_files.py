@@ -1,7 +1,7 @@
 """The rows of files that can be read by number: one node for every such format."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.node_class import node_class
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import has_protocol, size_of
@@ -25,7 +24,7 @@ _FILES_AHEAD: Final = 32
 """Half as many as formats keep open."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class IndexedFiles(OneInput):
     """The rows of the files that the input names, one file after the other.
 

@@ -1,6 +1,6 @@
 """Operators that keep what was read: prefetch, cache, and the rows of `save`."""
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -9,7 +9,6 @@ from penstock.data.block import Block, Indices
 from penstock.data.kept_directory import read_store
 from penstock.data.kept_rows import Kept, PassRecorder
 from penstock.data.node import DependsOn, Node, Run, SameElements
-from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import State, Stream
@@ -19,7 +18,7 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Prefetch(SameElements):
     """The elements of the input, of which a thread makes up to `buffer_size` in advance."""
 
@@ -57,7 +56,7 @@ class Prefetch(SameElements):
         return Ahead(self.input.open(own, epoch), rows, run.threads, skips)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Saved(Node):
     """The rows that `Dataset.save` wrote."""
 
@@ -84,7 +83,7 @@ class Saved(Node):
         return read_store(self.store, indices, run.copiers)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Cache(SameElements):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 

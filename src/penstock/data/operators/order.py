@@ -1,6 +1,7 @@
 """Operators that choose and reorder positions. Over indexable inputs they are arithmetic."""
 
 from collections import deque
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -9,7 +10,6 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, scaled, surely
-from penstock.data.node_class import node_class
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.reading import Reading
@@ -27,7 +27,7 @@ EVERYTHING = 1 << 62
 """The count of `take(-1)`: larger than any dataset."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Repeat(SameElements):
     """The epochs of the input one after the other: `count` of them, or without end (None)."""
 
@@ -147,7 +147,7 @@ class RepeatStream(OneInputStream):
         self._input.restore(position)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Take(SameElements):
     """The first `count` elements."""
 
@@ -210,7 +210,7 @@ class TakeStream(ChainedStream):
         self._input.restore(position)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Skip(SameElements):
     """All elements but the first `count`."""
 
@@ -283,7 +283,7 @@ def _end(passed_over: Exception | None) -> Block | None:
     return None
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Shard(SameElements):
     """Every `num_shards`-th element, beginning with element `index`."""
 
@@ -359,7 +359,7 @@ class ShardStream(OneInputStream):
         self._input.restore(position)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class ShardHint(SameElements):
     """Marks where `AutoShardPolicy.HINT` inserts each worker's `shard`; it cannot be read before that."""
 
@@ -385,7 +385,7 @@ class ShardHint(SameElements):
         )
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Enumerate(SameElements):
     """(start + position, element) for every element."""
 

@@ -1,12 +1,12 @@
 """Operators that take batches apart, and put their rows together again in other sizes."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, Column, column_of, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, scaled
-from penstock.data.node_class import node_class
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
@@ -15,7 +15,7 @@ from penstock.spec import LeafSpec, batched, ragged_rows, row_of
 from penstock.structure import flatten, map_structure
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Unbatch(OneInput):
     """The rows along the leading axis of every element."""
 
@@ -101,7 +101,7 @@ class UnbatchStream(OneInputStream):
         return batch
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Rebatch(OneInput):
     """The rows of batches in batches of other sizes, which are used in turn."""
 

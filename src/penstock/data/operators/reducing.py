@@ -12,7 +12,6 @@ from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, note
 from penstock.data.functions.layout import Layout
 from penstock.data.node import OneInput, Run, any_number
-from penstock.data.node_class import node_class
 from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.runtime.pacing import Pace
@@ -52,7 +51,7 @@ class Reducer:
                 raise InvalidTypeError(f"Reducer({name}=...) takes a function, got {getattr(self, name)!r}")
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class GroupByReducer(OneInput):
     """For each key, in the order of the keys, the result of `finalize_function` on the reduced elements."""
 

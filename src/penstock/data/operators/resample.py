@@ -1,6 +1,7 @@
 """rejection_resample: elements dropped at random, so that their classes come in given proportions."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,6 @@ from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.node_class import node_class
 from penstock.data.streams.stream import State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
@@ -22,7 +22,7 @@ from penstock.structure import LEAF, Structure
 _CLASSED = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class RejectionResample(OneInput):
     """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import PromisedResults
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run, SomeElements
-from penstock.data.node_class import node_class
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
@@ -26,7 +25,7 @@ from penstock.spec import as_leaf
 from penstock.structure import flatten, map_structure
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Scan(PromisedResults, OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
@@ -159,7 +158,7 @@ def _owned(value: Any) -> Any:
     return map_structure(lambda leaf: own(as_leaf(leaf)), value)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class TakeWhile(SomeElements):
     """The elements up to the first for which `predicate` is false."""
 
@@ -206,7 +205,7 @@ class TakeWhileStream(FunctionStream):
         self._input.restore(position)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Unique(SomeElements):
     """The elements that have not come before."""
 

@@ -1,6 +1,7 @@
 """shuffle: an order that can be entered anywhere, over an index and over a stream."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -9,7 +10,6 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements
-from penstock.data.node_class import node_class
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
 from penstock.data.streams.reading import Reading
@@ -25,7 +25,7 @@ _FEW = 8
 """Of a stream, at most a 32nd of the buffer is read and given at a time, but at least this many rows."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Shuffle(SameElements):
     """A random order in which no element comes more than `buffer_size` - 1 positions early.
 

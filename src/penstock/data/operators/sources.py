@@ -1,6 +1,6 @@
 """Where elements come from: numbers and arrays."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked_entries
 from penstock.data.node import KnownLength, Node, Run
-from penstock.data.node_class import node_class
 from penstock.options import INFINITE_CARDINALITY
 from penstock.paths import names_in_directory
 from penstock.printing import in_bytes
@@ -17,7 +16,7 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Integers(Node):
     """int64 numbers that are computed from their positions."""
 
@@ -29,7 +28,7 @@ class Integers(Node):
         return TensorSpec((), np.int64)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Range(Integers):
     """The integers of `range(start, stop, step)`."""
 
@@ -46,7 +45,7 @@ class Range(Integers):
         return _numbers(indices, self.start, self.step)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Counter(Integers):
     """start, start + step, … without end."""
 
@@ -62,7 +61,7 @@ class Counter(Integers):
         return _numbers(indices, self.start, self.step)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Draws(Integers):
     """Random integers without end: a function of (seed, epoch, position)."""
 
@@ -85,7 +84,7 @@ class Draws(Integers):
         return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Random(Draws):
     """Numbers in [0, 2**32)."""
 
@@ -96,7 +95,7 @@ class Random(Draws):
         return Block((words.astype(np.int64),), LEAF, len(indices))
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Choices(Draws):
     """Numbers of datasets, drawn by weight: the choice of `sample_from_datasets`."""
 
@@ -111,7 +110,7 @@ class Choices(Draws):
         return Shares(self.weights)
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Slices(KnownLength):
     """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
 
@@ -156,7 +155,7 @@ class Slices(KnownLength):
         return block.read_only()
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class FileNames(Slices):
     """The names of files. Their order counts, and not the directory in which all of them are."""
 
@@ -165,7 +164,7 @@ class FileNames(Slices):
         return {"names": "\0".join(names_in_directory(self.columns[0].tolist()))}
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Listing(FileNames):
     """The names of the files that were there when the dataset was made, and the classes that their folders name."""
 

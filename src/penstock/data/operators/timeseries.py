@@ -1,6 +1,6 @@
 """timeseries_windows: consecutive rows of arrays, and the targets that belong to them."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,13 +8,12 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices
 from penstock.data.node import KnownLength, Run
-from penstock.data.node_class import node_class
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class TimeseriesWindows(KnownLength):
     """Window i has `sequence_length` rows of the data, beginning with row `start + i * sequence_stride`."""
 

@@ -2,14 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, Indices, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
-from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
@@ -21,7 +20,7 @@ _TOGETHER = 256
 """The most windows of a stream that are made together: a block of datasets does not show how large their rows are."""
 
 
-@node_class
+@dataclass(frozen=True, eq=False)
 class Window(OneInput):
     """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements.
 
