@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from penstock.data.iterator_states import plain
@@ -171,9 +170,7 @@ class StepLoader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:
