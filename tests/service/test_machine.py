@@ -572,8 +572,8 @@ def test_a_lease_far_from_the_end_looks_at_no_other_readers(monkeypatch: pytest.
         pytest.fail("there may be hundreds of them")
 
     monkeypatch.setattr(State, "readers", readers)
-    assert dispatcher.ask(first, 10, unread=0).spans == [span(0, 10)]
-    assert dispatcher.ask(first, 10, consumed=[span(0, 10)], unread=5).spans == [span(10, 20)]
+    assert dispatcher.ask(first, 250, unread=0).spans == [span(0, 250)], "its share of a half"
+    assert dispatcher.ask(first, 10, consumed=[span(0, 250)], unread=5).spans == [span(250, 260)]
 
 
 def test_a_reader_that_is_released_gives_back_at_once() -> None:
@@ -891,6 +891,25 @@ def test_a_state_of_a_job_with_fewer_workers_now_keeps_its_passes() -> None:
     dispatcher = Dispatcher()
     dispatcher.worker()
     assert len(dispatcher.opened(dispatcher.dataset(10), OFF, resumed=[span(0, 4, 1)]).passes) == 2
+
+
+def test_a_second_restored_reader_brings_passes_that_the_first_one_had_not() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.worker()
+    dispatcher.opened(dispatcher.dataset(10), OFF)
+    reader = dispatcher.opened(dispatcher.dataset(10), OFF, consumer="b", resumed=[span(0, 4), span(0, 4, 2)])
+    assert [(part.number, part.length) for part in reader.passes] == [(0, 10), (1, 10), (2, 10)]
+    third = dispatcher.opened(dispatcher.dataset(10), OFF, consumer="c", resumed=[span(0, 4, 1)])
+    assert [part.number for part in third.passes] == [0, 1, 2]
+    reply = dispatcher.open(dispatcher.dataset(10), DYNAMIC, "other", resumed=[span(0, 4, 2)])
+    assert "which this epoch does not have: it has 1 passes" in refusal(reply)
+
+
+def test_a_restored_reader_is_refused_while_its_epoch_waits_for_workers() -> None:
+    dispatcher = Dispatcher()
+    assert dispatcher.opened(dispatcher.dataset(10), OFF).passes == []
+    reply = dispatcher.open(dispatcher.dataset(10), OFF, consumer="b", resumed=[span(0, 4)])
+    assert "which this epoch does not have: it has 0 passes" in refusal(reply)
 
 
 def test_an_index_must_be_in_range() -> None:
