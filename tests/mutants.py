@@ -32,24 +32,21 @@ ROOMS = {
     "preprocessing": ["preprocessing"],
     "service/dispatcher/machine": ["service/test_machine.py", "service/test_machine_properties.py"],
     "service/reader": ["service/test_progress.py", "service/test_states.py", "service/test_lanes.py"],
-    "service/worker": ["service/test_production.py", "service/test_sharing.py", "service/test_spans.py"],
+    "service/worker": [
+        "service/test_production.py",
+        "service/test_sharing.py",
+        "service/test_spans.py",
+        "service/test_window.py",
+    ],
     "transform": ["transform"],
 }
 """The tests of each room, below tests/."""
 
-_PAIRS = (
-    ("<", "<="),
-    (">", ">="),
-    ("==", "!="),
-    ("is", "is not"),
-    ("in", "not in"),
-    ("and", "or"),
-    ("+", "-"),
-    ("*", "//"),
-    ("any", "all"),
-    ("min", "max"),
-)
-_OTHERS = {**dict(_PAIRS), **{other: one for one, other in _PAIRS}, "/": "*", "%": "//"}
+_PAIRS = [
+    pair.split("|")
+    for pair in ("<|<=", ">|>=", "==|!=", "is|is not", "in|not in", "and|or", "+|-", "*|//", "any|all", "min|max")
+]
+_OTHERS = {**{a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}, "/": "*", "%": "//"}
 _SHARE = 20
 _SECONDS = 600
 """Tests that take longer have noticed the change."""
@@ -88,18 +85,14 @@ def changes(source: str) -> Iterator[Change]:
                 yield from between(left, right)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             yield begin(node), begin(node.operand), ""
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ("any", "all", "min", "max")
-        ):
-            yield begin(node.func), end(node.func), _OTHERS[node.func.id]
+        elif isinstance(node, ast.Name) and node.id in ("any", "all", "min", "max"):
+            yield begin(node), end(node), _OTHERS[node.id]
         elif isinstance(node, ast.Constant) and isinstance(node.value, int):
             yield begin(node), end(node), str(not node.value if isinstance(node.value, bool) else node.value + 1)
 
 
 def passes(copy: Path, tests: list[str]) -> bool:
-    """Whether the tests pass with the sources of a copy."""
+    """Run the tests with the sources of a copy; returns whether all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long and not extended"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -108,8 +101,7 @@ def passes(copy: Path, tests: list[str]) -> bool:
             cwd=ROOT,
             env=environment,
             timeout=_SECONDS,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -120,11 +112,11 @@ def passes(copy: Path, tests: list[str]) -> bool:
 def main() -> int:
     """Try the sampled changes; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--room", choices=sorted(ROOMS), required=True)
-    parser.add_argument("--only", default="", help="files whose path contains this")
-    parser.add_argument("--tests", nargs="*", help="below tests/, in place of those of the room")
-    parser.add_argument("--count", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--room", choices=sorted(ROOMS), required=True, metavar="ROOM", help=", ".join(ROOMS))
+    parser.add_argument("--only", default="", help="of its files, change those whose path contains this")
+    parser.add_argument("--tests", nargs="*", help="run these files below tests/ instead of those of the room")
+    parser.add_argument("--count", type=int, default=30, help="how many changes, of all that are possible, to try (30)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed tries other changes (1)")
     given = parser.parse_args()
     tests = given.tests or ROOMS[given.room]
     survivors = tried = 0
