@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 
@@ -31,9 +30,7 @@ class Wakeups:
             self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.set_wakeup_fd(self._before)
         self._reader.close()
