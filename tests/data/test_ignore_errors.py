@@ -478,3 +478,53 @@ def test_at_which_element_a_row_counts_depends_neither_on_blocks_nor_on_restorin
     blocks, state = counts(sizes, cut)
     rest, _ = counts(sizes, state=json.loads(json.dumps(state)))
     assert {place: single[place] for place in (blocks | rest)} == blocks | rest
+
+
+ODD = {"dtype": np.float64, "structure": lambda x: {"x": x}}
+# Each makes the numbers 0 to 9 of a source of them and of a function that makes another kind of element at one place.
+UNLIKE = {
+    "map": lambda d, f: d.map(f),
+    "map in threads": lambda d, f: d.map(f, num_parallel_calls=2),
+    "map shuffled": lambda d, f: d.map(f).shuffle(10, seed=2),
+    "map skipped": lambda d, f: d.map(f).skip(1),
+    "map of a map": lambda d, f: d.map(lambda x: x * 2).map(lambda x: f(x // 2)),
+    "map repeated": lambda d, f: d.shuffle(4, seed=1).map(f).repeat(2),
+    "scan": lambda d, f: d.scan(0, lambda s, x: (s, f(x))),
+    "from_generator": lambda d, f: ps.Dataset.from_generator(lambda: (f(np.int64(x)) for x in range(10))),
+    "from_source": lambda d, f: ps.Dataset.from_source([f(np.int64(x)) for x in range(10)]),
+    "flat_map": lambda d, f: d.flat_map(lambda x: ps.Dataset.from_tensors(f(x))),
+    "interleave": lambda d, f: d.interleave(lambda x: ps.Dataset.range(x, x + 1).map(f), 3),
+    "concatenate": lambda d, f: d.take(4).map(f).concatenate(d.skip(4).take(2).map(f)).concatenate(d.skip(6).map(f)),
+    "choose": lambda d, f: ps.Dataset.choose_from_datasets([d.map(f), d], ps.Dataset.range(12).map(lambda x: 0)),
+    "windows": lambda d, f: d.group_by_window(lambda x: x, lambda key, w: w.map(f), window_size=1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["index", "stream"])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_row_of_another_kind_costs_itself_alone_wherever_reading_goes_on(name, odd, kind):
+    def make(place):
+        return UNLIKE[name](over(kind), lambda x: ODD[odd](x) if x == place else x).with_options(SKIP)
+
+    def given_after(place, state=None):
+        with iter(make(place)) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            states = [iterator.state_dict()]
+            found = []
+            for element in iterator:
+                found.append(element)
+                states.append(iterator.state_dict())
+            return found, states, iterator.errors.count
+
+    alike, _, _ = given_after(None)
+    for place in (1, 2, 5, 9):
+        if alike[0] == place:
+            continue  # it tells what all must be like
+        found, states, count = given_after(place)
+        assert found == [x for x in alike if x != place]
+        assert count == alike.count(place)
+        for given_before, state in enumerate(states):
+            assert given_after(place, state)[::2] == (found[given_before:], count)

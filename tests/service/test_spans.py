@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -229,6 +230,48 @@ def test_a_batch_that_cannot_be_made_costs_itself_alone_on_any_worker(names, str
         assert in_process(rebuilt) == expected
     finally:
         close(produced)
+
+
+ODD = {"dtype": np.float64, "structure": lambda x: {"x": x}}
+# Each makes the numbers 0 to 11 with a function that makes another kind of element of one of them.
+UNLIKE = {
+    "map": lambda d, f: d.map(f),
+    "map in threads": lambda d, f: d.map(f, num_parallel_calls=2),
+    "map shuffled": lambda d, f: d.map(f).shuffle(12),
+    "map repeated": lambda d, f: d.shuffle(12).map(f).repeat(2),
+    "from_generator": lambda d, f: ps.Dataset.from_generator(lambda: (f(np.int64(x)) for x in range(12))),
+    "from_source": lambda d, f: ps.Dataset.from_source([f(np.int64(x)) for x in range(12)]),
+    "flat_map": lambda d, f: d.flat_map(lambda x: ps.Dataset.from_tensors(f(x))).map(lambda x: x),
+    "interleave": lambda d, f: d.interleave(lambda x: ps.Dataset.range(x, x + 1).map(f), 1).filter(lambda x: True),
+    "concatenate": lambda d, f: d.take(4).map(f).concatenate(d.skip(4).map(f)),
+    "scan": lambda d, f: d.scan(0, lambda s, x: (s, f(x))),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("stream", [False, True], ids=["index", "stream"])
+def test_a_row_of_another_kind_costs_itself_alone_on_any_worker(name, kind, stream):
+    def make(function):
+        rows = ps.Dataset.range(12).filter(lambda x: True) if stream else ps.Dataset.range(12)
+        return UNLIKE[name](rows, function).with_options(ps.Options(seed=SEED, on_error="skip"))
+
+    alike = in_process(make(lambda x: x))
+    for place, count in [(3, 3), (5, 2), (9, 1)]:
+        dataset = make(lambda x, place=place: ODD[kind](x) if x == place else x)
+        expected = [x for x in alike if x != str(place)]
+        assert in_process(dataset) == expected
+        divided = cut(dataset.node)
+        produced = workers(divided.worker, dataset.options(), count)
+        values = partial(delivered_in_spans, divided, produced, [3, 5], [1, 0, 2])
+        rebuilt = Dataset(
+            divided.over(Delivered(divided.worker, lambda epoch, of=values: of(epoch=epoch))), dataset.options()
+        )
+        try:
+            assert sorted(in_process(rebuilt)) == sorted(expected)
+        finally:
+            close(produced)
 
 
 @pytest.mark.slow

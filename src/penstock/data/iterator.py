@@ -101,7 +101,7 @@ class _Pass:
         self, plan: Plan, options: Options, epoch: int, seed: int, live: dict[str, State], *, seeded: bool
     ) -> None:
         self.threads = Threads()
-        self.run = Run(plan.root, seed, self.threads, seeded=seeded)
+        self.run = Run(plan.root, seed, self.threads, seeded=seeded, epoch=epoch)
         self.skips = self.run.skips = SkipLog(options.max_errors)
         if options.on_error == "skip":
             self.run.prepare = guarded_below

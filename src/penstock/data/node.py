@@ -25,6 +25,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property, partial
@@ -41,13 +42,15 @@ from penstock.data.streams.stream import CountingCursor, Cursor, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
-from penstock.runtime.callers import TASK_SECONDS, Bell, Callers
+from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, ReadingThread
 from penstock.runtime.copying import Copiers
 from penstock.runtime.pacing import Demand
-from penstock.runtime.threads import Threads
+from penstock.runtime.threads import Threads, failures
 from penstock.runtime.tuning import TunedCallers
 from penstock.sharding import SliceRule
 
+_TRIED = 100
+"""After so many elements that fail at the beginning, it is left to the next ones to tell what all are like."""
 _CALLS_EACH = 6
 """About so many nested calls rewrite or read a node."""
 
@@ -72,21 +75,23 @@ class Run:
     Args:
         seeded: whether the seed is that of everything that has none of its own. Otherwise what drew a seed when its
             node was made keeps to that.
+        epoch: the epoch that is read of `root`.
 
     Attributes:
+        guarded: whether whoever reads the root may leave out elements that fail.
         reads_again: whether this is for streams that read again what others of this iteration have given.
     """
 
     _seed_of_inner: Callable[[], int]
 
-    def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True) -> None:
-        self._begin(root)
+    def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True, epoch: int = 0) -> None:
+        self._begin(root, epoch)
         self.seed = seed
         self.seeded = seeded
         self.threads = threads
         self.copiers = Copiers(threads)
         self.live = LiveStreams()
-        self.reads_again = False
+        self.reads_again = self.guarded = False
         self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
@@ -95,11 +100,13 @@ class Run:
         # As they are now: a state that another iteration is restored from must not change this one.
         self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
 
-    def _begin(self, root: "Node") -> None:
+    def _begin(self, root: "Node", epoch: int) -> None:
         """Nothing is known yet of the nodes of a dataset."""
         self._root = root
+        self._epoch = epoch
         self._drawn = {}
         self._layouts: dict[int, Any] = {}
+        self._settled: set[int] = set()
         self._callers: dict[int, Callers] = {}
         self._called: dict[int, Any] = {}
         self.loads: dict[int, list[Load]] = {}
@@ -119,12 +126,13 @@ class Run:
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
         run = object.__new__(Run)
-        run._begin(root)
+        run._begin(root, epoch)
         run.seeded = True
         run.threads, run.copiers, run.bell = self.threads, Copiers(self.threads), self.bell
         run.demand = self.demand
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
         run.reads_again = self.reads_again
+        run.guarded = self.leaves_out
         # Most such datasets draw nothing: their seed is worked out when it is asked for.
         run._seed_of_inner = lambda: mix(self.key(node, None), epoch, position)
         return run
@@ -137,6 +145,8 @@ class Run:
         return found
 
     def _new_callers(self, count: int, function: Any, task_seconds: float) -> Callers:
+        if self.reads_again:  # a few elements, and no others ahead of them
+            return ReadingThread(self.threads, self.bell, 1)
         if count == AUTOTUNE:
             return TunedCallers(self.threads, self.bell, function)
         return Callers(self.threads, self.bell, count, task_seconds)
@@ -174,7 +184,7 @@ class Run:
     def reading_again(self) -> "Run":
         """This run for streams beside those of the iteration, which read elements again that a state names."""
         run = self._copy()
-        run.reads_again = True
+        run.reads_again, run._callers = True, {}
         return run
 
     def for_one_stream(self) -> "Run":
@@ -214,6 +224,46 @@ class Run:
     def first(self, node: "Node") -> int:
         """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""
         return 0
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether elements that fail are left out here, or of what is made of them."""
+        return self.guarded or any(node.leaves_out_failures for node in self._root.walk())
+
+    def from_beginning(self) -> "Run":
+        """This run for streams that read the same epoch from its first element on."""
+        return self.reading_again()
+
+    def settle(self, node: "Node", position: int) -> None:
+        """Have the first element of a node's epoch that can be made tell what all of its elements are like.
+
+        Called before the element at `position` would tell, which is one of another kind perhaps: where such are left
+        out, it must not matter with which element a resume, an order or another process begins.
+        """
+        decided = id(node) in self._layouts or id(node) in self._settled
+        if position == 0 or decided or not self.leaves_out or any(below.divided for below in node.walk()):
+            return  # what is read of a service is read for good
+        run, _ = self.from_beginning().ahead()
+        run._settled = self._settled | {id(node)}
+        cursor = node.cursor(run, self._epoch_of(node))
+        try:
+            for _ in range(_TRIED):
+                with suppress(*failures()):
+                    if cursor.pull(1, 1) is None or id(node) in self._layouts:
+                        break
+                if self.threads.stopped:
+                    break
+        finally:
+            cursor.close()
+        self._settled.add(id(node))
+
+    def _epoch_of(self, node: "Node") -> int:
+        """The epoch with which reading a node begins."""
+        epochs = {id(self._root): self._epoch}
+        for above in reversed(list(self._root.walk())):
+            for below in above.inputs:
+                epochs.setdefault(id(below), above.first_epoch(epochs[id(above)]))
+        return epochs.get(id(node), self._epoch)
 
     def known(self, node: "Node") -> Any:
         """The layout that was agreed on for a node, or None before its first element."""
@@ -355,6 +405,10 @@ class Node(ABC):
     def varies(self) -> bool:
         """Whether epochs differ: something random here or below that is drawn anew in each."""
         return any(node.varies for node in self.inputs)
+
+    def first_epoch(self, epoch: int) -> int:
+        """The number of its inputs' epoch with which its own `epoch` begins."""
+        return epoch
 
     @property
     def may_end(self) -> bool:

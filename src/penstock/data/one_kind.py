@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, dtype_of_rows
 from penstock.data.node import Node, Run
-from penstock.data.streams.stream import Cursor, OneInputStream, Stream
+from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.spec import TensorSpec, alike, is_untold, merged
 from penstock.structure import flatten, map_structure
@@ -52,14 +52,19 @@ def _without_axes(spec: Any) -> Any:
     return map_structure(lambda leaf: TensorSpec((), leaf.dtype), spec)
 
 
-def of_one_kind(run: Run, node: Node, block: Block, member: Node | None = None) -> Block:
+def of_one_kind(run: Run, node: Node, block: Block, position: int, member: Node | None = None) -> Block:
     """Rows of `node` that `member` gave, or it itself, whose dictionaries have their keys in the order of the first.
+
+    Args:
+        position: that of the first row; above 0 wherever it is not the first of all.
 
     Raises:
         ElementError: they differ in structure or dtype from those that were read of the node before.
     """
     dtypes = tuple(map(dtype_of_rows, block.columns))
     found = (block.structure, dtypes, member)
+    if run.known(node) is None:
+        run.settle(node, position)
     structure, known, first = run.agreed(node, found)
     if dtypes != known and structure == block.structure:
         columns = [_told(*both) for both in zip(block.columns, known, strict=True)]
@@ -84,12 +89,17 @@ def _told(column: Column, dtype: np.dtype[Any]) -> Column:
 
 
 class OneKindStream(OneInputStream):
-    """The rows of one of several datasets that `node` reads; one of another kind than theirs fails alone."""
+    """The rows of one of several datasets that `node` reads; one of another kind than theirs fails alone.
+
+    Args:
+        position: above 0 where other elements of `node` come before.
+    """
 
     same_rows = True
 
-    def __init__(self, run: Run, node: Node, member: Node, stream: Stream) -> None:
+    def __init__(self, run: Run, node: Node, member: Node, stream: Stream, position: int = 0) -> None:
         self._run = run
+        self._position = position
         self._node = node
         self._member = member
         self._input = Cursor(stream)
@@ -98,9 +108,16 @@ class OneKindStream(OneInputStream):
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        return self._input.made(block, lambda rows: of_one_kind(self._run, self._node, rows, self._member))
+        return self._input.made(
+            block, lambda rows: of_one_kind(self._run, self._node, rows, self._position, self._member)
+        )
+
+    def restore(self, state: State) -> None:
+        self._position += 1
+        super().restore(state)
 
     def skip(self, rows: int) -> int:
+        self._position += rows
         return self._input.skip(rows)
 
     def unread(self, rows: int) -> None:

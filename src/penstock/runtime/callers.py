@@ -244,3 +244,12 @@ class Callers:
             self._chunk = max(1, self._chunk // 2)
         elif seconds < self._task_seconds and rows >= self._chunk:
             self._chunk = min(2 * self._chunk, _MOST_ROWS)
+
+
+class ReadingThread(Callers):
+    """No threads: the one that reads makes all calls."""
+
+    serial = True
+
+    def rows_here(self, rows: int) -> int:
+        return rows

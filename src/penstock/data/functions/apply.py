@@ -81,7 +81,7 @@ def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
 
 
 def map_row(
-    run: Run, node: Node, function: Callable[..., Any], block: Block, promise: Promise | None
+    run: Run, node: Node, function: Callable[..., Any], block: Block, promise: Promise | None, position: int
 ) -> tuple[Block | None, Failure | None]:
     """The block of the function's result for the only row of a block, or its failure."""
     if run.threads.stopped:
@@ -102,7 +102,7 @@ def map_row(
     def results(start: int, stop: int) -> Iterator[Any]:
         yield value
 
-    return map_rows(run, node, results, 1, promise)
+    return map_rows(run, node, results, 1, promise, position)
 
 
 def _leaves_like(layout: Layout, value: Any) -> list[Any] | None:
@@ -122,15 +122,17 @@ def map_rows(
     node: Node,
     results: Results,
     rows: int,
-    promise: Promise | None = None,
+    promise: Promise | None,
+    position: int,
 ) -> tuple[Block | None, Failure | None]:
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
         results: gives those of rows start to stop, one by one.
         promise: what the results were promised to be; a row that is not as promised fails.
+        position: that of the first row.
     """
-    return as_promised(*_mapped(run, node, results, rows, promise), promise)
+    return as_promised(*_mapped(run, node, results, rows, promise, position), promise)
 
 
 def as_promised(
@@ -145,12 +147,14 @@ def as_promised(
 
 
 def _mapped(
-    run: Run, node: Node, results: Results, rows: int, promise: Promise | None
+    run: Run, node: Node, results: Results, rows: int, promise: Promise | None, position: int
 ) -> tuple[Block | None, Failure | None]:
     if run.threads.stopped:
         return None, Failure(0, Closed())
     try:
         made = [first_result(results(0, 1))]
+        if run.known(node) is None and promise is None:
+            run.settle(node, position)
         found, layout = _layouts(run, node, made[0], promise)
         layout.check(found)
     except failures() as error:

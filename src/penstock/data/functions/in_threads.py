@@ -166,7 +166,10 @@ class Calls(Pending):
             self._all(start, stop)
 
     def _all(self, start: int, stop: int) -> None:
-        self._outcome = map_rows(self._run, self._node, self._results, self.rows, self._promise)
+        self._outcome = self._mapped(self._results)
+
+    def _mapped(self, results: Results) -> Outcome:
+        return map_rows(self._run, self._node, results, self.rows, self._promise, int(self._positions[0]))
 
     def _keep(self, start: int, stop: int) -> None:
         values = _Returned(start, stop)
@@ -211,7 +214,7 @@ class Calls(Pending):
             return self._outcome
         if self._output is None:
             self._values.sort(key=lambda values: values.start)
-            return map_rows(self._run, self._node, self._again, self.rows, self._promise)
+            return self._mapped(self._again)
         failure = min(self._failures, key=lambda failure: failure.row, default=None)
         return as_promised(*self._output.finished(failure, self.rows), self._promise)
 

@@ -177,7 +177,7 @@ class Source(KnownLength):
         if len(indices) == 0:
             return Block((np.empty(0, object),), LEAF, 0)
         try:
-            block = of_one_kind(run, self, self.rows.read(indices))
+            block = of_one_kind(run, self, self.rows.read(indices), int(indices[0]))
             return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         except failures() as error:
             if len(indices) == 1:  # reading the rows in halves finds the one that fails

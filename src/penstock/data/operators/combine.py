@@ -197,7 +197,7 @@ class Concatenate(Node):
         """Rows of one input, by their positions among all."""
         member = self.members[number]
         own = shifted(indices, -int(self._ends[number - 1])) if number else indices
-        return of_one_kind(run, self, (yield from member.reading(run, epoch, own)), member)
+        return of_one_kind(run, self, (yield from member.reading(run, epoch, own)), int(indices[0]), member)
 
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)
@@ -216,7 +216,8 @@ class ConcatenateStream(ChainedStream):
 
     def _open(self) -> Cursor:
         member = self._node.members[self._number]
-        return Cursor(OneKindStream(self._run, self._node, member, member.open(self._run, self._epoch)))
+        stream = member.open(self._run, self._epoch)
+        return Cursor(OneKindStream(self._run, self._node, member, stream, self._number))
 
     def pull(self, need: int, allow: int) -> Block | None:
         while (block := self._input.pull(need, allow)) is None:

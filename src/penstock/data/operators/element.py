@@ -106,12 +106,12 @@ class Map(PromisedResults, OneInput):
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
         if block.length == 1 and self._calls_alone:
-            output, failure = map_row(run, self, self.function, block, self.promise)
+            output, failure = map_row(run, self, self.function, block, self.promise, int(positions[0]))
         else:
             output, failure = self._at_once(run, epoch, block, positions)
         if output is None and failure is None:
             results = self.results(run, epoch, block, positions)
-            output, failure = map_rows(run, self, results, len(block), self.promise)
+            output, failure = map_rows(run, self, results, len(block), self.promise, int(positions[0]))
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure

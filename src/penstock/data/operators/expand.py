@@ -296,7 +296,7 @@ class InterleaveStream(Stream):
             stream: Stream = Ahead(node.open(own, self._epoch), None, run.threads, skips)
         else:
             stream = node.open(run, self._epoch)
-        return _Slot(before, position, Cursor(OneKindStream(self._run, self._node, node, stream)), alone)
+        return _Slot(before, position, Cursor(OneKindStream(self._run, self._node, node, stream, position)), alone)
 
     def state(self) -> State:
         for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this

@@ -118,6 +118,8 @@ class GroupByWindowStream(Stream):
         self._rows: Iterator[tuple[Sequence[Any], Any]] | None = None
         self._number = 0
         # The state, until more is pulled.
+        # Above 0 where windows were given before this stream was restored.
+        self._before = 0
         self._state: State = None
         self._window: tuple[int, _Group] | None = None
         self._output: Cursor | None = None
@@ -221,9 +223,15 @@ class GroupByWindowStream(Stream):
         self._changed.discard(key)
         node, run = self._dataset(*self._window)
         if node.indexable and node.cardinality == 1 and not run.live:
-            self._only_element = lambda: of_one_kind(self._run, self._node, node.read(run, self._epoch, range(1)), node)
+            self._only_element = lambda: of_one_kind(
+                self._run, self._node, node.read(run, self._epoch, range(1)), self._before, node
+            )
         else:
-            self._output = Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch)))
+            self._output = self._opened(node, run)
+
+    def _opened(self, node: Node, run: Run) -> Cursor:
+        """The dataset for a window, opened."""
+        return Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch), self._before))
 
     def _dataset(self, key: int, rows: _Group) -> tuple[Node, Run]:
         """The dataset for a window, and what it runs in."""
@@ -268,7 +276,7 @@ class GroupByWindowStream(Stream):
         return [input_state, self._input.known - waiting, groups, window]
 
     def restore(self, state: State) -> None:
-        self._state = None
+        self._state, self._before = None, 1
         input_state, known, groups, window = state
         self._input.restore_at(input_state, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
@@ -288,7 +296,7 @@ class GroupByWindowStream(Stream):
         if window is not None:
             self._window = (window[0], self._restore_group(_Group(len(window[1])), window[1], found))
             node, run = self._dataset(*self._window)
-            self._output = Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch)))
+            self._output = self._opened(node, run)
             self._output.restore(window[2])
 
     @staticmethod

@@ -127,7 +127,7 @@ class IndexedFiles(OneInput):
             else:
                 parts = [self._part(name, own) for name, own in pieces]
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
-            block = of_one_kind(run, self, block)
+            block = of_one_kind(run, self, block, int(rows[0]) if len(rows) else 0)
         except failures() as error:
             if len(rows) == 1:  # reading the rows in halves finds the one that fails
                 note(error, self, int(rows[0]))

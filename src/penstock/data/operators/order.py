@@ -52,7 +52,6 @@ class Repeat(SameElements):
         return self.input.may_end or (self.count is None and self.input.cardinality == UNKNOWN_CARDINALITY)
 
     def first_epoch(self, epoch: int) -> int:
-        """The number of the input's epoch with which this node's `epoch` begins."""
         return epoch * (_INFINITE_REPEATS if self.count is None else self.count)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:

@@ -87,6 +87,8 @@ class ScanStream(FunctionStream):
             self._collector.take(islice(outputs, rows))
             return
         output = next(outputs)
+        if self._node.promise is None:
+            self._run.settle(self._node, self._first + self._input.met - rows)
         leaves = self._checked(output)
         specs = None if self._node.promise is None else self._node.promise.leaves
         structure = self._run.known(self._node).structure

@@ -64,6 +64,12 @@ class SpanRun(Run):
     def first(self, node: Node) -> int:
         return self.span.start if isinstance(node, SpanRows) else 0
 
+    def from_beginning(self) -> Run:
+        return SpanRun(super().from_beginning(), Span(pass_number=self.span.pass_number, start=0, stop=1 << 62))
+
+    def settle(self, node: Node, position: int) -> None:
+        super().settle(node, position if node.indexable else position + self.span.start)
+
     def inner(self, node: Node, root: Node, epoch: int, position: int) -> Run:
         if root.unseeded and not node.numbers_known:
             raise InvalidArgumentError(

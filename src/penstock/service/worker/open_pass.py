@@ -104,7 +104,9 @@ class OpenPass:
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()
         seeded = options.seed is not None
-        self._run = Run(self._root, seed_of(key.seed, key.policy, key.info), self._threads, seeded=seeded)
+        seed = seed_of(key.seed, key.policy, key.info)
+        self._run = Run(self._root, seed, self._threads, seeded=seeded, epoch=key.epoch)
+        self._run.guarded = True  # trainers may leave out what fails: it must not matter which worker makes it
         self._run.skips = Noted(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below
