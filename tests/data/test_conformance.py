@@ -296,7 +296,15 @@ FAILING = {"raised": raising, "refused": refusing}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", FAILING)
-@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=pytest.mark.extended if name == "cache in a directory" else ()
+        )  # files for every place
+        for name in sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"})
+    ],
+)
 def test_one_element_that_fails_costs_itself_alone_at_every_place(name, failing):
     def make(place):
         source = (numbers, streamed, generated)[(place + len(name)) % 3]
