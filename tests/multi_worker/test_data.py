@@ -171,10 +171,10 @@ def test_a_dataset_without_end(seen) -> None:
 # Messages between the workers.
 
 
-def test_known_lengths_cost_no_messages(seen) -> None:
+def test_known_lengths_cost_a_message_an_epoch(seen) -> None:
     for sent in seen.of("messages"):
-        assert sent.pop("filtered") == 4  # three steps and the end
-        assert sent == dict.fromkeys(["known", "mapped", "shuffled", "off", "from_function"], 0)
+        assert sent.pop("filtered") == 5  # the beginning, three steps and the end
+        assert sent == dict.fromkeys(["known", "mapped", "shuffled", "off", "from_function"], 1)
 
 
 # Loops that end early.

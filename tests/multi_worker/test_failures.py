@@ -63,8 +63,8 @@ def test_a_process_that_cannot_be_told_is_ended(workers) -> None:
 def test_a_worker_that_leaves_its_loop_is_named_where_others_ask_for_a_step(disagreements) -> None:
     error = [
         "WorkerError",
-        "worker 1 of 2 has ended its program, while worker 0 of 2 waits for it at distribute_dataset (call 1), "
-        "iteration 0: every worker must take the same steps",
+        "worker 1 of 2 has left its loop before step 1 of distribute_dataset (call 1), iteration 0, while worker 0 of "
+        "2 goes on: every worker must take the same steps",
     ]
     assert disagreements.of("left_early") == [
         {"worker": 0, "seen": [[[0, 1]]], "error": error},
@@ -167,6 +167,16 @@ def test_a_dataset_that_one_worker_cannot_distribute_fails_on_all_at_once(disagr
     )
     assert first["options"] == second["options"] == ["WorkerError", message]
     assert (first["seen"], second["seen"]) == ([[[0, 1]], [[4, 5]]], [[[2, 3]], [[6, 7]]])
+
+
+def test_a_worker_that_began_another_epoch_got_halves_of_other_batches(disagreements) -> None:
+    for case in ("another_epoch", "extra_iter"):
+        for seen in disagreements.of(case):
+            assert seen["error"][0] == "WorkerError", case
+    assert "worker 0 begins epoch 0 after 0 batches, by call 1 of iter(), worker 1 begins epoch 1 " in seen["error"][1]
+    assert "has left its loop before step 1 of distribute_dataset (call 1), iteration 0, while" in str(
+        disagreements.of("another_epoch")
+    )
 
 
 def test_different_data_is_named_at_its_step(disagreements) -> None:

@@ -532,6 +532,11 @@ class PositionedElements(Iterator[Element]):
         """The position after the last element given."""
         return self._iterator._position_after()
 
+    def place(self) -> list[int]:
+        """The epoch, its seed, and how many elements and failures came before; the same however they were made."""
+        cursor_state, _ = taken_apart(self.position())
+        return [self._iterator._epoch, self._iterator._seed, int(cursor_state[2])]
+
     def state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         return self._iterator._state_at(position)

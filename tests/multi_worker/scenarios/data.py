@@ -215,10 +215,10 @@ def closed_while_waiting_for_the_other(strategy: Any) -> Any:
     distributed = strategy.distribute_dataset(rows(9).filter(lambda row: row != 4).batch(4), options)
     control, posted = strategy._control, threading.Semaphore(0)
     post = control.post
-    control.post = lambda message: (post(message), posted.release())
+    control.post = lambda message, **limit: (post(message, **limit), posted.release())
     steps = iter(distributed)
     seen = [shares_of(strategy, next(steps))]
-    for _ in range(2 if reads_ahead else 0):
+    for _ in range(3 if reads_ahead else 0):  # that it begins, and two steps
         posted.acquire()
     steps.close()
     del control.post

@@ -164,6 +164,25 @@ def refused_by_one(strategy: Any) -> Any:
 
 
 @_with_a_strategy
+def another_epoch(strategy: Any) -> Any:
+    """Worker 1 leaves its loop after a step, and begins again."""
+    steps = strategy.distribute_dataset(rows(64).shuffle(seed=1).batch(8))
+    with iter(steps) as iterator:
+        next(iterator)
+        if strategy._workers.index == 0:
+            return {"error": _refusal(lambda: [list(iterator), strategy.distribute_dataset(rows(8).batch(4))])}
+    return {"error": _refusal(lambda: list(steps))}
+
+
+@_with_a_strategy
+def extra_iter(strategy: Any) -> Any:
+    steps = strategy.distribute_dataset(rows(64).shuffle(seed=1).batch(8))
+    if strategy._workers.index == 1:
+        iter(steps)
+    return {"error": _refusal(lambda: list(steps))}
+
+
+@_with_a_strategy
 def different_data(strategy: Any) -> Any:
     """The same nodes, but other rows."""
     last = [9 - 4 * strategy._workers.index]  # of what may change, only its kind is compared

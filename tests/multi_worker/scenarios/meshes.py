@@ -206,10 +206,11 @@ def disagreeing(_: None) -> Any:
 
 
 def _load(loader: Any, steps: int) -> None:
-    begun = iter(loader)
-    for _ in range(steps):
-        next(begun)
-    loader.load_state_dict(loader.state_dict())
+    """Load a state of another step on each process, though all have taken as many."""
+    states = [loader.state_dict()]
+    next(iter(loader))
+    states.append(loader.state_dict())
+    loader.load_state_dict(states[steps])
 
 
 def _refusal(call: Any) -> str:

@@ -48,6 +48,8 @@ def call_seconds(failure_timeout_seconds: float | None) -> float:
 
 
 _BLAME_SECONDS = 2.0
+_INTERRUPTING_SECONDS = 0.1
+"""How long the garbage collector, which may have interrupted who sends, and the thread that receives wait to send."""
 
 
 class _DidNotComeError(WorkerError):
@@ -98,6 +100,7 @@ class Control:
         self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
         self._left: set[int] = set()
         self._input_failures: dict[str, InputFailed] = {}
+        self._given: dict[str, int] = {}  # the last step that was handed out, for each topic
         self._failure: str | None = None
         self._failed_topic = ""
         self._own_failed_topic = ""
@@ -147,6 +150,10 @@ class Control:
         except _DidNotComeError as late:
             self.fail(f"has given up: {late}")
             raise WorkerError(str(late)) from None
+        except WorkerError:
+            if closed is None:  # otherwise a thread calls this, and the main thread learns of it later
+                self.acknowledge_failure()
+            raise
         messages = {worker: self._read(topic, payloads[worker], kind, worker) for worker in others}
         return [messages.get(worker, own) for worker in range(self.workers)]
 
@@ -249,15 +256,30 @@ class Control:
         self._acknowledged.set()
 
     def check_step(self, topic: str, step: int) -> None:
-        """Raise another worker's failure in its input for this step of a topic, or for an earlier one.
+        """Note that this step of a topic is handed out now, unless another worker has none.
 
         Raises:
-            WorkerError: another worker has no such step.
+            WorkerError: another worker has no such step, because its input failed or it takes no more of them.
         """
+        self._given[topic] = step  # before the look at the failures, which the thread that notes them does after that
         failed = self._input_failures.get(topic)
         if failed is not None and failed.step <= step:
             self.acknowledge_failure()
+            self.tell_of_leaving(topic)
             raise WorkerError(self._description_of(failed))
+
+    def leave_steps(self, topic: str, step: int) -> None:
+        """Tell all other workers that this one takes no step from this number on. May be called by the collector."""
+        if self._failure is None and not self._closed:
+            self.post(InputFailed(self.worker, topic, step), seconds=_INTERRUPTING_SECONDS)
+
+    def tell_of_leaving(self, topic: str) -> None:
+        """If steps of a topic are missed because a worker has left it, tell all, that one too."""
+        failed = self._input_failures.get(topic)
+        if failed is not None and not failed.reason:
+            failure = WorkerFailed(self.worker, f"has given up: {self._description_of(failed)}")
+            self.post(failure, seconds=_INTERRUPTING_SECONDS)
+            self._note_failure(failure)
 
     def fail_step(self, topic: str, step: int, reason: str) -> None:
         """Tell all other workers that this one cannot give this step of a topic; all may take the steps before it."""
@@ -270,14 +292,17 @@ class Control:
         self.post(WorkerFailed(self.worker, reason, topic))
         self._note_failure(WorkerFailed(self.worker, reason))
 
-    def post(self, message: Message) -> None:
-        """Send a message to all other workers."""
+    def post(self, message: Message, *, seconds: float = -1) -> None:
+        """Send a message to all other workers; not if another one is being sent for so many seconds."""
+        if not self._sending.acquire(timeout=seconds):
+            return
         try:
-            with self._sending:
-                self._connection.send_bytes(msgspec.msgpack.encode(message))
-                self.sent += 1
+            self._connection.send_bytes(msgspec.msgpack.encode(message))
+            self.sent += 1
         except OSError as error:  # the receiving thread reports what happened to the hub
             _logger.debug("a message could not be sent: %r", error)
+        finally:
+            self._sending.release()
 
     def _receive(self) -> None:
         connected = True
@@ -291,17 +316,22 @@ class Control:
                 ended = isinstance(error, (EOFError, OSError))
                 reason = "its process has ended" if ended else f"it sent what is no message ({error})"
                 message = WorkerLeft(0) if 0 in self._left else WorkerFailed(0, f"was lost: {reason}")
+            missed: list[str] = []
             if isinstance(message, WorkerFailed):
                 self._note_failure(message)
             else:
                 with self._changed:
                     if isinstance(message, InputFailed):
                         self._input_failures[message.topic] = message
+                        if message.step <= self._given.get(message.topic, -1):
+                            missed.append(message.topic)
                     elif isinstance(message, GatherItem):
                         self._received[message.topic][message.worker].append(message.payload)
                     else:
                         self._left.add(message.worker)
                     self._changed.notify_all()
+            for topic in missed:
+                self.tell_of_leaving(topic)
 
     def _note_failure(self, failed: WorkerFailed) -> None:
         with self._changed:
@@ -341,6 +371,11 @@ class Control:
         os._exit(1)
 
     def _description_of(self, failed: InputFailed) -> str:
+        if not failed.reason:
+            return (
+                f"{self._name(failed.worker)} has left its loop before step {failed.step} of {failed.topic}, while "
+                f"{self._name(self.worker)} goes on: every {self.member} must take the same steps"
+            )
         return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
 
     def _name(self, worker: int) -> str:

@@ -114,13 +114,20 @@ class WorkerFailed(msgspec.Struct, tag="failed", array_like=True):
     topic: str = ""
 
 
+class PassBegun(msgspec.Struct, frozen=True, array_like=True):
+    """A worker begins to take steps: of which of its iterations, and from which place on, as `StepSource.place`."""
+
+    iteration: int
+    place: list[int]
+
+
 class InputFailed(msgspec.Struct, tag="input", array_like=True):
-    """A worker's input failed at the step of this number; the steps before it exist."""
+    """A worker's input failed at the step of this number, or it takes no more from there on; those before it exist."""
 
     worker: int
     topic: str
     step: int
-    reason: str
+    reason: str = ""
 
 
 class WorkerLeft(msgspec.Struct, tag="left", array_like=True):

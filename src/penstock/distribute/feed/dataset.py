@@ -74,7 +74,7 @@ class DistributedDataset:
         self._control = control
         self._call = call
         self._handed_out = handed_out  # told of each step, before it counts as handed out
-        self._iterations = itertools.count()
+        self._iterations, self._begun = itertools.count(), itertools.count()
         self._partial = PartialBatch(options.partial_batch)
         size, cut = inputs.batch_size, inputs.slices_per_batch
         if self._partial is PartialBatch.DROP and size % cut:
@@ -145,7 +145,8 @@ class DistributedDataset:
     def _feed(self, source: StepSource) -> StepFeed:
         """What makes the steps of one pass."""
         inputs = self._inputs
-        topic = f"{self._call}, iteration {next(self._iterations)}"
+        iteration = next(self._iterations)
+        topic = f"{self._call}, iteration {iteration}"
         return StepFeed(
             source,
             # All workers join the same data of others, so that each knows what all have.
@@ -156,6 +157,7 @@ class DistributedDataset:
             self._place,
             self._bare,
             topic,
+            iteration,
             self._control,
             self._rows.of_a_ragged_step,
         )
@@ -226,7 +228,7 @@ class DistributedIterator(Iterator[Any]):
     def _begin(self) -> None:
         self._feed = self._dataset._feed(self._source)
         # A thread that waits for other workers must not outlive an iterator that is no longer referenced.
-        weakref.finalize(self, self._feed.agreement.close).atexit = False
+        weakref.finalize(self, self._feed.close).atexit = False
 
     @property
     def element_spec(self) -> Any:
@@ -285,6 +287,8 @@ class DistributedIterator(Iterator[Any]):
                 "iter(distributed_dataset)"
             )
         self._asked = True
+        if self._feed.given < 0 and not self._ended and self._control is not None:
+            self._feed.begin(f"{self._dataset._call}, begin {next(self._dataset._begun)} of an iteration")
         if self._interrupted:
             self._begin_after_interrupt()
         if self._ended:
@@ -312,6 +316,7 @@ class DistributedIterator(Iterator[Any]):
             finally:
                 del outcome  # the error's traceback holds this frame: the two would keep each other alive
         self._ended = True
+        self._feed.given = -1
         self._stop()
         raise StopIteration
 
@@ -319,6 +324,7 @@ class DistributedIterator(Iterator[Any]):
         """The value of a step that is handed out now."""
         if self._control is not None:
             self._control.check_step(self._feed.topic, step.number)
+            self._feed.given = step.number + 1
         if self._handed_out is not None:
             self._handed_out.append(step)
         self._dataset._handed_out(step.value)
@@ -350,6 +356,7 @@ class DistributedIterator(Iterator[Any]):
             self._position = used[-1].position if used else before
             self._taken = None if taken is None else taken + len(used)
             self._unused.extendleft(reversed(unused))
+            self._feed.given = next((one.number for one in unused if isinstance(one, Step)), self._feed.given)
             self._ended = False
             raise
         finally:
@@ -360,6 +367,8 @@ class DistributedIterator(Iterator[Any]):
         if self._control is None:
             return
         self._control.acknowledge_failure()
+        self._feed.given = -1
+        self._control.tell_of_leaving(self._feed.topic)
         if not isinstance(failure.error, WorkerError):
             what = f"{type(failure.error).__name__}: {failure.error}"
             self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)
@@ -461,7 +470,7 @@ class DistributedIterator(Iterator[Any]):
 
     def _stop(self, *, interrupted: bool = False) -> bool:
         """End the background thread; returns whether it has ended."""
-        self._feed.agreement.close()
+        self._feed.close()
         with self._starting:
             prefetcher, self._prefetcher = self._prefetcher, None
         return prefetcher is None or prefetcher.close(interrupted=interrupted)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.distribute.control.channel import Control
+from penstock.distribute.control.messages import PassBegun
 from penstock.distribute.feed.agreement import Agreement, StepFacts
 from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.padding import Padding
@@ -24,6 +25,10 @@ With one replica in sync that is a `PerReplica`, whose only value is handed out.
 """
 
 
+_BEGIN_SECONDS = 1800.0
+"""How long a worker waits for the others to begin an epoch: one of them may evaluate or save a model alone before."""
+
+
 @dataclass
 class StepFeed:
     """Makes the next step. It does not refer to the iterator that hands out the steps, so a thread may refer to it.
@@ -38,6 +43,7 @@ class StepFeed:
         bare: whether one replica is in sync, which gets bare values.
         topic: the name of this iteration on the control channel.
         control: the channel on which other workers learn of a failure.
+        iteration: which of the dataset's iterations this is.
         ragged_row_counts: given the rows of a replica in a full step, the numbers of rows in one ragged step.
     """
 
@@ -49,14 +55,49 @@ class StepFeed:
     place: PlaceLeaves
     bare: bool
     topic: str
+    iteration: int
     control: Control | None
     ragged_row_counts: Callable[[int], Collection[int]]
     _seen: Template | None = field(default=None, init=False)
     _padding: Padding = field(default_factory=Padding, init=False)
 
+    given: int = field(default=-1, init=False)
+    """The number of the next step to hand out; -1 before one was asked for, and when none is handed out any more."""
+    meeting: str = field(default="", init=False)
+    """Where all workers meet that begin to take steps; "" once they have."""
+    _closed: bool = field(default=False, init=False)
+
+    def begin(self, meeting: str) -> None:
+        """Note that the first step is asked for; the caller's thread calls this, so that all do in the same order."""
+        self.meeting, self.given = meeting, self.source.number
+
+    def close(self) -> None:
+        """End a step that waits for other workers, of which no more are taken, and tell them where that was."""
+        self._closed = True
+        self.agreement.close()
+        if self.control is not None and self.given >= 0:
+            self.control.wake()
+            given, self.given = self.given, -1
+            self.control.leave_steps(self.topic, given)
+
+    def _agree_on_place(self, control: Control) -> None:
+        """Refuse to take steps of another epoch than the other workers, or from another place on."""
+        meeting, self.meeting = self.meeting, ""
+        own = PassBegun(self.iteration, self.source.place())
+        answers = control.gather(meeting, own, PassBegun, timeout=_BEGIN_SECONDS, closed=lambda: self._closed)
+        for worker, other in enumerate(answers):
+            if other != answers[0]:
+                told = [f"{control.member} {one} {_described(answers[one])}" for one in (0, worker)]
+                raise WorkerError(
+                    f"{self.topic}: the {control.member}s take other steps: {', '.join(told)}: every {control.member} "
+                    "must begin the same epochs, and load the same states"
+                )
+
     def __call__(self) -> Outcome:
         """The next step, the end of the data, or an exception."""
         try:
+            if self.control is not None and self.meeting:
+                self._agree_on_place(self.control)
             value = self._next()
         except StopIteration:
             return StepsEnded(self.source.position())
@@ -109,3 +150,8 @@ class StepFeed:
             leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)
         return self._seen.step(self.source.replicas)
+
+
+def _described(begun: PassBegun) -> str:
+    epoch = f"epoch {begun.place[0]} " if len(begun.place) > 1 else ""
+    return f"begins {epoch}after {begun.place[-1]} batches, by call {begun.iteration + 1} of iter()"

@@ -45,6 +45,9 @@ class JoinedWorkers(StepSource):
     def position(self) -> Any:
         return [other.position() for other in self._others]
 
+    def place(self) -> list[int]:
+        return self._others[0].place()
+
     def state_at(self, position: Any) -> Any:
         return {"workers": [other.state_at(own) for other, own in zip(self._others, position, strict=True)]}
 

@@ -41,6 +41,13 @@ class StepSource(ABC):
         """The position after the last step given, as plain data; costs little."""
 
     @abstractmethod
+    def place(self) -> list[int]:
+        """Where its steps are, in numbers that are the same on all workers: how many came before.
+
+        Where all divide one dataset these are its epoch, its seed, and how many elements came before.
+        """
+
+    @abstractmethod
     def state_at(self, position: Any) -> Any:
         """The state to be restored at a position."""
 
@@ -142,6 +149,9 @@ class GlobalBatches(StepSource):
     def position(self) -> Any:
         return self._batches.position()
 
+    def place(self) -> list[int]:
+        return self._batches.place()
+
     def state_at(self, position: Any) -> Any:
         return self._batches.state_at(position)
 
@@ -215,6 +225,9 @@ class WorkerBatches(StepSource):
         dataset = self._before if self._steps_of_batch else self._batches.position()
         state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**state, "steps_of_batch": self._steps_of_batch, "dataset": dataset}
+
+    def place(self) -> list[int]:
+        return [*self._batches.place()[:2], self.number]
 
     def state_at(self, position: Any) -> Any:
         return {**position, "dataset": self._batches.state_at(position["dataset"])}
@@ -293,6 +306,9 @@ class Elements(StepSource):
         positions = self._before if self._collected else self._positions()
         state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**state, "datasets": positions}
+
+    def place(self) -> list[int]:
+        return [self.number]
 
     def state_at(self, position: Any) -> Any:
         pairs = zip(self._datasets, position["datasets"], strict=True)
