@@ -261,8 +261,9 @@ def test_columns_of_a_table_keep_their_order(tmp_path):
         assert np.stack(list(batch.values()), 1)[0].tolist() == [1, 2, 3]
 
 
-def test_ordered_dictionaries_stay_ordered():
-    dataset = ps.Dataset.range(3).map(lambda x: OrderedDict(b=x, a=x))
+@pytest.mark.parametrize("rows", [3, 200])  # many are taken by a loop that is written for them
+def test_ordered_dictionaries_stay_ordered(rows):
+    dataset = ps.Dataset.range(rows).map(lambda x: OrderedDict(b=x, a=x))
     for found in (*dataset, *dataset.batch(2), *ps.Dataset.from_list(list(dataset)).batch(3), dataset.element_spec):
         assert type(found) is OrderedDict
         assert list(found) == ["b", "a"]

@@ -11,6 +11,7 @@ A leaf is taken in one of these ways:
 * "copy": an array of one dtype, and of a shape that fits, is copied and collected.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from operator import attrgetter
@@ -52,6 +53,7 @@ _TAKEN: Final = {
 _GLOBALS: Final = {
     "ALL_ALIKE": ALL_ALIKE,
     "ndarray": np.ndarray,
+    "OrderedDict": OrderedDict,
 }
 
 
