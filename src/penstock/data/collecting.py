@@ -356,6 +356,10 @@ class Collector:
         Raises:
             Exception: what checking it has raised.
         """
+        if self._only is not None and type(value) is not ndarray:
+            leaf = self._only.one(value)
+            if leaf is not None:
+                return Block.of_row((leaf,), self._structure)
         with suppress(ElementError):  # of another structure, which the check tells better
             leaves = self._structure.flatten_like(value)
             for number, leaf in enumerate(self._leaves):

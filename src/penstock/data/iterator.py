@@ -51,6 +51,18 @@ _TOGETHER = 256
 """How many rows of a block become elements at a time."""
 
 
+# How many processes were forked up to this one: `os.getpid` would take as long as a quarter of an element.
+_processes = 0
+
+
+def _forked() -> None:
+    global _processes
+    _processes += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Iterations:
     """Which epoch the next iteration of a dataset is, and the seed of them all.
 
@@ -201,7 +213,7 @@ class DatasetIterator(Iterator[Element]):
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
         self._left = False
-        self._process = os.getpid()
+        self._process = _processes
         self._calls = _calls_apart(self._pass.cursor)
         next(self._calls)
         self._pace = Pace(demand=self._pass.run.demand)
@@ -271,7 +283,7 @@ class DatasetIterator(Iterator[Element]):
                 "this iterator is making its next element, and was called from a signal handler or a function of its "
                 "own dataset: let the handler set a flag, and call the iterator in the loop that takes its elements"
             )
-        if os.getpid() != self._process:
+        if self._process != _processes:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
         if self._left:
             self._leave()  # a second Ctrl-C may have ended that
