@@ -179,6 +179,18 @@ def test_a_worker_that_began_another_epoch_got_halves_of_other_batches(disagreem
     )
 
 
+def test_a_row_that_failed_on_one_host_shifted_all_later_batches_of_it(disagreements) -> None:
+    first, second = disagreements.of("row_of_one_host")
+    for case in ("ending", "without end", "after the batch", "of inner datasets"):
+        (one, told), (other, same) = first[case], second[case]
+        assert told == same, case
+        assert "a row was left out on worker 1 alone element " in told and "OSError: this copy is damaged" in told
+        whole = [row for row in range(40) for _ in range(2 if case == "of inner datasets" else 1) if row != 2]
+        steps = [left + right for (left,), (right,) in zip(one, other, strict=True)]
+        assert steps == [whole[at : at + 4] for at in range(0, len(steps) * 4, 4)], case
+        assert len(steps) == whole.index(13) // 4, case
+
+
 def test_different_data_is_named_at_its_step(disagreements) -> None:
     first, second = disagreements.of("different_data")
     assert (first["seen"], second["seen"]) == ([[[0, 1]]], [[[2, 3]]])

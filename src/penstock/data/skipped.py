@@ -9,9 +9,10 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, Protocol
+from zlib import crc32
 
 from penstock.errors import (
     BusyError,
@@ -32,6 +33,7 @@ LOGGED_ROWS = 20
 """How many skipped rows of an iteration are logged one by one."""
 _NAMED_ROWS = 3
 _TEXT_LENGTH = 200
+_DIGESTS = 1 << 32
 # Only what a restored iterator may read again needs to be known: the passes that failed last.
 _KNOWN_PASSES = 1000
 
@@ -73,6 +75,7 @@ class SkippedRows:
     Attributes:
         count: how many rows.
         rows: the first of them, up to 100.
+        digest: a number that stands for which rows they were, the same on every worker.
 
     Example:
         >>> import penstock as ps
@@ -83,6 +86,7 @@ class SkippedRows:
 
     count: int = 0
     rows: tuple[SkippedRow, ...] = ()
+    digest: int = field(default=0, repr=False, compare=False)
 
     def __str__(self) -> str:
         if not self.count:
@@ -106,14 +110,16 @@ def skipped_rows(snapshot: Any) -> SkippedRows:
     """What a snapshot of a `SkipLog` tells."""
     if snapshot is None:
         return SkippedRows()
-    return SkippedRows(snapshot["count"], tuple(SkippedRow(*row) for row in snapshot["rows"]))
+    rows = tuple(SkippedRow(*row) for row in snapshot["rows"])
+    return SkippedRows(snapshot["count"], rows, snapshot.get("digest", 0))
 
 
 def together(several: Iterable[SkippedRows]) -> SkippedRows:
     """What several iterations have left out together."""
     several = list(several)
     rows = tuple(row for skipped in several for row in skipped.rows)
-    return SkippedRows(sum(skipped.count for skipped in several), rows[:KEPT_ROWS])
+    digest = sum(skipped.digest for skipped in several) % _DIGESTS
+    return SkippedRows(sum(skipped.count for skipped in several), rows[:KEPT_ROWS], digest)
 
 
 class ProgramError(InvalidTypeError):
@@ -230,7 +236,7 @@ class SkipLog:
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self._lock = RLock()  # a signal handler may ask for the state in the middle of any method
-        self._count = 0
+        self._count = self._digest = 0
         self._rows: list[SkippedRow] = []
         self._passes = KnownPasses()
         self._logged = 0
@@ -258,6 +264,8 @@ class SkipLog:
                 return
             self._passes.note(skip.key, skip.number)
             self._count += skip.count
+            # A sum, because passes that are read in turns may note their rows in any order.
+            self._digest = (self._digest + crc32(f"{skip.number} of {skip.key}".encode())) % _DIGESTS
             self._rows.extend(skip.rows[: KEPT_ROWS - len(self._rows)])
             self._snapshot = None
         self._tell(skip)
@@ -297,12 +305,13 @@ class SkipLog:
         with self._lock:
             if self._snapshot is None and self._count:
                 rows = [[row.node, row.site, row.position, row.error] for row in self._rows]
-                self._snapshot = {"count": self._count, "rows": rows, "passes": self._passes.snapshot()}
+                passes = self._passes.snapshot()
+                self._snapshot = {"count": self._count, "rows": rows, "passes": passes, "digest": self._digest}
             return self._snapshot
 
     def restore(self, snapshot: Any) -> None:
         """Continue from a snapshot."""
-        self._count = int(snapshot["count"])
+        self._count, self._digest = int(snapshot["count"]), int(snapshot.get("digest", 0))
         self._rows = [SkippedRow(*row) for row in snapshot["rows"]]
         self._passes = KnownPasses.of(snapshot["passes"])
         self._logged = self._count

@@ -183,6 +183,39 @@ def extra_iter(strategy: Any) -> Any:
 
 
 @_with_a_strategy
+def row_of_one_host(strategy: Any) -> Any:
+    """A row that fails on worker 1 alone, and another one on both."""
+
+    def picky(row: Any) -> Any:
+        if row == 2 or (row == 13 and strategy._workers.index == 1):
+            raise OSError("this copy is damaged")
+        return row
+
+    def pair(row: Any) -> ps.Dataset:
+        return ps.Dataset.from_tensor_slices([row, row]).map(picky).ignore_errors(log=False)
+
+    skip = ps.Options(on_error="skip")
+    given = {
+        "ending": rows(40).map(picky).with_options(skip).batch(4, drop_remainder=True),
+        "without end": rows(40).map(picky).ignore_errors(log=False).repeat().batch(4),
+        "after the batch": rows(40).batch(1).map(picky).with_options(skip).unbatch().repeat().batch(4),
+        "of inner datasets": rows(40).flat_map(pair).repeat().batch(4),
+    }
+    return {name: _refused_at(strategy, dataset) for name, dataset in given.items()}
+
+
+def _refused_at(strategy: Any, dataset: ps.Dataset) -> Any:
+    """The steps before an error, and that."""
+    seen = []
+    try:
+        with iter(strategy.distribute_dataset(dataset)) as steps:
+            seen.extend(strategy.local_results(next(steps)) for _ in range(9))
+    except ps.WorkerError as error:
+        return seen, str(error)
+    return seen, None
+
+
+@_with_a_strategy
 def different_data(strategy: Any) -> Any:
     """The same nodes, but other rows."""
     last = [9 - 4 * strategy._workers.index]  # of what may change, only its kind is compared

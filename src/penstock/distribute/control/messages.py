@@ -44,6 +44,22 @@ class RowShape(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...] | None
 
 
+class StepSkips(msgspec.Struct, frozen=True, array_like=True):
+    """The rows that a worker has left out before its next step.
+
+    Attributes:
+        share: which part of the dataset it reads; those that read the same one must leave out the same rows.
+        count: how many.
+        digest: stands for which they were.
+        rows: those that were added since the step before, as text.
+    """
+
+    share: int = 0
+    count: int = 0
+    digest: int = 0
+    rows: tuple[str, ...] = ()
+
+
 class WorkerStep(msgspec.Struct, frozen=True, array_like=True):
     """A worker's next step of an iteration.
 
@@ -51,11 +67,13 @@ class WorkerStep(msgspec.Struct, frozen=True, array_like=True):
         sizes: the rows of each of its replicas; None where it has no further step.
         all_sizes: the rows of each replica of all workers, where it knows them.
         leaves: the leaves of the step.
+        skips: the rows that were left out, where there may be some.
     """
 
     sizes: tuple[int, ...] | None
     all_sizes: tuple[int, ...] = ()
     leaves: tuple[RowShape, ...] = ()
+    skips: StepSkips = StepSkips()
 
     @property
     def rows(self) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from penstock.data.skipped import SkippedRows
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import RowShape, WorkerStep
+from penstock.distribute.control.messages import RowShape, StepSkips, WorkerStep
 from penstock.distribute.feed.steps import HostStep
 from penstock.errors import WorkerError
 
@@ -121,17 +122,34 @@ class ExchangedAgreement(Agreement):
         control: the control channel.
         topic: which iteration this is about, the same on all workers.
         same: whether all must have the same batches, because each reads the whole dataset.
+        share: which part of the dataset this worker reads.
+        skipped: gives the rows that it has left out so far; None where it leaves out none.
     """
 
-    def __init__(self, control: Control, topic: str, *, same: bool) -> None:
+    def __init__(
+        self,
+        control: Control,
+        topic: str,
+        *,
+        same: bool,
+        share: int = 0,
+        skipped: Callable[[], SkippedRows] | None = None,
+    ) -> None:
         self._control = control
         self._topic = topic
         self._same = same
+        self._share = share
+        self._skipped = skipped
+        self._told = 0
         self._closed = False
 
     def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
-        own = WorkerStep(None) if step is None else WorkerStep(step.sizes, step.all_sizes or (), step.layout())
+        skips = self._new_skips()
+        own = WorkerStep(None, skips=skips)
+        if step is not None:
+            own = WorkerStep(step.sizes, step.all_sizes or (), step.layout(), skips)
         answers = self._control.gather(self._topic, own, WorkerStep, closed=lambda: self._closed)
+        self._check_skips([one.skips for one in answers])
         if self._same and any(
             (one.sizes is None) != (step is None) or one.all_sizes != answers[0].all_sizes for one in answers
         ):
@@ -152,6 +170,36 @@ class ExchangedAgreement(Agreement):
         sizes = [none if one.sizes is None else one.sizes for one in answers]
         layout = _common([one.leaves for one in present])
         return StepFacts(ended=not present, sizes=sizes, regular=layout is not None, layout=layout)
+
+    def _new_skips(self) -> StepSkips:
+        if self._skipped is None:
+            return StepSkips(self._share)
+        skipped = self._skipped()
+        new, self._told = skipped.rows[self._told :], len(skipped.rows)
+        return StepSkips(self._share, skipped.count, skipped.digest, tuple(map(str, new)))
+
+    def _check_skips(self, answers: list[StepSkips]) -> None:
+        """Refuse rows that one worker has left out and another one with the same rows has not."""
+        member = self._control.member
+        for share in {one.share for one in answers}:
+            readers = [worker for worker, one in enumerate(answers) if one.share == share]
+            if len({(answers[worker].count, answers[worker].digest) for worker in readers}) == 1:
+                continue
+            failed: dict[str, list[int]] = {}
+            for worker in readers:
+                for row in answers[worker].rows:
+                    failed.setdefault(row, []).append(worker)
+            apart = [
+                f"on {member} {' and '.join(map(str, those))} alone {row}"
+                for row, those in failed.items()
+                if len(those) < len(readers)
+            ]
+            counts = ", ".join(f"{answers[worker].count} on {member} {worker}" for worker in readers)
+            raise WorkerError(
+                f"{self._topic}: a row was left out {'; '.join(apart[:3]) or f'on some {member}s alone: {counts}'}. "
+                f"Their next batches would be of different rows: mend the row or its file there, or start again from "
+                "the last state"
+            )
 
     def close(self) -> None:
         self._closed = True

@@ -149,8 +149,7 @@ class DistributedDataset:
         topic = f"{self._call}, iteration {iteration}"
         return StepFeed(
             source,
-            # All workers join the same data of others, so that each knows what all have.
-            LocalAgreement() if isinstance(source, JoinedWorkers) else self._agreement(topic),
+            self._agreement(topic, source),
             self._partial,
             self._rows.full,
             inputs.template,
@@ -162,17 +161,23 @@ class DistributedDataset:
             self._rows.of_a_ragged_step,
         )
 
-    def _agreement(self, topic: str) -> Agreement:
+    def _agreement(self, topic: str, source: StepSource) -> Agreement:
         inputs, lengths = self._inputs, self._agreed.lengths
         layout = inputs.layout()
-        if inputs.workers.count == 1 or (not inputs.has_own_data and inputs.cardinality() != UNKNOWN_CARDINALITY):
+        # All workers join the same data of others, so that each knows what all have.
+        joined = isinstance(source, JoinedWorkers)
+        same = joined or not inputs.has_own_data
+        alike = same and (joined or inputs.cardinality() != UNKNOWN_CARDINALITY) and not inputs.leaves_out
+        if inputs.workers.count == 1 or alike:
             return LocalAgreement()
         # If the workers exchange nothing, none needs to know the shapes of the others' rows beforehand.
-        if inputs.has_own_data and lengths is not None and (self._agreed.same_layout or self._control is None):
+        if not same and lengths is not None and (self._agreed.same_layout or self._control is None):
             return ComputedAgreement(lambda step: inputs.sizes_at(lengths, step), layout)
         if self._control is None:
             return LocalAgreement()
-        return ExchangedAgreement(self._control, topic, same=not inputs.has_own_data)
+        share = 0 if same else inputs.workers.share
+        skipped = (lambda: source.errors_at(source.position())) if inputs.leaves_out else None
+        return ExchangedAgreement(self._control, topic, same=same, share=share, skipped=skipped)
 
 
 def inputs_of(steps: DistributedDataset) -> Inputs:

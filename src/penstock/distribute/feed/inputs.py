@@ -154,6 +154,12 @@ class Inputs(ABC):
         return []
 
     @cached_property
+    def leaves_out(self) -> bool:
+        """Whether rows that fail may be left out, also in datasets that functions make."""
+        nodes = [node for dataset in self.datasets for node in dataset.node.walk()]
+        return any(node.leaves_out_failures or node.makes_datasets for node in nodes)
+
+    @cached_property
     def batch_size(self) -> int:
         """The one size of batches that an operator was given, or a specification; 0 where none is known."""
         return self._batch_size(through_functions=True)
