@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.distribute.feed.dataset import load_states_of_workers
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def states_after_one_step(dataset: ps.Dataset) -> list[dict[str, Any]]:
 def test_one_worker_goes_on_with_the_steps_of_two(dataset: ps.Dataset) -> None:
     distributed = ps.HostStrategy(2).distribute_dataset(dataset)
     with iter(distributed) as steps:
-        load_states_of_workers(steps, states_after_one_step(dataset))
+        steps._load_states_of_workers(states_after_one_step(dataset))
         assert rows_of([next(steps)]) == [[[2, 3], [6, 7]]]
         state = json.loads(json.dumps(steps.state_dict()))
         assert (len(state["workers"]), steps.errors.count) == (2, 0)
@@ -43,7 +42,7 @@ def test_one_worker_goes_on_with_the_steps_of_two(dataset: ps.Dataset) -> None:
         assert [f"shard(num_shards=2, index={worker})" in explained for worker in range(2)] == [True, True]
         assert rows_of(steps) == [[[8], [9]], [[10], [11]]]
     with iter(distributed) as resumed:
-        load_states_of_workers(resumed, state["workers"])
+        resumed._load_states_of_workers(state["workers"])
         assert rows_of(resumed) == [[[8], [9]], [[10], [11]]]
 
 
@@ -51,7 +50,7 @@ def test_as_many_workers_take_the_states_of_their_own(dataset: ps.Dataset) -> No
     states = states_after_one_step(dataset)
     for worker, rest in enumerate([[[[2, 3]], [[8, 9]], [[10, 11]]], [[[6, 7]]]]):
         with iter(ps.HostStrategy(1, 2, worker).distribute_dataset(dataset)) as steps:
-            load_states_of_workers(steps, states)
+            steps._load_states_of_workers(states)
             assert rows_of(steps) == rest
 
 
@@ -59,4 +58,4 @@ def test_a_closed_iterator_takes_no_states(dataset: ps.Dataset) -> None:
     steps = iter(ps.HostStrategy(2).distribute_dataset(dataset))
     steps.close()
     with pytest.raises(ps.ClosedError, match="this distributed iterator was closed"):
-        load_states_of_workers(steps, states_after_one_step(dataset))
+        steps._load_states_of_workers(states_after_one_step(dataset))

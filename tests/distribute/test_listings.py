@@ -108,10 +108,13 @@ def test_off_leaves_each_worker_its_own_files(folder):
     assert on_both(datasets) == [[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2]
 
 
-def test_names_that_were_given_are_each_workers_own(folder):
+def test_workers_with_names_of_their_own_are_told(folder):
     names = [[str(folder / "0.txt"), str(folder / "1.txt")], [str(folder / "2.txt"), str(folder / "3.txt")]]
     datasets = [ps.TextLineDataset(own).map(int).batch(2) for own in names]
-    assert on_both(datasets) == [[[0, 1]] * 2, [[6, 7]] * 2]
+    for error in on_both(datasets):
+        assert isinstance(error, ps.WorkerError)
+        assert "files ['0.txt', '1.txt'] on worker 0 is files(object[2])" in str(error)
+        assert "files ['2.txt', '3.txt'] on worker 1" in str(error)
 
 
 def test_folders_of_other_classes_are_different_datasets(folder):
