@@ -162,9 +162,9 @@ def test_the_first_large_result_makes_tasks_small_while_other_calls_of_its_block
     rows = Block((np.arange(8),), LEAF, 8)
     results = node.results(run, 0, rows, range(8))
 
-    def noted(start: int, stop: int, output: Any = None) -> Any:
+    def noted(start: int, stop: int) -> Any:
         tasks.append(stop - start)
-        return results(start, stop, output)
+        return results(start, stop)
 
     try:
         calls = Calls(run, node, callers, noted, range(8), None, None)

@@ -229,6 +229,10 @@ def _stacked(leaves: Sequence[Any]) -> Column:
 
 def _view_of_one(leaf: Any) -> Column:
     if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc":
+        out = output((1, *leaf.shape), leaf.dtype) if leaf.ndim else None
+        if out is not None:  # memory that other processes read
+            out[0] = leaf
+            return out
         return leaf[None]  # type: ignore[index]  # a scalar has an array of one
     return column_of([leaf])
 

@@ -106,7 +106,7 @@ class OpenPass:
         seeded = options.seed is not None
         seed = seed_of(key.seed, key.policy, key.info)
         self._run = Run(self._root, seed, self._threads, seeded=seeded, epoch=key.epoch)
-        self._run.guarded = True  # trainers may leave out what fails: it must not matter which worker makes it
+        self._run.guarded = options.on_error == "skip"
         self._run.skips = Noted(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below
