@@ -71,7 +71,7 @@ HELD: dict[str, tuple[Callable[[], Any], int]] = {
     "windows of 8": (lambda: rows().window(8).flat_map(lambda window: window.batch(8)), 2 * 8),
     "group_by_window": (
         lambda: rows().group_by_window(lambda row: first(row) % 3, lambda _, group: group.batch(4), window_size=4),
-        3 * 4 + 2 * 4 + 2,  # rows are read in blocks as large as a window
+        3 * 4 + 2 * 4,
     ),
     "flat_map": (lambda: ps.Dataset.range(10).flat_map(lambda _: rows(3)), 1),
     "interleave": (lambda: ps.Dataset.range(10).interleave(lambda _: rows(3), cycle_length=4), 4),

@@ -250,12 +250,10 @@ class DatasetIterator(Iterator[Element]):
         self._check_usable()
         if length_hint(self._rows):
             return
-        block = self._block
-        if block is None or self._put == block.length:
-            block = self._pull()
-            if block is None:
-                raise StopIteration
-        rows = self._next_rows(block)
+        if (self._block is None or self._put == self._block.length) and self._pull() is None:
+            raise StopIteration
+        assert self._block is not None
+        rows = self._next_rows(self._block)
         self._rows, self._put = iter(rows), self._put + len(rows)
 
     def _next_rows(self, block: Block) -> list[Element]:

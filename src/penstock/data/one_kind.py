@@ -62,10 +62,12 @@ def of_one_kind(run: Run, node: Node, block: Block, position: int, member: Node 
         ElementError: they differ in structure or dtype from those that were read of the node before.
     """
     dtypes = tuple(map(dtype_of_rows, block.columns))
-    found = (block.structure, dtypes, member)
-    if run.known(node) is None:
+    agreed = run.known(node)
+    if agreed is None:
         run.settle(node, position)
-    structure, known, first = run.agreed(node, found)
+        where = "" if member is None else member.where()  # not the member, which may hold the rows of a window
+        agreed = run.agreed(node, (block.structure, dtypes, where))
+    structure, known, first = agreed
     if dtypes != known and structure == block.structure:
         columns = [_told(*both) for both in zip(block.columns, known, strict=True)]
         block = Block(tuple(columns), block.structure, len(block))
@@ -74,10 +76,10 @@ def of_one_kind(run: Run, node: Node, block: Block, position: int, member: Node 
         return block
     if structure != block.structure or not all(map(alike, known, dtypes)):
         shown, expected = block.structure.shown(map(str, dtypes)), structure.shown(map(str, known))
-        if member is None or first is None:
+        if member is None or not first:
             raise ElementError(f"{node.name} gave {shown} after {expected}; all its rows must be of one kind")
         raise ElementError(
-            f"{node.where()}: elements of one kind are needed, got {expected} of {first.where()} and {shown} of "
+            f"{node.where()}: elements of one kind are needed, got {expected} of {first} and {shown} of "
             f"{member.where()}: convert them with map"
         )
     return Block(block.columns, structure, len(block))
