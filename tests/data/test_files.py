@@ -749,6 +749,11 @@ def test_the_rows_of_many_small_files_come_in_few_blocks(tmp_path):
     assert len(blocks) < 60
 
 
+def resumed_at(iterator, state):
+    iterator.load_state_dict(state)
+    return iterator
+
+
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 def test_a_state_gave_the_rest_of_a_line_of_another_file(tmp_path, compression):
     def lines(*names):
@@ -775,8 +780,9 @@ def test_a_state_gave_the_rest_of_a_line_of_another_file(tmp_path, compression):
         longer.load_state_dict(states[4])
         assert next(longer) == "four and more"
     write("a", "another one\nanother two\n")
-    with (
-        iter(lines("a", "b")) as replaced,
-        pytest.raises(ps.StorageError, match="a': no line begins at byte 4, with which the state continues"),
-    ):
-        replaced.load_state_dict(states[2])
+    for state in states:
+        if (state["position"][0] or [0, 0, 0])[2] == 4:  # others say how many lines of the file to pass over
+            replaced = iter(lines("a", "b"))
+            with pytest.raises(ps.StorageError, match="a': no line begins at byte 4"):
+                list(resumed_at(replaced, state))
+            replaced.close()

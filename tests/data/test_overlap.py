@@ -354,11 +354,11 @@ def test_slow_calls_run_together_after_short_ones_for_single_rows():
     met, slow, alone = threading.Barrier(2), 40, []
 
     def function(x):
-        if x == slow:
-            time.sleep(0.01)
-        elif slow < x < slow + 3 and not alone:
+        if slow <= x < slow + 8:
+            time.sleep(0.01)  # so each is a task by itself
+        elif slow + 8 <= x < slow + 10 and not alone:
             met.wait(60)
-        elif x == slow + 5:
+        elif x == slow + 12:
             raise ValueError("bad row")
         return x * 10
 
@@ -366,14 +366,14 @@ def test_slow_calls_run_together_after_short_ones_for_single_rows():
     with iter(dataset) as iterator:
         assert [int(x) for x in islice(iterator, 30)] == [10 * x for x in range(30)]
         state = iterator.state_dict()
-        wanted = [10 * x for x in range(30, slow + 5)]
-        assert [int(x) for x in islice(iterator, 15)] == wanted
+        wanted = [10 * x for x in range(30, slow + 12)]
+        assert [int(x) for x in islice(iterator, 22)] == wanted
         with pytest.raises(ValueError, match="bad row"):
             next(iterator)
     alone.append(True)
     with iter(dataset) as resumed:
         resumed.load_state_dict(state)
-        assert [int(x) for x in islice(resumed, 15)] == wanted
+        assert [int(x) for x in islice(resumed, 22)] == wanted
         with pytest.raises(ValueError, match="bad row"):
             next(resumed)
 

@@ -156,7 +156,9 @@ class Map(PromisedResults, OneInput):
         """The results for a block of input, made by other threads where these gain."""
         callers = self._callers(run)
         made: list[Block] = []
-        while rows := callers.rows_here(len(block)):
+        # The first in order tells what results look like: calls that are made here must not come before it.
+        first_is_known = callers.serial or run.known(self) is not None
+        while first_is_known and (rows := callers.rows_here(len(block))):
             begun = time.perf_counter()
             output, failure = self.apply(run, epoch, block.slice(0, rows), positions[:rows])
             called = rows if failure is None else failure.row + 1
