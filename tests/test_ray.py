@@ -38,6 +38,11 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+def workers_alive(service: RayService) -> int:
+    """How many data workers run; a dispatcher that was killed may take long to start again on a busy machine."""
+    return sum(worker.alive for worker in ps.service.status(service.target, patience_seconds=120).workers)
+
+
 def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
     with ps.ray.service(num_workers=1, worker_options={"num_cpus": 0.5}) as service:
         dataset = ps.Dataset.range(4000).shuffle(4000, seed=1)
@@ -50,9 +55,9 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         taken += [int(element) for element in elements]
         assert taken == [int(element) for element in dataset]
         service.scale(2)
-        until(lambda: sum(worker.alive for worker in service.status().workers) == 2)
+        until(lambda: workers_alive(service) == 2)
         service.scale(1)
-        until(lambda: sum(worker.alive for worker in service.status().workers) == 1)
+        until(lambda: workers_alive(service) == 1)
     with pytest.raises(ps.ServiceError, match="the data service at ray://.* has ended, because this program"):
         next(iter(dataset.apply(ps.service.distribute("distributed_epoch", service))))
 
@@ -77,7 +82,7 @@ def test_a_dispatcher_that_is_killed_while_it_drains_loses_nothing(how: str) -> 
         if how == "stop":
             leaving.join()
         else:
-            until(lambda: sum(worker.alive for worker in service.status().workers) == 1)
+            until(lambda: workers_alive(service) == 1)
 
 
 @contextmanager

@@ -237,7 +237,7 @@ def test_arrays_beside_none_are_batched_as_objects_or_refused(rows, size):
 
 @pytest.mark.parametrize("local", [(0,), (0, 2), (1, 3), (0, 1), (0, 1, 3), (2, 3)])
 @pytest.mark.parametrize("count", [9, 10, 11, 12])
-def test_slices_that_are_not_adjacent_hold_their_rows_of_a_short_last_batch(count, local):
+def test_slices_that_are_not_adjacent_hold_their_rows_of_a_short_batch(count, local):
     batches = ps.Dataset.range(100, 100 + count).batch(8)
     slices = batches.node.local_slices(SliceRule(4), local)
     run = Run(slices, 1, Threads())

@@ -102,7 +102,7 @@ def test_members_with_one_leaf_of_varying_shape_are_chosen_from(stop):
     assert [element["list"].tolist() for element in chosen] == [[x] * (x % 3 + 1) for x in (0, 3, 1, 4, 2, 5)]
 
 
-def test_a_member_that_fails_beside_others_that_cannot_costs_its_element_alone():
+def test_a_member_that_fails_beside_others_costs_its_element_alone():
     def function(x):
         if x == 2:
             raise ZeroDivisionError

@@ -237,7 +237,7 @@ def test_a_batch_that_cannot_be_made_comes_in_its_place_among_the_others(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("given", range(5))
-def test_rows_before_a_batch_that_cannot_be_taken_apart_are_in_the_next_ones(kind, given):
+def test_rows_before_a_batch_that_cannot_be_split_are_in_the_next_ones(kind, given):
     def make():  # the third batch has leaves of unequal length
         return over(kind, 5).map(lambda x: (np.full(2, x), np.full(2 + (x == 2), x))).rebatch(3).map(lambda a, b: a)
 

@@ -107,7 +107,7 @@ def test_a_damaged_header_of_an_array_is_named_whatever_is_wrong(tmp_path):
             list(ps.FilesDataset(tmp_path / "b.npy", "npy"))
 
 
-def test_an_array_in_an_archive_that_claims_more_than_there_is_costs_itself(tmp_path):
+def test_an_archived_array_that_claims_more_than_there_is_costs_itself(tmp_path):
     file = io.BytesIO()
     np.save(file, np.asfortranarray(np.arange(6).reshape(2, 3)))
     good = file.getvalue()

@@ -449,7 +449,7 @@ COLLECTING = {
 @settings(max_examples=10)
 # What is left out at the end of a member.
 @example(bad={*range(10), 11}, sizes=[2], kind="stream", cut=1, make=raising)
-def test_at_which_element_a_row_counts_depends_neither_on_blocks_nor_on_restoring(name, bad, sizes, kind, cut, make):
+def test_where_a_row_counts_depends_neither_on_blocks_nor_on_restoring(name, bad, sizes, kind, cut, make):
     def counts(sizes, stop=1000, state=None):
         """What was counted when each block began, by its place; and a state after about `stop` elements."""
         node = COLLECTING[name](make(kind, bad).ignore_errors()).with_options(SKIP).node

@@ -234,7 +234,7 @@ def read(iterator, given):
 
 
 @pytest.mark.parametrize("build", SIGNALLED.values(), ids=SIGNALLED.keys())
-def test_a_state_that_a_signal_handler_takes_in_the_middle_of_next_is_refused(build):
+def test_a_state_that_a_signal_handler_takes_within_next_is_refused(build):
     calls, given, refused = itertools.count(), [], []
 
     def call(x):
@@ -257,7 +257,7 @@ def test_a_state_that_a_signal_handler_takes_in_the_middle_of_next_is_refused(bu
     assert len(refused) == 1 and sorted(given) == list(range(40))  # the handler has changed nothing
 
 
-def test_a_function_that_asks_for_the_state_of_its_own_iterator_is_an_error_also_under_skip():
+def test_a_function_that_asks_its_own_iterator_for_the_state_is_an_error():
     dataset = ps.Dataset.range(4).map(lambda x: iterator.state_dict() and x)
     iterator = iter(dataset.with_options(ps.Options(on_error="skip")))
     with pytest.raises(ps.BusyError):

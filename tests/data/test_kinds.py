@@ -269,7 +269,7 @@ def test_ordered_dictionaries_stay_ordered(rows):
         assert list(found) == ["b", "a"]
 
 
-def test_datasets_that_differ_only_in_the_order_of_keys_take_each_others_states():
+def test_datasets_that_differ_in_the_order_of_keys_share_their_states():
     one = ps.Dataset.from_tensor_slices({"b": [1, 2, 3], "a": [4, 5, 6]})
     other = ps.Dataset.from_tensor_slices({"a": [4, 5, 6], "b": [1, 2, 3]})
     read = iter(one)
@@ -299,7 +299,7 @@ def test_joining_many_mapped_datasets_calls_each_function_once():
 @pytest.mark.parametrize(
     ("dtype", "value"), [(bytes, b"a\x00"), ("S2", b"a\x00"), (str, "a\x00"), ("U2", "a\x00")], ids=str
 )
-def test_strings_that_end_with_zero_bytes_are_refused_where_numpy_drops_these(dtype, value):
+def test_strings_that_end_with_zero_bytes_are_refused_if_numpy_drops_them(dtype, value):
     with pytest.raises(ps.ElementError, match=r"got b?'a\\x00': .*drop zero bytes \(\\x00\) at their ends; use object"):
         list(generated(value[:1], value, signature=ps.TensorSpec((), dtype)))
     assert list(generated(value[:1], value, signature=ps.TensorSpec((), object))) == [value[:1], value]
@@ -363,7 +363,7 @@ def test_an_empty_list_among_rows_of_two_axes_has_their_second():
     assert [row.shape for row in generated(*boxes[1:], signature=signature)] == [(0, 4), (2, 4)]
 
 
-def test_an_empty_list_that_comes_first_takes_the_dtype_of_a_batch_or_of_the_signature():
+def test_an_empty_list_first_takes_the_dtype_of_a_batch_or_the_signature():
     rows = [[], [1]]
     assert [row.tolist() for row in ps.Dataset.range(2).map(lambda x: rows[int(x)])] == rows
     batch = next(iter(ps.Dataset.range(2).map(lambda x: rows[int(x)]).padded_batch(2)))

@@ -506,7 +506,7 @@ def test_the_order_of_a_shuffle_over_rows_that_fail_does_not_depend_on_a_prefetc
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.array])
-def test_a_state_may_have_passed_through_code_that_makes_numpy_of_its_numbers(kind):
+def test_a_state_may_have_numpy_integers_in_place_of_its_numbers(kind):
     def through(state):
         if isinstance(state, dict):
             return {name: through(value) for name, value in state.items()}

@@ -121,7 +121,7 @@ def test_leaves_of_unequal_length_are_refused(strategy_of) -> None:
 
 
 @pytest.mark.parametrize("signature", [None, {"x": ps.TensorSpec((None,), np.int64), "y": ps.TensorSpec((), np.int64)}])
-def test_a_scalar_beside_the_rows_of_a_batch_is_told_to_have_a_value_for_each(strategy_of, signature) -> None:
+def test_a_scalar_beside_the_rows_of_a_batch_is_told_to_have_one_for_each(strategy_of, signature) -> None:
     dataset = ps.Dataset.range(8).batch(4).map(lambda rows: {"x": rows, "y": 3}, output_signature=signature)
     with pytest.raises(ps.ElementError, match=r"a scalar at \['y'\] beside the rows of other leaves: give it a value"):
         steps_of(strategy_of(2), dataset)

@@ -422,7 +422,7 @@ def test_a_loader_tells_what_it_left_out(mesh: Mesh) -> None:
         assert loader.errors == loop.errors and loop.errors.count == 1 and loop.errors.rows[0].position == 5
 
 
-def test_a_loop_that_another_loop_has_ended_says_so_in_the_words_of_a_loader(mesh: Mesh) -> None:
+def test_a_loop_that_another_loop_has_ended_says_so_in_a_loaders_words(mesh: Mesh) -> None:
     loader = ps.jax.loader(pairs(), mesh, P("data"))
     first = iter(loader)
     next(first)

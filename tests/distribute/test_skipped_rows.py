@@ -33,7 +33,7 @@ def test_every_worker_leaves_out_the_same_rows_and_counts_all(policy):
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["index", "stream"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_batch_that_cannot_be_made_is_left_out_by_all_workers_and_resumed(workers, stream):
+def test_a_batch_that_cannot_be_made_is_left_out_by_all_and_resumed(workers, stream):
     def together(dataset, count, state=None):
         """The rows of each step over so many workers, and what the first worker's state was before it."""
         iterators = [

@@ -103,7 +103,7 @@ def test_a_program_that_is_interrupted_ends(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closes", [False, True])
-def test_ctrl_c_while_a_generator_waits_ends_the_program_with_one_traceback(tmp_path: Path, closes: bool) -> None:
+def test_ctrl_c_while_a_generator_waits_ends_with_one_traceback(tmp_path: Path, closes: bool) -> None:
     program = f"""
         import contextlib, os, signal, threading
         import penstock as ps

@@ -99,7 +99,7 @@ def test_different_datasets_are_named(disagreements) -> None:
         assert re.fullmatch(expected, seen["error"][1])
 
 
-def test_workers_that_take_their_own_rows_by_hand_lost_the_rows_of_the_others(disagreements) -> None:
+def test_workers_that_take_rows_by_hand_lost_the_rows_of_the_others(disagreements) -> None:
     first, second = disagreements.of("own_rows")
     assert first["told"] == second["told"]
     for case, words in {

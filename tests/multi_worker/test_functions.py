@@ -89,7 +89,7 @@ def test_partial_steps_are_kept_or_filled_up_or_dropped(seen) -> None:
         assert told["drop"] == {"steps": [[[0, 1], [2, 3]]], "length": 1, "spec": spec(2)}
 
 
-def test_workers_whose_functions_batch_by_other_sizes_have_steps_of_one_shape(seen) -> None:
+def test_workers_whose_batches_have_other_sizes_have_steps_of_one_shape(seen) -> None:
     (padded, dropped), (other_padded, other_dropped) = seen.of("partial_of_two_sizes")
     rows = [[len(part) for part, _ in step] for step in padded]
     assert rows == [[len(part) for part, _ in step] for step in other_padded] == [[4, 4], [2, 2]]

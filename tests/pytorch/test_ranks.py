@@ -164,14 +164,14 @@ def test_without_a_group_ranks_wait_no_longer_for_each_other() -> None:
 
 def test_a_state_that_one_rank_alone_loads_fails_all_within_the_timeout() -> None:
     def scenario(rank: int) -> str:
-        loader = ps.torch.loader(ps.Dataset.range(8).batch(8).repeat(), failure_timeout_seconds=0.5)
+        loader = ps.torch.loader(ps.Dataset.range(8).batch(8).repeat(), failure_timeout_seconds=3)
         if rank == 0:
             return error_of(lambda: loader.load_state_dict(loader.state_dict()))
         return error_of(lambda: [None for _ in loader])
 
     one, other = on_ranks(scenario, 2, seconds=30)
     did_not_come = (
-        "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.torch.loader(...) within 0.5 "
+        "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.torch.loader(...) within 3 "
         "seconds: every rank must make the same calls in the same order; where one has more to do before it, give all "
         "of them a larger failure_timeout_seconds"
     )

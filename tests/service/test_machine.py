@@ -231,7 +231,7 @@ def test_a_worker_that_leaves_is_asked_nothing_more() -> None:
     assert [worker.alive for worker in dispatcher.tell(GetStatus()).workers] == [True, False]
 
 
-def test_the_status_tells_workers_that_left_from_those_that_are_leaving_or_lost() -> None:
+def test_the_status_tells_workers_that_left_from_leaving_or_lost_ones() -> None:
     dispatcher = Dispatcher(heartbeat_seconds=2, missed_heartbeats=15)
     gone, leaving, lost, busy = dispatcher.workers(4)
     for worker in (gone, leaving):
@@ -247,7 +247,7 @@ def test_the_status_tells_workers_that_left_from_those_that_are_leaving_or_lost(
     assert [shown[worker].rows_per_second for worker in (gone, leaving, lost, busy)] == [0, 2, 0, 2]
 
 
-def test_a_worker_is_refused_without_an_address_and_while_the_dispatcher_stops() -> None:
+def test_a_worker_with_no_address_or_of_a_stopping_dispatcher_is_refused() -> None:
     dispatcher = Dispatcher()
     hello = WorkerHello(endpoint=Endpoint(address="nowhere"))
     assert 'which is no "host:port": start it with a --worker-address' in refusal(dispatcher.tell(hello))

@@ -116,7 +116,7 @@ def all_numbers(passes: int, elements: int = ELEMENTS) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_reader_of_very_many_workers_has_a_thread_for_each_and_ends_them_all() -> None:
+def test_a_reader_of_many_workers_has_a_thread_for_each_and_ends_them() -> None:
     with fleet_of(150) as fleet:
         given = numbers(reading(fleet, "parallel_epochs"))
         until(lambda: lanes() == 0)
@@ -166,7 +166,7 @@ def test_readers_in_step_wait_for_the_worker_whose_round_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_trainers_that_wait_for_each_other_at_many_workers_go_on_and_miss_nothing() -> None:
+def test_trainers_that_wait_for_each_other_at_many_workers_miss_nothing() -> None:
     def first_of(fleet: Fleet, trainer: str) -> list[int]:
         with iter(reading(fleet, "trainer", trainer=trainer)) as elements:
             given = numbers(islice(elements, 1000))

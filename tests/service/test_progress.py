@@ -406,7 +406,7 @@ def test_a_reader_that_is_restored_says_that_it_has_consumed_what_its_state_says
     assert said == merged(span for span in consumed if span.first < span.end)
 
 
-def test_of_a_position_that_readers_share_a_state_leaves_only_what_is_with_others() -> None:
+def test_of_a_shared_position_a_state_leaves_only_what_is_with_others() -> None:
     progress = SharedProgress(0, 12)
     for first, end in (((0, 0), (2, 1)), ((2, 3), (4, 0))):
         progress.finish(progress.adopt(Span.between(0, first, end)))

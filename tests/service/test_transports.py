@@ -149,14 +149,17 @@ def test_an_answer_that_is_forgotten_stops_the_worker(connection: Connection, tm
 
 @pytest.mark.slow
 def test_a_worker_is_not_far_ahead_of_its_consumer(connection: Connection) -> None:
-    """What it has computed and nobody has taken is bounded, or a slow trainer would fill its memory."""
+    """What it has computed and nobody has taken is bounded, or a slow trainer would fill its memory.
+
+    It would be 1,000 blocks without a bound. How many lie in sockets differs: gRPC gives more room to a slow machine.
+    """
     answers = connection.fetch(request("large", 1000))
     next(answers)
     begun = [0, 1]
     while begun[-1] != begun[-2]:  # as long as it goes on
         threading.Event().wait(0.05)
         begun.append(int(values(connection.fetch(request("begun", 1)))[0][0]))
-    assert begun[-1] <= 20
+    assert begun[-1] <= 100
     answers.close()
 
 

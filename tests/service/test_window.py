@@ -117,7 +117,7 @@ def test_what_was_made_before_is_said_to_be_kept(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("position", [1, 7])
-def test_a_reader_from_a_lost_worker_waits_for_others_before_elements_are_new(
+def test_a_reader_from_a_lost_worker_waits_for_others_before_new_elements(
     monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
     shared = Shared(monkeypatch)

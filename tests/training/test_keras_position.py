@@ -215,7 +215,7 @@ def test_callbacks_stop_a_resumed_fit_where_they_would_have(tmp_path: Path, name
 
 
 @pytest.mark.slow
-def test_a_fit_that_was_killed_when_callbacks_had_stopped_it_trains_no_further(tmp_path: Path) -> None:
+def test_a_killed_fit_that_callbacks_had_stopped_trains_no_further(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         stopping_fit(tmp_path, Stops(2), [CrashesAt(8, "on_train_end")], first=False)
     told = Stops(2)

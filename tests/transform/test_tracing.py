@@ -297,7 +297,7 @@ def test_a_vocabulary_of_the_users_may_end_its_lines_in_any_way(tmp_path, conten
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"b\n\na\n", "line 2 is empty"), (b"b\na\nb\n", "repeated: .b'b'")])
-def test_a_vocabulary_of_the_users_in_which_indices_are_ambiguous_is_refused(tmp_path, content, message):
+def test_a_users_vocabulary_with_ambiguous_indices_is_refused(tmp_path, content, message):
     given = tmp_path / "words.txt"
     given.write_bytes(content)
     with pytest.raises(InvalidArgumentError, match=message):
@@ -355,7 +355,7 @@ def test_a_token_of_one_space_has_a_word_in_a_file_of_frequencies(tmp_path):
     assert records.vocabulary_by_name("v") == [*output.vocabulary_by_name("v")[:4], "__SPACE__", "  "]
 
 
-def test_a_token_that_a_file_of_frequencies_would_read_as_a_space_is_refused(tmp_path):
+def test_a_token_that_a_file_of_frequencies_reads_as_a_space_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="'__SPACE__' stands for a token of one space.*tfrecord_gzip"):
         of_spaces([["__SPACE__"]], tmp_path)
 

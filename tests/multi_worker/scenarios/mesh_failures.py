@@ -14,7 +14,8 @@ NEEDS_STRATEGY = False
 
 
 def _steps(dataset: ps.Dataset) -> Any:
-    loader = ps.jax.loader(dataset, _mesh(), P("data"), failure_timeout_seconds=1)
+    multihost_utils.sync_global_devices("both make the loader now")
+    loader = ps.jax.loader(dataset, _mesh(), P("data"), failure_timeout_seconds=2)
     done = 0
     try:
         for batch in loader:
@@ -55,7 +56,8 @@ def refused_by_one(_: None) -> Any:
 
 def loaded_by_one(_: None) -> Any:
     """Process 0 alone loads a state."""
-    loader = ps.jax.loader(ROWS.batch(4).repeat(), _mesh(), P("data"), failure_timeout_seconds=0.5)
+    multihost_utils.sync_global_devices("both make the loader now")
+    loader = ps.jax.loader(ROWS.batch(4).repeat(), _mesh(), P("data"), failure_timeout_seconds=3)
     if jax.process_index() == 0:
         return _refusal(lambda: loader.load_state_dict(loader.state_dict()))
     return _refusal(lambda: [None for _ in loader])
