@@ -19,8 +19,8 @@ SOURCES = Path(__file__).parent.parent / "src"
 # From the lowest to the highest. A room is named with a stroke at its end, and stands for every file in it that is not
 # named by itself; its `__init__.py` is named without one where it offers what the room holds.
 LEVELS = (
-    "errors version other_names other_libraries optional options extras structure spec rng row_generators paths "
-    "printing addresses runtime/freed_memory",
+    "errors version other_names other_libraries optional options extras structure spec positions rng row_generators "
+    "paths printing addresses runtime/freed_memory",
     "sharding runtime/ formats/",
     "formats/indexed/",
     "formats/saving/",

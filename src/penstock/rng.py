@@ -16,6 +16,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from penstock.positions import as_positions
+
 Indices = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
@@ -71,13 +73,6 @@ def _finalise(word: int) -> int:
     word = (word ^ (word >> 30)) * _FIRST & _MASK
     word = (word ^ (word >> 27)) * _SECOND & _MASK
     return word ^ (word >> 31)
-
-
-def as_positions(positions: range | npt.ArrayLike) -> Indices:
-    """Positions as an int64 array. NumPy alone would visit a range number by number."""
-    if isinstance(positions, range):
-        return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
-    return np.asarray(positions, dtype=np.int64)
 
 
 def hash_positions(key: int, positions: range | npt.ArrayLike) -> _Words:

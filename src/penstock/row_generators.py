@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.rng import as_positions
+from penstock.positions import as_positions
 
 _Words = npt.NDArray[np.uint64]
 

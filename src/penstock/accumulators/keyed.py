@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 
 from penstock.accumulators.accumulator import TEXT, Accumulator, Array, Integers, State
 from penstock.accumulators.quantiles import Quantiles
+from penstock.positions import by_part
 
 
 class KeyedMoments(Accumulator):
@@ -93,11 +94,10 @@ class KeyedQuantiles(Accumulator):
         """Add numbers, each with its key and its weight."""
         encoded = keys.dictionary_encode()
         places = encoded.indices.to_numpy()
-        order = np.argsort(places, kind="stable")
-        ends = np.cumsum(np.bincount(places, minlength=len(encoded.dictionary)))
-        for key, rows in zip(encoded.dictionary.to_pylist(), np.split(order, ends[:-1]), strict=False):
-            part = None if weights is None else weights[rows]
-            self._quantiles.setdefault(key, Quantiles()).add(values[rows], part)
+        names = encoded.dictionary.to_pylist()
+        for number, rows, part in by_part(values, places):
+            own = None if weights is None else weights[rows]
+            self._quantiles.setdefault(names[number], Quantiles()).add(part, own)
 
     def merge(self, other: "KeyedQuantiles") -> None:
         for key, quantiles in other._quantiles.items():

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError
+from penstock.positions import Indices as Indices
 from penstock.runtime.copying import Copiers
 from penstock.runtime.memory import output
 from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, is_untold, merged_specs, of_rows_like, spec_of_leaf
@@ -22,9 +23,6 @@ from penstock.structure import Structure, flatten
 Column = npt.NDArray[Any]
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _STRUCTURE, _COLUMNS, _LENGTH = attrgetter("structure"), attrgetter("columns"), attrgetter("length")
-
-Indices = range | npt.NDArray[np.int64]
-"""Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
 
 
 @dataclass(eq=False, slots=True)  # not frozen, which triples the cost of making one
@@ -133,21 +131,20 @@ class Block:
         return Block(joined, first.structure, sum(map(_LENGTH, blocks)))
 
     @staticmethod
-    def scattered(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]], copiers: Copiers | None = None) -> "Block":
-        """One block of several, each given with positions: its row k goes to the k-th of its positions."""
-        positions, blocks = zip(*parts, strict=True)
+    def in_places(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]], copiers: Copiers | None = None) -> "Block":
+        """One block of several (at least one), each given with the places of its rows, which are sorted.
+
+        Places of which there is no row leave no gap.
+        """
+        places, blocks = zip(*parts, strict=True)
         if len(blocks) == 1:
             return blocks[0]  # type: ignore[no-any-return]  # zip loses the types
-        order = np.empty(sum(map(len, blocks)), dtype=np.int64)
-        order[np.concatenate(positions)] = np.arange(len(order))
-        return Block.concatenate(blocks, copiers).take(order, copiers)
-
-
-def shifted(indices: Indices, by: int) -> Indices:
-    """The positions plus `by`."""
-    if isinstance(indices, range):
-        return range(indices.start + by, indices.stop + by, indices.step)
-    return indices + by
+        rows, place = Block.concatenate(blocks, copiers), np.concatenate(places)
+        if (place[1:] > place[:-1]).all():
+            return rows
+        order = np.full(int(place.max()) + 1, -1)
+        order[place] = np.arange(len(place))
+        return rows.take(order if len(order) == len(place) else order[order >= 0], copiers)
 
 
 def take_rows(column: Column, indices: Indices, copiers: Copiers | None = None) -> Column:

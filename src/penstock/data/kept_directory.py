@@ -223,4 +223,4 @@ def read_store(
     parts = []
     for where, (columns, structure), rows in store.pieces(indices):
         parts.append((where, Block(columns, structure, len(columns[0])).take(rows, copiers)))
-    return Block.scattered(parts, copiers)
+    return Block.in_places(parts, copiers)

@@ -17,7 +17,7 @@ from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.kept_directory import FilePass, KeptDirectory, PassLock, read_store
 from penstock.data.node import Node
 from penstock.data.streams.reading import Load, Reading
-from penstock.rng import as_positions
+from penstock.positions import as_positions
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
 

@@ -30,7 +30,7 @@ from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.columns import decode_column, encode_column
 from penstock.formats.row_store import Columns, StoredRows
 from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
-from penstock.rng import as_positions
+from penstock.positions import as_positions, by_part
 from penstock.structure import Structure
 
 _HEAD: Final = struct.Struct("<4sIQQII")
@@ -259,13 +259,9 @@ class KeptFiles:
         if (self._record[positions] < 0).any():
             self.refresh()
         numbers, rows = self._record[positions], self._row[positions]
-        order = np.argsort(numbers, kind="stable")
         with self._lock:
-            return [
-                (where, record.file.columns(record), rows[where])
-                for where in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
-                for record in [self._records[numbers[where[0]]]]
-            ]
+            pieces = [(self._records[number], which, within) for number, which, within in by_part(rows, numbers)]
+            return [(which, record.file.columns(record), within) for record, which, within in pieces]
 
 
 def _padded(length: int) -> int:

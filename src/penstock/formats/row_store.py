@@ -22,7 +22,7 @@ from penstock.formats.checked_json import read_checked_json, write_checked_json
 from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
 from penstock.formats.spec_data import spec_of_data, spec_to_data
 from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
-from penstock.rng import as_positions
+from penstock.positions import as_positions
 from penstock.spec import LeafSpec, merged_specs
 from penstock.structure import Structure
 

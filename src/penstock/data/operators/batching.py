@@ -17,7 +17,7 @@ from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.rng import as_positions
+from penstock.positions import as_positions
 from penstock.runtime.threads import failures, threads_of
 from penstock.sharding import SliceRule
 from penstock.spec import LeafSpec, TensorSpec, as_leaf, assuming, batched, cast, leaf_spec, ragged_rows
@@ -163,7 +163,7 @@ class Batching(OneInput):
         if short.size:
             one = yield from self._read_short(run, epoch, last * self.batch_size, length)
             parts.append((short, one.take(np.zeros(short.size, dtype=np.int64)) if short.size > 1 else one))
-        return Block.scattered(parts)
+        return Block.in_places(parts)
 
     def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
         size = self.batch_size

@@ -22,6 +22,7 @@ from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.positions import by_part
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, as_leaf, check_dense
 from penstock.structure import LEAF, flatten
@@ -99,9 +100,9 @@ class ArrayRows(CollectionRows):
 
     def _picked(self, indices: Column) -> Column:
         wanted, inverse = np.unique(indices, return_inverse=True)
-        edges = np.flatnonzero(np.diff(wanted // self._piece)) + 1
         parts = [
-            self._between(int(group[0]), int(group[-1]) + 1)[group - group[0]] for group in np.split(wanted, edges)
+            self._between(int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
+            for _, _, rows in by_part(wanted, wanted // self._piece)
         ]
         found = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return found[inverse]

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Indices, shifted
+from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Node, Run, added, deciding, surely
 from penstock.data.one_kind import OneKindStream, merged_spec, of_one_kind
 from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.rng import as_positions
+from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import failures
 from penstock.structure import Structure
 
@@ -180,24 +180,15 @@ class Concatenate(Node):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if len(indices) == 0:
             return (yield from self.members[0].reading(run, epoch, indices))
-        if isinstance(indices, range):
-            first, last = np.searchsorted(self._ends, (indices[0], indices[-1]), side="right").tolist()
-            if first == last:
-                return (yield from self._part(run, epoch, first, indices))
-        positions = as_positions(indices)
-        numbers = np.searchsorted(self._ends, positions, side="right")
-        order = np.argsort(numbers, kind="stable")
         parts = []
-        for where in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-            number = int(numbers[where[0]])
-            parts.append((where, (yield from self._part(run, epoch, number, positions[where]))))
-        return Block.scattered(parts)
-
-    def _part(self, run: Run, epoch: int, number: int, indices: Indices) -> Reading:
-        """Rows of one input, by their positions among all."""
-        member = self.members[number]
-        own = shifted(indices, -int(self._ends[number - 1])) if number else indices
-        return of_one_kind(run, self, (yield from member.reading(run, epoch, own)), int(indices[0]), member)
+        for number, which, positions in by_part(
+            indices, np.searchsorted(self._ends, as_positions(indices), side="right")
+        ):
+            member = self.members[number]
+            own = shifted(positions, -int(self._ends[number - 1])) if number else positions
+            rows = yield from member.reading(run, epoch, own)
+            parts.append((which, of_one_kind(run, self, rows, int(positions[0]), member)))
+        return Block.in_places(parts)
 
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)

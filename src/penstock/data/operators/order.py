@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Indices, shifted
+from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, scaled, surely
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.chained import ChainedStream
@@ -16,7 +16,7 @@ from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.rng import as_positions
+from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
@@ -59,27 +59,16 @@ class Repeat(SameElements):
         first_epoch = self.first_epoch(epoch)
         if length == INFINITE_CARDINALITY:
             return (yield from self.input.reading(run, first_epoch, indices))
-        if isinstance(indices, range) and indices and indices[0] // length == indices[-1] // length:
-            number = indices[0] // length
-            shifted = range(indices.start - number * length, indices.stop - number * length, indices.step)
-            return (yield from self.input.reading(run, first_epoch + number, shifted))
-        if not self.input.varies:
-            return (yield from self.input.reading(run, first_epoch, as_positions(indices) % length))
-        if isinstance(indices, range) and indices.step == 1 and indices:
-            blocks = []
-            for start in range(indices[0] // length * length, indices.stop, length):
-                rows = range(max(start, indices.start) - start, min(start + length, indices.stop) - start)
-                blocks.append((yield from self.input.reading(run, first_epoch + start // length, rows)))
-            return Block.concatenate(blocks)
         positions = as_positions(indices)
         epochs = positions // length
-        order = np.argsort(epochs, kind="stable")
+        together = isinstance(indices, range) and len(indices) and epochs[0] == epochs[-1]
+        if len(indices) == 0 or not (self.input.varies or together):
+            return (yield from self.input.reading(run, first_epoch, positions % length))
         parts = []
-        for where in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1) if order.size else ():
-            number = int(epochs[where[0]])
-            wanted = positions[where] - number * length
-            parts.append((where, (yield from self.input.reading(run, first_epoch + number, wanted))))
-        return Block.scattered(parts) if parts else (yield from self.input.reading(run, first_epoch, positions))
+        for number, which, rows in by_part(indices, epochs):
+            own = shifted(rows, -number * length)
+            parts.append((which, (yield from self.input.reading(run, first_epoch + number, own))))
+        return Block.in_places(parts)
 
     def stream(self, run: Run, epoch: int) -> "RepeatStream":
         return RepeatStream(self, run, epoch)

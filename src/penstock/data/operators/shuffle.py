@@ -1,22 +1,21 @@
 """shuffle: an order that can be entered anywhere, over an index and over a stream."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Indices, shifted
+from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
+from penstock.positions import as_positions, by_part, shifted
 from penstock.printing import in_bytes
-from penstock.rng import as_positions, mix, permuted
+from penstock.rng import mix, permuted
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 
@@ -91,41 +90,18 @@ class Shuffle(SameElements):
     def _sources(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
         """The input's positions of the rows at these positions, if the input is longer than the buffer."""
         first, size = self.first_window(key), self.buffer_size
+        windows = np.maximum(0, as_positions(indices) - first + size) // size
         sources = np.empty(len(indices), np.int64)
-        for window, within, positions in _by_window(indices, first, size):
+        for window, which, positions in by_part(indices, windows):
             start = 0 if window == 0 else first + (window - 1) * size
             rows = first if window == 0 else size
             if length != INFINITE_CARDINALITY:
                 rows = min(rows, length - start)
-            sources[within] = permuted(mix(key, 2, window), rows, shifted(positions, -start))
-            sources[within] += start
+            sources[which] = permuted(mix(key, 2, window), rows, shifted(positions, -start)) + start
         return sources
 
     def stream(self, run: Run, epoch: int) -> "ShuffleStream":
         return ShuffleStream(self, run, epoch)
-
-
-def _by_window(indices: Indices, first: int, size: int) -> Iterator[tuple[int, slice | npt.NDArray[np.intp], Indices]]:
-    """The windows of positions: the number of each, the indices of its positions among all, and the positions.
-
-    The first window has `first` positions, all others `size`.
-    """
-    if isinstance(indices, range) and indices.step == 1:
-        at, begin = indices.start, indices.start
-        while at < indices.stop:
-            window = max(0, at - first + size) // size
-            stop = min(indices.stop, first + window * size)
-            yield window, slice(at - begin, stop - begin), range(at, stop)
-            at = stop
-        return
-    positions = as_positions(indices)
-    windows = np.maximum(0, positions - first + size) // size
-    order = np.argsort(windows, kind="stable")
-    ends = [*(np.flatnonzero(np.diff(windows[order])) + 1).tolist(), len(order)]
-    for start, stop in pairwise([0, *ends]):
-        within = order[start:stop]
-        if len(within):
-            yield int(windows[within[0]]), within, positions[within]
 
 
 class ShuffleStream(OneInputStream):

@@ -12,7 +12,7 @@ from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
-from penstock.rng import as_positions
+from penstock.positions import as_positions
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, map_structure
 
