@@ -30,6 +30,10 @@ class _Records:
     """Of a remote file, which is deleted with this."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def open_size(self) -> int:
+        return 2 * DESCRIPTOR if self.copy is None else LARGE
+
     def __del__(self) -> None:
         self.reader.close()
 
@@ -38,14 +42,8 @@ class ArrayRecordFiles(FileFormat):
     """The records of ArrayRecord files as bytes."""
 
     def __init__(self) -> None:
-        self._reader = _library.ArrayRecordReader  # or the error that says what to install
-        self._files = OpenFiles[_Records](lambda records: 2 * DESCRIPTOR if records.copy is None else LARGE)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]  # there is nothing to restore
+        _ = _library.ArrayRecordReader  # or the error that says what to install
+        self._files = OpenFiles[_Records]()
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
@@ -78,7 +76,7 @@ class ArrayRecordFiles(FileFormat):
     def _opened(self, name: str) -> _Records:
         copy = formats.remote.LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
         local = UnchangedFile(name if copy is None else copy.path)
-        reader = self._reader(name if copy is None else copy.path, _OPTIONS)
+        reader = _library.ArrayRecordReader(name if copy is None else copy.path, _OPTIONS)
         if not reader.ok():
             raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
         options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))

@@ -31,20 +31,17 @@ class _FixedRows:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
+    @property
+    def open_size(self) -> int:
+        return size_of(self.file)
+
 
 class FixedFiles(FileFormat):
     """The bytes of records of one length."""
 
     def __init__(self, records: FixedRecords) -> None:
         self.records = records
-        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"records": self.records}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.records = state["records"]
-        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
+        self._files = OpenFiles[_FixedRows]()
 
     def count(self, name: str) -> int:
         return self._files.get(name, self._opened).count
@@ -75,13 +72,7 @@ class NpyFiles(FileFormat):
     """The rows of arrays that `numpy.save` has written, one array in each file. Fields become a dictionary."""
 
     def __init__(self) -> None:
-        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._files = OpenFiles[_FixedRows](lambda rows: size_of(rows.file))
+        self._files = OpenFiles[_FixedRows]()
 
     def count(self, name: str) -> int:
         return self._files.get(name, _npy).count

@@ -26,6 +26,10 @@ class KeptRows(DatasetCache[tuple[str, int], Decoded]):
     def __init__(self) -> None:
         super().__init__(_of_process)
 
+    def __reduce__(self) -> Any:
+        """In another process nothing is kept."""
+        return KeptRows, ()
+
 
 def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """The rows of several columns of one leaf, at least one; each may have rows of another length, or of several."""

@@ -51,6 +51,10 @@ class _Shard:
     edges: npt.NDArray[np.int64]
     columns: list[_Column]
 
+    @property
+    def open_size(self) -> int:
+        return size_of(self.file, self.edges.nbytes)
+
 
 class MdsFiles(FileFormat):
     """The samples of shards as dictionaries of their columns.
@@ -61,14 +65,7 @@ class MdsFiles(FileFormat):
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else list(columns)
-        self._files = OpenFiles[_Shard](lambda shard: size_of(shard.file, shard.edges.nbytes))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"columns": self.columns}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.columns = state["columns"]
-        self._files = OpenFiles[_Shard](lambda shard: size_of(shard.file, shard.edges.nbytes))
+        self._files = OpenFiles[_Shard]()
 
     def count(self, name: str) -> int:
         return len(self._files.get(name, self._opened).edges) - 1

@@ -3,7 +3,7 @@
 import resource
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.dataset_cache import DatasetCache, ProcessBound
@@ -20,7 +20,16 @@ _PART: Final = 4
 """Of the descriptors that a process may have, such a part is taken at most."""
 _INDEX_BYTES: Final = 1 << 16
 
-Opened = TypeVar("Opened")
+
+class OpenedFile(Protocol):
+    """What was made of a file when it was opened."""
+
+    @property
+    def open_size(self) -> int:
+        """What it counts for."""
+
+
+Opened = TypeVar("Opened", bound=OpenedFile)
 
 
 def _most() -> int:
@@ -41,17 +50,16 @@ def size_of(file: RangedFile, index_bytes: int = 0) -> int:
 
 
 class OpenFiles(Generic[Opened]):
-    """What was made of files when they were opened. One is closed when it is left out and no thread reads it.
+    """What was made of files when they were opened. One is closed when it is left out and no thread reads it."""
 
-    Args:
-        size_of: what an open file counts for.
-    """
-
-    def __init__(self, size_of: Callable[[Opened], int]) -> None:
-        self._size_of = size_of
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._kept: DatasetCache[str, Opened] = DatasetCache(_of_process)
+
+    def __reduce__(self) -> Any:
+        """In another process none is open."""
+        return OpenFiles, ()
 
     def get(self, name: str, open_file: Callable[[str], Opened]) -> Opened:
         """An open file, which `open_file` opens if it is not: once, where several threads ask for it."""
@@ -65,7 +73,7 @@ class OpenFiles(Generic[Opened]):
                 found = self._kept.get(name)
                 if found is None:
                     found = open_file(name)
-                    self._kept.put({name: found}, self._size_of(found))
+                    self._kept.put({name: found}, found.open_size)
                 return found
         finally:
             self._opening.pop(name, None)

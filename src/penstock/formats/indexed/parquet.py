@@ -69,19 +69,8 @@ class ParquetFiles(FileFormat):
         self.filter = filter
         self.mask_nulls = list(mask_nulls)
         self.types = arrow_types(_CALL, types)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._files = OpenFiles[_ParquetFile](lambda file: file.open_size)
+        self._files = OpenFiles[_ParquetFile]()
         self._kept: KeptRows[_Decoded | str] = KeptRows()
-
-    def __getstate__(self) -> dict[str, Any]:
-        arguments = ("columns", "filter", "mask_nulls", "types")
-        return {argument: getattr(self, argument) for argument in arguments}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files

@@ -1,7 +1,7 @@
 """Files of records by number, through an index of where each record begins."""
 
 from collections.abc import Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -21,6 +21,17 @@ _GROUP_BYTES: Final = 1 << 20
 _DAMAGED: Final[Decoded] = ([], LEAF)
 
 
+class _IndexedFile(NamedTuple):
+    """An open file, and where its records begin."""
+
+    file: RangedFile
+    edges: Edges
+
+    @property
+    def open_size(self) -> int:
+        return size_of(self.file, self.edges.nbytes)
+
+
 class RecordFiles(FileFormat):
     """The records of files that are not compressed.
 
@@ -33,18 +44,8 @@ class RecordFiles(FileFormat):
 
     def __init__(self, records: RecordFormat) -> None:
         self.records = records
-        self._begin()
-
-    def _begin(self) -> None:
-        self._files = OpenFiles[tuple[RangedFile, Edges]](lambda opened: size_of(opened[0], opened[1].nbytes))
+        self._files = OpenFiles[_IndexedFile]()
         self._kept: KeptRows[Decoded] = KeptRows()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"records": self.records}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
 
     @property
     def name(self) -> str:
@@ -52,12 +53,12 @@ class RecordFiles(FileFormat):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        records = sum(len(edges) - 1 for _, edges in self._files.all())
+        records = sum(len(opened.edges) - 1 for opened in self._files.all())
         held = f"holds where {records:,} records begin, 8 bytes each"
         return f"{held}, and shares {in_bytes(CACHE_BYTES)} for decoded rows" if self.records.decodes_groups else held
 
     def count(self, name: str) -> int:
-        return len(self._files.get(name, self._opened)[1]) - 1
+        return len(self._files.get(name, self._opened).edges) - 1
 
     def prepare(self, name: str) -> None:
         self._files.get(name, self._opened)
@@ -140,7 +141,7 @@ class RecordFiles(FileFormat):
             reader.close()
         raise StorageError(f"{name!r}, record {number}: it has changed since the dataset was made: make it again")
 
-    def _opened(self, name: str) -> tuple[RangedFile, Edges]:
+    def _opened(self, name: str) -> _IndexedFile:
         file = open_ranges(name)
         start = np.array([0]), np.array([min(6, file.size)])
         magic = file.read(*start)
@@ -153,7 +154,7 @@ class RecordFiles(FileFormat):
         edges = edges_beside(file, self.records.layout)
         if edges is None:
             edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
-        return file, edges
+        return _IndexedFile(file, edges)
 
 
 def _all(reader: RecordReader, count: int) -> Decoded | None:
