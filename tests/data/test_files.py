@@ -688,7 +688,7 @@ def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):
     assert list(dataset.batch(300_000).map(len)) == [300_000] * 2 and next(iter(dataset.skip(299_999))) == "line 299999"
     check_conformance(lambda: ps.TextLineDataset(path, "ZSTD").skip(599_995), limit=10)
     path = written(tmp_path / "cut.zst", packed[:-9])
-    with pytest.raises(ps.StorageError, match="cut.zst' is damaged, cut, or not compressed as .*Truncated"):
+    with pytest.raises(ps.StorageError, match="cut.zst' is damaged, or not compressed as .*Truncated"):
         list(ps.TextLineDataset([path], "ZSTD"))
     with pytest.raises(ps.InvalidArgumentError, match="TFRecordWriter.*takes None, '', 'GZIP' or 'ZLIB', got 'ZSTD'"):
         ps.TFRecordWriter(tmp_path / "b", "ZSTD")

@@ -9,8 +9,9 @@ import stat
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ except ImportError:  # Python can be built without it
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
 _XZ = "XZ"
 _ZSTD = "ZSTD"
+_DAMAGE = (OSError, zlib.error) if lzma is None else (OSError, zlib.error, lzma.LZMAError)
 _MAGIC = {b"\x1f\x8b": "GZIP", b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
 
 SMALL_BYTES = 1 << 16
@@ -232,11 +234,13 @@ def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
         if file is None:
             file = open_plain(name)
         if compression == _ZSTD:
-            return Unpacked(name, file)
+            return DecompressedZstandard(name, file)
+        if compression == _XZ and lzma is None:
+            raise StorageError(f"{name!r} cannot be decompressed: this Python was built without its module lzma")
         if compression == _XZ:
-            return InflatedXZ(name, file)
+            return DecompressedParts(name, file, lzma.LZMADecompressor)
         if compression:
-            return Inflated(name, file, WINDOW_BITS[compression])
+            return DecompressedParts(name, file, partial(_ZlibPart, WINDOW_BITS[compression]))
         return _held(name, file) or ByteReader(name, file)
     except StorageError:
         raise
@@ -298,33 +302,16 @@ class ByteReader:
         """
         try:
             piece: bytes = self._file.read(count)
-            self._check_end(len(piece))
+            end = self.size if piece else self._file.tell()
         except StorageError:
             raise
         except OSError as error:
-            raise self._unreadable(error) from error
-        return piece
-
-    def read_into(self, room: memoryview) -> int:
-        """As `read`, into memory that is there already; gives how many bytes came."""
-        try:
-            count: int = self._file.readinto(room)
-            self._check_end(count)
-        except StorageError:
-            raise
-        except OSError as error:
-            raise self._unreadable(error) from error
-        return count
-
-    def _unreadable(self, error: OSError) -> StorageError:
-        return StorageError(f"{self.name!r} cannot be read: {error.strerror or error}")
-
-    def _check_end(self, count: int) -> None:
-        end = self.size if count else self._file.tell()
+            raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
         if end < self.size:
             raise StorageError(
                 f"{self.name!r} was cut off while it was read: it had {self.size} bytes, and ends after {end}"
             )
+        return piece
 
     def seek(self, offset: int) -> bool:
         """Go forward to `offset`; False if there are fewer bytes.
@@ -362,145 +349,113 @@ class HeldBytes(ByteReader):
         pass
 
 
-class Inflated(ByteReader):
-    """The decompressed bytes of one file, which may hold several compressed parts one after the other.
+class Decompressed(ByteReader):
+    """The decompressed bytes of one file.
 
     The pieces that are decompressed do not depend on `count`, so damage is always found at the same byte.
     """
 
     plain = False
 
-    def __init__(self, name: str, file: Any, window_bits: int) -> None:
+    def __init__(self, name: str, file: Any) -> None:
         super().__init__(name, file)
-        self._window_bits = window_bits
-        self._part: Any = None
-        self._parts = 0
-        self._raw = b""
         self._ready = b""
         self._end = 0
 
     def read(self, count: int) -> bytes:
         ready, self._ready = self._ready, b""
-        return ready or self._inflate()
-
-    def read_into(self, room: memoryview) -> int:
-        piece = self.read(len(room))
-        count = min(len(piece), len(room))
-        room[:count], self._ready = piece[:count], piece[count:]
-        return count
+        return ready or self._next()
 
     def seek(self, offset: int) -> bool:
         while self._end < offset:
-            self._ready = self._inflate()
+            self._ready = self._next()
             if not self._ready:
                 return False
         self._ready = self._ready[len(self._ready) - (self._end - offset) :]
         return True
 
-    def _inflate(self) -> bytes:
+    def _next(self) -> bytes:
         """The next piece; nothing at the end."""
+        try:
+            piece = self._piece()
+        except StorageError:
+            raise
+        except _DAMAGE as error:
+            raise StorageError(
+                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
+                f"after {self._end} decompressed bytes"
+            ) from error
+        self._end += len(piece)
+        return piece
+
+    def _piece(self) -> bytes:
+        raise NotImplementedError
+
+
+class DecompressedParts(Decompressed):
+    """A file of several compressed parts, one after the other.
+
+    Args:
+        begin: makes what decompresses a part, with the interface of `lzma.LZMADecompressor`.
+    """
+
+    def __init__(self, name: str, file: Any, begin: Callable[[], Any]) -> None:
+        super().__init__(name, file)
+        self._begin = begin
+        self._part: Any = None
+        self._parts = 0
+        self._raw = b""
+
+    def _piece(self) -> bytes:
         while True:
-            raw = self._raw or self._more()
+            wanting = self._part is None or self._part.needs_input
+            raw, self._raw = self._raw or (ByteReader.read(self, _RAW_BYTES) if wanting else b""), b""
             if self._part is None:
                 if not raw:
                     return b""
-                raw = self._raw = raw.lstrip(b"\0") if self._parts else raw  # the last part may be padded with zeros
+                raw = raw.lstrip(b"\0") if self._parts else raw  # the last part may be padded with zeros
                 if not raw:
                     continue
                 self._part = self._begin()
                 self._parts += 1
-            piece = self._decompress(raw)
+            piece: bytes = self._part.decompress(raw, _PIECE_BYTES)
+            if self._part.eof:
+                self._raw, self._part = self._part.unused_data, None
+            elif wanting and not raw and not piece:
+                raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
             if piece:
-                self._end += len(piece)
                 return piece
 
-    def _begin(self) -> Any:
-        """What decompresses the next part."""
-        return zlib.decompressobj(self._window_bits)
 
-    def _more(self) -> bytes:
-        """The next bytes to decompress."""
-        return super().read(_RAW_BYTES)
+class _ZlibPart:
+    """What decompresses a part by zlib."""
 
-    def _decompress(self, raw: bytes) -> bytes:
-        try:
-            piece: bytes = self._part.decompress(raw, _PIECE_BYTES)
-        except zlib.error as error:
-            raise StorageError(
-                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
-                f"after {self._end} decompressed bytes"
-            ) from error
-        if self._part.eof:
-            self._raw, self._part = self._part.unused_data, None
-        elif not raw and not piece:
-            raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
-        else:
-            self._raw = self._part.unconsumed_tail
-        return piece
+    def __init__(self, window_bits: int) -> None:
+        self._inner = zlib.decompressobj(window_bits)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, most)
 
 
-class InflatedXZ(Inflated):
-    """The decompressed bytes of one xz file."""
-
-    def __init__(self, name: str, file: Any) -> None:
-        if lzma is None:
-            raise StorageError(f"{name!r} cannot be decompressed: this Python was built without its module lzma")
-        super().__init__(name, file, 0)
-
-    def _begin(self) -> Any:
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ)
-
-    def _more(self) -> bytes:
-        # What was read already may decompress to many pieces.
-        return super()._more() if self._part is None or self._part.needs_input else b""
-
-    def _decompress(self, raw: bytes) -> bytes:
-        wanting = self._part.needs_input
-        try:
-            piece: bytes = self._part.decompress(raw, _PIECE_BYTES)
-        except lzma.LZMAError as error:
-            raise StorageError(
-                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
-                f"after {self._end} decompressed bytes"
-            ) from error
-        self._raw = b""
-        if self._part.eof:
-            self._raw, self._part = self._part.unused_data, None
-        elif not raw and not piece and wanting:
-            raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
-        return piece
-
-
-class Unpacked(ByteReader):
-    """The decompressed bytes of one Zstandard file, as Arrow decompresses them, a piece of fixed size at a time."""
-
-    plain = False
+class DecompressedZstandard(Decompressed):
+    """The bytes of a Zstandard file, as Arrow decompresses them."""
 
     def __init__(self, name: str, file: Any) -> None:
         super().__init__(name, file)
         self._stream = formats.zstandard.decompressed(file)
-        self._ready = b""
-        self._end = 0
 
-    def read(self, count: int) -> bytes:
-        ready, self._ready = self._ready, b""
-        return ready or self._unpack()
-
-    def seek(self, offset: int) -> bool:
-        while self._end < offset:
-            self._ready = self._unpack()
-            if not self._ready:
-                return False
-        self._ready = self._ready[len(self._ready) - (self._end - offset) :]
-        return True
-
-    def _unpack(self) -> bytes:
-        try:
-            piece: bytes = self._stream.read(_PIECE_BYTES)
-        except OSError as error:
-            raise StorageError(
-                f"{self.name!r} is damaged, cut, or not compressed as compression_type says: {error}, after "
-                f"{self._end} decompressed bytes"
-            ) from error
-        self._end += len(piece)
+    def _piece(self) -> bytes:
+        piece: bytes = self._stream.read(_PIECE_BYTES)
         return piece

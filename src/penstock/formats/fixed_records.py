@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StorageError
-from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
+from penstock.formats.records import Column, RecordFormat, RecordReader, Source
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,8 @@ class FixedReader(RecordReader):
 
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
         size, footer = self._format.record_bytes, self._format.footer_bytes
-        parts, held = [self._data], len(self._data)
-        while held < size + footer and (piece := self._bytes.read(max(CHUNK_BYTES, size + footer))):
-            parts.append(piece)
-            held += len(piece)
-        self._data = b"".join(parts)
+        self._hold(size + footer)
+        held = len(self._data)
         if held < size + footer and held != footer:
             raise StorageError(
                 f"{self._name!r}, record {self.number} at byte {self.offset}: the file ends after {held} bytes of "

@@ -5,8 +5,6 @@ such as CMYK and files with small faults, and every other format.
 """
 
 import io
-import math
-from threading import local
 from typing import Any, Final
 
 import numpy as np
@@ -65,8 +63,7 @@ def decode(
         raise InvalidTypeError(f"image.decode(data=...) takes the bytes of an image file, got {what}")
 
     least = None if size is None or interpolation == "nearest" else (size, pad_to_aspect_ratio)
-    changed = dtype != "uint8" or size is not None
-    pixels = _of_jpeg(data, channels, least, changed=changed) if data[:3] == _JPEG and dtype != "uint16" else None
+    pixels = _of_jpeg(data, channels, least) if data[:3] == _JPEG and dtype != "uint16" else None
     if pixels is None:
         pixels = _by_pillow(data, channels, dtype)
     if size is not None and pixels.shape[:2] != tuple(size):
@@ -80,27 +77,7 @@ def decode(
     if dtype == "float32":
         floats: Pixels = np.divide(pixels, np.float32(_LARGEST[pixels.dtype]))
         return floats
-    return pixels.copy() if _is_scratch(pixels) else pixels
-
-
-_kept: Final = local()
-_MOST_SCRATCH: Final = 1 << 24
-
-
-def _scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Pixels | None:
-    """Memory of this thread that is used again for each image: new pages cost a tenth of what decoding costs."""
-    size = math.prod(shape)
-    if size > _MOST_SCRATCH:
-        return None
-    memory: Pixels | None = getattr(_kept, "memory", None)
-    if memory is None or memory.size < size:
-        memory = _kept.memory = np.empty(size, np.uint8)
-    return memory[:size].view(dtype).reshape(shape)
-
-
-def _is_scratch(pixels: Pixels) -> bool:
-    memory: Pixels | None = getattr(_kept, "memory", None)
-    return memory is not None and np.may_share_memory(pixels, memory)
+    return pixels
 
 
 _LARGEST: Final = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
@@ -132,16 +109,13 @@ def check_decode(
         check_resize(call, size, interpolation, crop, pad, argument)
 
 
-def _of_jpeg(
-    data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None, *, changed: bool
-) -> Pixels | None:
+def _of_jpeg(data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None) -> Pixels | None:
     """The pixels of a JPEG; None where simplejpeg rejects it, and Pillow is to say what it finds.
 
     Args:
         data: the file.
         channels: how many the result has.
         least: the size that is wanted in the end, and whether the image will be fitted into it.
-        changed: whether the pixels will be made others, so that they may lie in memory that is used again.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -150,8 +124,7 @@ def _of_jpeg(
         if colours not in ("RGB", "Gray", "YCbCr") or _is_too_large(height, width):
             return None
         small = {} if factor == 1 else {"min_height": height, "min_width": width}
-        buffer = _scratch((height, width, channels), np.dtype(np.uint8)) if changed else None
-        pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], buffer=buffer, **small)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], **small)
     except ValueError:
         return None
     return pixels

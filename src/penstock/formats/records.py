@@ -23,6 +23,8 @@ CHUNK_BYTES = 1 << 20
 """How much of a file is read at a time. Longer records are read whole."""
 
 _ALL = 1 << 62
+_MAXIMUM_READ: Final = 1 << 26
+"""The length that a file claims for a record is believed no further than this before its bytes have come."""
 _NOTHING: Final = range(0)
 _NONE: Final = np.empty(0, np.int64)
 
@@ -115,7 +117,7 @@ class RecordReader(ABC):
         # Memory for a chunk takes longer to get than a small file to read. What is compressed may become longer.
         self._chunk = min(CHUNK_BYTES, self._bytes.size or CHUNK_BYTES) if self._bytes.plain else CHUNK_BYTES
         self._start = offset
-        self._data: Any = b""  # bytes, or a view of some
+        self._data = b""
         self._ends = _NONE
         self._next = 0
         self._decoded = _NOTHING
@@ -210,6 +212,14 @@ class RecordReader(ABC):
             raise
         self.ended = len(self._ends) == 0
         return not self.ended
+
+    def _hold(self, needed: int, chunk: int = 0) -> None:
+        """Read on until there are `needed` bytes of data, or no more: a `chunk` at a time, or more if need be."""
+        parts, held, chunk = [self._data], len(self._data), chunk or self._chunk
+        while held < needed and (piece := self._bytes.read(max(chunk, min(needed - held, _MAXIMUM_READ)))):
+            parts.append(piece)
+            held += len(piece)
+        self._data = parts[0] if len(parts) == 1 else b"".join(parts)
 
     @abstractmethod
     def _load(self, skipping: bool) -> "list[int] | npt.NDArray[np.int64]":

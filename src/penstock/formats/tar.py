@@ -14,7 +14,7 @@ import numpy as np
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats import npy
 from penstock.formats.files import compression_of
-from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, Source
+from penstock.formats.records import RecordFormat, RecordReader, Source
 from penstock.spec import TensorSpec
 
 _BLOCK: Final = 512
@@ -150,11 +150,8 @@ class TarReader(RecordReader):
     def _load(self, skipping: bool) -> list[int]:
         needed = _BLOCK
         while True:
-            parts, held = [self._data], len(self._data)
-            while held < needed and (piece := self._bytes.read(max(CHUNK_BYTES, needed - held))):
-                parts.append(piece)
-                held += len(piece)
-            self._data = b"".join(parts)
+            self._hold(needed)
+            held = len(self._data)
             ends, needed = self._walk(whole=held < needed)
             if ends or not needed:
                 return ends

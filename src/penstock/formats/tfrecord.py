@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StorageError
-from penstock.formats.files import HeldBytes, compression_of
+from penstock.formats.files import compression_of
 from penstock.formats.records import Column, RecordFormat, RecordReader, Source
 
 _HEADER = struct.Struct("<QI")
@@ -36,8 +36,6 @@ _FEW = 16
 
 # When records are passed over, those longer than this are not read.
 _SKIP_BYTES = 1 << 16
-# A length is believed no further than this before its bytes have come.
-_MAXIMUM_READ = 1 << 26
 
 
 def frame(data: bytes) -> bytes:
@@ -83,20 +81,13 @@ class TFRecords(RecordFormat):
 
 
 class TFRecordReader(RecordReader):
-    """A chunk's headers are walked one by one, many at a time where lengths repeat, its checksums compared together.
-
-    All chunks are read into the same memory: new pages for each would cost more than reading it.
-    """
-
-    def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
-        self._buffer = bytearray()
-        super().__init__(name, compression, number, offset)
+    """A chunk's headers are walked one by one, many at a time where lengths repeat, its checksums compared together."""
 
     def _load(self, skipping: bool) -> list[int]:
         ends: list[int] = []
         needed = _HEADER.size
         while not ends:
-            self._extend(needed, min(_SKIP_BYTES, self._chunk) if skipping else self._chunk)
+            self._hold(needed, min(_SKIP_BYTES, self._chunk) if skipping else self._chunk)
             if not self._data:
                 return []
             if len(self._data) < needed:
@@ -107,32 +98,6 @@ class TFRecordReader(RecordReader):
                     raise self._truncated(needed)
                 ends = [needed]
         return ends
-
-    def _extend(self, needed: int, chunk: int) -> None:
-        """Read on until there are `needed` bytes, or no more."""
-        size = len(self._data)
-        if size >= needed:
-            return
-        if isinstance(self._bytes, HeldBytes):  # all that is left comes at once, and is not copied
-            self._data = bytes(self._data) + self._bytes.read(chunk)
-            return
-        rest, self._data = bytes(self._data), b""
-        self._make_room(0, size + chunk)
-        self._buffer[:size] = rest
-        count = -1
-        while size < needed and count != 0:
-            more = max(chunk, min(needed - size, _MAXIMUM_READ))
-            self._make_room(size, size + more)
-            count = self._bytes.read_into(memoryview(self._buffer)[size : size + more])
-            size += count
-        self._data = memoryview(self._buffer)[:size]
-
-    def _make_room(self, used: int, needed: int) -> None:
-        """Let the buffer hold `needed` bytes, with the first `used` ones as they are."""
-        if len(self._buffer) < needed:
-            larger = bytearray(max(needed, 2 * used))
-            larger[:used] = memoryview(self._buffer)[:used]
-            self._buffer = larger
 
     def _walk(self) -> tuple[list[int], int]:
         """Where each whole record of the chunk ends, and how many bytes there must be for one more."""
@@ -174,7 +139,7 @@ class TFRecordReader(RecordReader):
         return ends
 
     def _decode(self, first: int) -> Column:
-        data = bytes(self._data)  # of bytes, a slice is a record at once
+        data = self._data
         ends = self._ends[first:]
         last = ends.tolist()
         header, footer = _HEADER.size, _CHECKSUM.size
@@ -196,7 +161,7 @@ class TFRecordReader(RecordReader):
         return StorageError(f"{self._where()}: the file is truncated: expected {needed} more bytes from there")
 
     def _not_a_record(self) -> StorageError:
-        compression = compression_of(bytes(self._data[:8])) if self.offset == 0 else ""
+        compression = compression_of(self._data[:8]) if self.offset == 0 else ""
         if compression:
             return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
         return StorageError(
