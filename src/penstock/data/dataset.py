@@ -1572,8 +1572,8 @@ class Dataset(Generic[Element]):
         """
         position = check_integer("at", "index", index, minimum=0)
         node = self._prepared.plan.root
-        while node.reads_ahead:
-            (node,) = node.inputs
+        while isinstance(node, Prefetch):
+            node = node.input
         if not node.indexable:
             stream = next(below for below in node.walk() if not below.indexable)
             raise InvalidArgumentError(

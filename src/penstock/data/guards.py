@@ -1,18 +1,41 @@
 """`Options(on_error="skip")`: guards, which leave out the elements that fail, put into a dataset where they belong.
 
 A guard is an `ignore_errors` that penstock has placed. Every node says by `fails` whether it can fail by itself. A
-failure is left out where it happens, or further up where that gives the same elements (`drops_alike`): a guard on top
-of what is read by index leaves a shuffle below it one of positions. Inside of a `zip` nothing is left out as long as
-failures keep their places (`keeps_places`): the whole pair is, above it.
+failure is left out where it happens, or further up where that gives the same elements: a guard on top of what is read
+by index leaves a shuffle below it one of positions. Inside of a `zip` nothing is left out as long as failures keep
+their places: the whole pair is, above it.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
-from penstock.data.node import Node
+from penstock.data.node import Node, SameElements
+from penstock.data.operators.batching import Batching
+from penstock.data.operators.collection import Source
+from penstock.data.operators.combine import Concatenate, Zip
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.files import ReadFiles
+from penstock.data.operators.folder import FolderFiles
+from penstock.data.operators.generator import Generator
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Prefetch
+from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import ShardHint
+from penstock.data.operators.rebatching import Unbatch
+from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sequence import Scan, TakeWhile, Unique
+from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.window import Window
 from penstock.data.plan import with_inputs
 from penstock.options import Options
+
+_READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
+_DROP_ALIKE: Final = (
+    *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
+    *(Shuffle, Prefetch, Zip, Concatenate),
+)
+_KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 
 
 def settled(node: Node, options: Options) -> Node:
@@ -67,17 +90,34 @@ def _placed(node: Node, *, pairing: bool) -> _Placed:
     Args:
         pairing: whether it is part of a `zip`.
     """
-    if pairing and not node.keeps_places and not _without_moved(node).keeps_places:
+    if pairing and not _keeps_places(node) and not _keeps_places(_without_moved(node)):
         return _placed(node, pairing=False).ended()
-    inside = pairing or node.pairs
+    inside = pairing or isinstance(node, Zip)
     parts = [_placed(below, pairing=inside) for below in node.inputs]
     placed = _over(node, parts)
     if node.leaves_out_failures:
         return replace(placed, failing=False)
     judged = placed.judged
-    if placed.failing and not (judged.keeps_places if inside else judged.drops_alike):
+    if placed.failing and not (_keeps_places(judged) if inside else _drops_alike(judged)):
         placed = _over(node, [part.ended() for part in parts])
     return replace(placed, failing=placed.failing or placed.judged.fails)
+
+
+def _drops_alike(node: Node) -> bool:
+    """Whether a node gives the same elements if those of its inputs that fail are left out above it, not below.
+
+    Which of all orders they come in may differ.
+    """
+    if isinstance(node, Cache):  # a pass over a stream with missing rows is not kept
+        return node.indexable
+    return isinstance(node, _DROP_ALIKE)
+
+
+def _keeps_places(node: Node) -> bool:
+    """Whether a failure takes the place that the element would have had, so that `zip` knows what to leave out."""
+    if isinstance(node, (Shuffle, Window)):
+        return node.indexable
+    return isinstance(node, _KEEP_PLACES) and not isinstance(node, (IgnoreErrors, ShardHint))
 
 
 def _over(node: Node, parts: list[_Placed]) -> _Placed:

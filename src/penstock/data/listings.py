@@ -7,6 +7,7 @@ from dataclasses import replace
 from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.keep import Cache
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Listing
 from penstock.data.plan import with_inputs
@@ -52,7 +53,7 @@ def with_listings(node: Node, names: Sequence[Sequence[str]]) -> Node:
             return changed.counted()
         if isinstance(changed, Shuffle) and isinstance(below, Shuffle) and below.buffer_size == below.input.cardinality:
             return replace(changed, buffer_size=changed.input.cardinality)  # of all rows, however many there are
-        return changed.forgetful()
+        return changed.forgetful() if isinstance(changed, Cache) else changed
 
     return over(node)
 

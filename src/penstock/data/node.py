@@ -24,7 +24,7 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -47,7 +47,6 @@ from penstock.runtime.copying import Copiers
 from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.tuning import TunedCallers
-from penstock.sharding import SliceRule
 
 _TRIED = 100
 """After so many elements that fail at the beginning, it is left to the next ones to tell what all are like."""
@@ -292,49 +291,10 @@ class Node(ABC):
     name: ClassVar[str]
     """The public method that makes this node."""
 
-    # Facts by which datasets are rewritten, divided, and cut for data workers. What an operator says nothing about is
-    # taken to be what leaves it where it stands.
-
-    reads_once: ClassVar[bool] = False
-    """Whether it only goes forward over a stream: no state makes it read an element below it a second time."""
-    by_position: ClassVar[bool] = False
-    """Whether the positions of its input's elements alone decide which of them it gives, and when."""
-    own_pace: ClassVar[bool] = False
-    """Whether it is a source that shows how far it is read: its elements come when they are ready, or run code."""
-    only_orders: ClassVar[bool] = False
-    """Whether it gives all elements of its input, in whatever order and as often as it likes, and does nothing else."""
-    gives_all: ClassVar[bool] = False
-    """Whether it gives each element of its input once, in whatever order."""
-    keeps_batches: ClassVar[bool] = False
-    """Whether it gives batches as they are, though perhaps not all, those of several inputs in turn or side by side.
-
-    A function of the user's is taken to do so."""
-    may_resize_batches: ClassVar[bool] = False
-    """Whether it keeps batches only as far as a function of the user's does, which may change their rows."""
-    changes_nothing: ClassVar[bool] = False
-    """Whether it gives exactly the elements of its input, in their order."""
-    reads_ahead: ClassVar[bool] = False
-    """Whether all it does is to make the elements of its input before they are asked for."""
     leaves_out_failures: ClassVar[bool] = False
     """Whether it leaves out the elements of its input that fail."""
-    pairs: ClassVar[bool] = False
-    """Whether it puts elements of several inputs together, so that with a failing one the others are left out too."""
-    gives_at_end: ClassVar[bool] = False
-    """Whether it reads all of its input before it gives its first element."""
-    maps_may_pass: ClassVar[bool] = False
-    """Whether a map without randomness may as well stand below it, without many more calls of its function."""
-    rows_apart: ClassVar[bool] = False
-    """Whether what it makes of a row of its input depends on that row alone, and on its number if it draws by that."""
-    one_each: ClassVar[bool] = False
-    """Whether it makes one element of each of its input, so that both have the same number."""
-    dataset_for_each: ClassVar[bool] = False
-    """Whether it gives the elements of datasets, of which it makes one of each element of its input."""
-    makes_datasets: ClassVar[bool] = False
-    """Whether it gives the elements of datasets that a function of the user's makes."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
-    worth_a_worker: ClassVar[bool] = False
-    """Whether it does what is worth another process: everything else only moves rows about."""
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone, without what was found out since: equal nodes are equal bytes."""
@@ -417,8 +377,8 @@ class Node(ABC):
 
     @property
     def paced(self) -> bool:
-        """Whether something here or below shows how far it is read."""
-        return self.own_pace or any(node.paced for node in self.inputs)
+        """Whether a source here or below shows how far it is read: it runs code, or its elements come when ready."""
+        return any(node.paced for node in self.inputs)
 
     @property
     def shows_reading(self) -> bool:
@@ -431,26 +391,8 @@ class Node(ABC):
         return True
 
     @property
-    def drops_alike(self) -> bool:
-        """Whether it gives the same elements if those of its inputs that fail are left out above it, not below.
-
-        Which of all orders they come in may differ.
-        """
-        return False
-
-    @property
-    def keeps_places(self) -> bool:
-        """Whether a failure takes the place that the element would have had, so that `zip` knows what to leave out."""
-        return False
-
-    @property
     def draws_unseeded(self) -> bool:
         """Whether it draws random numbers itself, and was given no seed for them."""
-        return False
-
-    @property
-    def draws_by_number(self) -> bool:
-        """Whether what it makes of an element depends on that element's number, by a generator with a seed."""
         return False
 
     @property
@@ -459,36 +401,9 @@ class Node(ABC):
         return self.draws_unseeded or any(node.unseeded for node in self.inputs)
 
     @property
-    def numbers_known(self) -> bool:
-        """Whether the numbers that its elements have in the whole stream are known where it runs."""
-        return True
-
-    @property
-    def mixes_rows(self) -> bool:
-        """Whether elements that it makes of several elements of its input alternate."""
-        return False
-
-    @property
-    def one_writer(self) -> bool:
-        """Whether only one process can make its elements, because it writes them to one place."""
-        return False
-
-    @property
     def rows_per_batch(self) -> int:
         """The rows that it puts into each batch but the last; 0 where it makes no batches."""
         return 0
-
-    @property
-    def batch_lengths(self) -> tuple[int, int] | None:
-        """The rows of each of its batches, and those of the last one; None where that is not known."""
-        return None
-
-    def local_slices(self, rule: SliceRule, local: Sequence[int]) -> "Node | None":
-        """This node with only those rows of each batch that are in some of its slices; None where it cannot be.
-
-        Its elements are pairs of these rows and the number of rows of the whole batch.
-        """
-        return None
 
     def records_in(self, file: str) -> int | None:
         """The number of records of a file that its input names; None where it reads no files by name.
@@ -564,14 +479,6 @@ class Node(ABC):
 
     def in_order(self) -> "Node | None":
         """This node with its elements in an order that comes again when rows are read again; None if it has none."""
-        return self
-
-    def serial(self) -> "Node":
-        """This node, which calls its function for one element after the other."""
-        return self
-
-    def forgetful(self) -> "Node":
-        """This node without what it has kept of the elements of other iterations."""
         return self
 
     def walk_all(self, inputs: Callable[["Node"], tuple["Node", ...]] = _inputs) -> Iterator["Node"]:
@@ -680,26 +587,6 @@ class OneInput(Node):
 
     input: Node
 
-    def dataset_of_element(self, element: Block, position: int) -> Node:
-        """The dataset that it makes of the one element in this block. Only where `dataset_for_each`."""
-        raise NotImplementedError(self.name)
-
-    def dataset_of_sample(self, element: Block, promised: Callable[[Node], Node]) -> Node:
-        """A dataset such as it makes, of the one element in this block. Only where `makes_datasets`.
-
-        Args:
-            promised: gives a dataset of that element the specification that all elements of the input have.
-        """
-        return self.dataset_of_element(element, 0)
-
-    def by_row(self, *, numbered: bool) -> "OneInput":
-        """This node, which treats one element of its input after the other.
-
-        Args:
-            numbered: whether the numbers of the input's elements in the whole stream are known.
-        """
-        return self
-
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
@@ -729,10 +616,6 @@ class SameElements(OneInput):
     def fails(self) -> bool:
         return False
 
-    @property
-    def keeps_places(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True, eq=False)
 class SomeElements(OneInput):
@@ -752,21 +635,6 @@ def _as_it_is(node: Node) -> Node:
 
 def _holds_nodes(value: Any) -> bool:
     return isinstance(value, Node) or (isinstance(value, tuple) and any(isinstance(entry, Node) for entry in value))
-
-
-def sources_of_batches(node: Node, *, through_functions: bool) -> list[Node]:
-    """The nodes that make the batches that a node gives as they are, or as functions of the user's leave them."""
-    while node.keeps_batches and (through_functions or not node.may_resize_batches):
-        if len(node.spec_inputs) != 1:
-            found = [sources_of_batches(below, through_functions=through_functions) for below in node.spec_inputs]
-            return [one for several in found for one in several] or [node]
-        (node,) = node.spec_inputs
-    return [node]
-
-
-def gives_batches(node: Node) -> bool:
-    """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
-    return all(source.rows_per_batch for source in sources_of_batches(node, through_functions=True))
 
 
 def deciding(node: Node) -> Node:

@@ -14,15 +14,35 @@ Two rewrites, neither of which changes a single element:
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.data.node import Node, too_deep
-from penstock.data.operators.element import Map
+from penstock.data.operators.batching import Batching
+from penstock.data.operators.cardinality import AssertCardinality
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import Enumerate, Skip, Take
+from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.data.operators.shuffle import Shuffle
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 
 _Result = TypeVar("_Result")
+
+_GO_FORWARD: Final = (
+    IgnoreErrors,
+    Map,
+    Filter,
+    Batching,
+    Take,
+    Skip,
+    Enumerate,
+    Prefetch,
+    Scan,
+    TakeWhile,
+    AssertCardinality,
+)
+"""What only goes forward over a stream: no state makes it read an element below it a second time."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,7 @@ def make_plan(node: Node) -> Plan:
 
 def _settled(node: Node, above: Node | None, moves: list[str], memo: _Memo) -> Node:
     """The nodes with every order decided; `above` is the nearest node above that may read rows a second time."""
-    below = above if node.reads_once else node
+    below = above if isinstance(node, _GO_FORWARD) else node
     node = with_inputs(node, [memo.of(part, partial(_settled, part, below, moves, memo)) for part in node.inputs])
     ordered = None if above is None else node.in_order()
     if above is None or ordered is None or ordered is node:
@@ -137,6 +157,14 @@ def with_inputs(node: Node, inputs: list[Node]) -> Node:
         elif isinstance(value, tuple) and value and all(isinstance(entry, Node) for entry in value):
             changes[item.name] = tuple(new[id(entry)] for entry in value)
     return replace(node, **changes)
+
+
+def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
+    """The nodes with what `change` makes of each in its place, which is given every node over its new inputs."""
+    made: dict[int, Node] = {}
+    for node in root.walk():
+        made[id(node)] = change(with_inputs(node, [made[id(below)] for below in node.inputs]))
+    return made[id(root)]
 
 
 def described(plan: Plan, remark: Callable[[Node], str] = lambda node: "") -> str:

@@ -6,16 +6,22 @@ None is applied by halves: what does not fit is said of the dataset as a whole.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import blocks_of
 from penstock.data.node import DependsOn, Node, OneInput
-from penstock.data.operators.order import Shard, ShardHint
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import Repeat, Shard, ShardHint
+from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.spec import TensorSpec
+
+_ONLY_ORDER: Final = (Shuffle, Repeat, Prefetch)
+"""What gives all elements of its input, in whatever order and as often as it likes, and does nothing else."""
 
 
 class NotByFile(Exception):
@@ -129,7 +135,7 @@ def readers_of(node: Node) -> list[OneInput]:
 def names_of(reader: OneInput) -> list[Any] | None:
     """What a reader is given in an epoch, in order and without repetition; None where that never ends."""
     source = reader.input
-    while source.only_orders:
+    while isinstance(source, _ONLY_ORDER):
         (source,) = source.inputs
     if source.cardinality == INFINITE_CARDINALITY:
         return None
@@ -138,7 +144,7 @@ def names_of(reader: OneInput) -> list[Any] | None:
 
 
 def _reads_files(node: Node) -> TypeGuard[OneInput]:
-    return node.reads_files or (isinstance(node, OneInput) and node.dataset_for_each and _makes_readers(node))
+    return node.reads_files or (isinstance(node, Interleave) and _makes_readers(node))
 
 
 def _may_name_files(node: Node) -> bool:
@@ -146,7 +152,7 @@ def _may_name_files(node: Node) -> bool:
     return isinstance(spec, TensorSpec) and spec.shape == () and spec.dtype.kind in "OU"
 
 
-def _makes_readers(node: OneInput) -> bool:
+def _makes_readers(node: Interleave) -> bool:
     """Whether the datasets that this node makes of its input's elements read files; told by the first one."""
     names = node.input.inputs[0] if node.input.leaves_out_failures else node.input
     if not names.indexable or names.cardinality == 0:
@@ -155,7 +161,7 @@ def _makes_readers(node: OneInput) -> bool:
     return made is not None and bool(readers_of(made))
 
 
-def first_dataset(node: OneInput) -> Node | None:
+def first_dataset(node: Interleave) -> Node | None:
     """What a node that makes datasets makes of the first element of its input; None where there is none."""
     with iter(Dataset(node.input)) as elements:
         for block in blocks_of(elements):
@@ -165,7 +171,7 @@ def first_dataset(node: OneInput) -> Node | None:
 
 def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
     """`change` applied below what only orders or repeats names: a shard's files are then the same in every epoch."""
-    if names.only_orders:
+    if isinstance(names, _ONLY_ORDER):
         return with_inputs(names, [below_order(below, change) for below in names.inputs])
     return change(names)
 
@@ -180,4 +186,4 @@ def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
         return node
     node = with_inputs(node, inputs)
     # They are other rows than those that the user's own iterations keep.
-    return node.forgetful()
+    return node.forgetful() if isinstance(node, Cache) else node

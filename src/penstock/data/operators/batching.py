@@ -61,8 +61,6 @@ class Batching(OneInput):
     """What batches have in common: which rows go into which; `batches` says what they become."""
 
     depends_on = DependsOn.ANY
-    reads_once = True
-    keeps_places = True
     batch_size: int
     drop_remainder: bool = False
     own: LocalSlices | None = field(default=None, repr=False, kw_only=True)
@@ -76,7 +74,8 @@ class Batching(OneInput):
         return self._arguments_without("num_parallel_calls", "own")
 
     @property
-    def batch_lengths(self) -> tuple[int, int] | None:
+    def lengths(self) -> tuple[int, int] | None:
+        """The rows of each batch, and those of the last one; None where that is not known."""
         length, size = self.input.cardinality, self.batch_size
         if length == UNKNOWN_CARDINALITY:
             return None
@@ -84,6 +83,10 @@ class Batching(OneInput):
         return size, size if even else length % size
 
     def local_slices(self, rule: SliceRule, local: Sequence[int]) -> Self | None:
+        """This node with only those rows of each batch that are in some of its slices; None where it cannot be.
+
+        Its elements are pairs of these rows and the number of rows of the whole batch.
+        """
         apart = self.indexable and self.own is None and self.slices_alike
         return replace(self, own=LocalSlices(rule, tuple(local))) if apart else None
 

@@ -17,12 +17,6 @@ class AssertCardinality(SameElements):
     """The same elements, of which there must be `expected`."""
 
     name: ClassVar[str] = "assert_cardinality"
-    reads_once = True
-    by_position = True
-    gives_all = True
-    keeps_batches = True
-    changes_nothing = True
-    maps_may_pass = True
     expected: int
 
     @property

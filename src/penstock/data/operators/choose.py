@@ -36,7 +36,6 @@ _Numbers = npt.NDArray[np.integer[Any]]
 class Choose(Node):
     """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
 
-    keeps_batches = True
     method: str = field(repr=False)
     members: tuple[Node, ...] = field(repr=False)
     choice: Node

@@ -155,10 +155,7 @@ class Source(KnownLength):
     """The rows of a collection of the user's."""
 
     name: ClassVar[str] = "from_source"
-    worth_a_worker = True
     indexable = True
-    drops_alike = True
-    keeps_places = True
     source: Any = field(repr=False)
     length: int = field(repr=False)
     rows: CollectionRows = field(repr=False)

@@ -25,11 +25,7 @@ class Zip(Node):
     """One element of each input, together; as many as the shortest input has."""
 
     name: ClassVar[str] = "zip"
-    pairs = True
-    keeps_batches = True
     fails = False
-    drops_alike = True
-    keeps_places = True
     members: tuple[Node, ...] = field(repr=False)
     structure: Structure = field(repr=False)
 
@@ -128,10 +124,7 @@ class Concatenate(Node):
 
     name: ClassVar[str] = "concatenate"
     depends_on = DependsOn.ANY
-    keeps_batches = True
     fails = False
-    drops_alike = True
-    keeps_places = True
     members: tuple[Node, ...] = field(repr=False)
 
     def then(self, node: Node, site: str) -> "Concatenate":

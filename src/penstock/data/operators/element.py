@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -43,14 +43,6 @@ class Map(PromisedResults, OneInput):
 
     name: ClassVar[str] = "map"
     depends_on = DependsOn.ANY
-    reads_once = True
-    keeps_batches = True
-    may_resize_batches = True
-    rows_apart = True
-    one_each = True
-    worth_a_worker = True
-    drops_alike = True
-    keeps_places = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
     seed: int | None = None
@@ -60,10 +52,6 @@ class Map(PromisedResults, OneInput):
     @property
     def reads_files(self) -> bool:  # type: ignore[override]  # a function says whether it does
         return is_file_reader(self.function)
-
-    @property
-    def draws_by_number(self) -> bool:
-        return self.seed is not None
 
     @property
     def mode(self) -> str:
@@ -85,9 +73,6 @@ class Map(PromisedResults, OneInput):
     def identity(self) -> None:
         """Elements that differ come in the same number and order."""
         return None
-
-    def serial(self) -> "Map":
-        return replace(self, num_parallel_calls=None, processes=False)
 
     @property
     def varies(self) -> bool:
@@ -244,11 +229,6 @@ class Filter(SomeElements):
 
     name: ClassVar[str] = "filter"
     depends_on = DependsOn.ANY
-    reads_once = True
-    keeps_batches = True
-    rows_apart = True
-    worth_a_worker = True
-    drops_alike = True
     predicate: Callable[..., Any]
 
     def stream(self, run: Run, epoch: int) -> "FilterStream":

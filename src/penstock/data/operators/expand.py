@@ -33,12 +33,8 @@ class Interleave(OneInput):
     """
 
     depends_on = DependsOn.ANY
-    worth_a_worker = True
-    dataset_for_each = True
-    makes_datasets = True
     varies = True
     unseeded = True
-    drops_alike = True
     method: str
     function: Callable[..., Any]
     cycle_length: int = 1
@@ -69,19 +65,13 @@ class Interleave(OneInput):
     def arguments(self) -> list[str]:
         return [argument for argument in super().arguments() if not argument.startswith("method=")]
 
-    @property
-    def mixes_rows(self) -> bool:
-        return self.cycle_length > 1
-
-    def serial(self) -> "Interleave":
-        return replace(self, num_parallel_calls=None)
-
     def by_row(self, *, numbered: bool) -> "Interleave":
         """Random keys depend on the node's name, which stays."""
         known = numbered and self.numbers_known
         return replace(self, cycle_length=1, block_length=None, numbers_known=known)
 
     def dataset_of_element(self, element: Block, position: int) -> Node:
+        """The dataset that it makes of the one element in this block."""
         return dataset_node(self, lambda: next(call_rows(self.function, element)), position)
 
     def stream(self, run: Run, epoch: int) -> "InterleaveStream":

@@ -34,11 +34,7 @@ class ReadFiles(OneInput):
     """
 
     depends_on = DependsOn.ANY
-    rows_apart = True
-    worth_a_worker = True
     reads_files = True
-    drops_alike = True
-    keeps_places = True
     method: str = field(repr=False)
     format: RecordFormat = field(repr=False)
     compression_type: str = ""

@@ -17,12 +17,8 @@ class FolderFiles(OneInput):
     """
 
     depends_on = DependsOn.ANY
-    rows_apart = True
-    one_each = True
     reads_files = True
     fails = False
-    drops_alike = True
-    keeps_places = True
     method: str = field(repr=False)
     directory: str
     class_names: tuple[str, ...] | None = field(repr=False)

@@ -31,9 +31,7 @@ class Generator(Node):
     """What a function's iterator yields."""
 
     name: ClassVar[str] = "from_generator"
-    own_pace = True
-    worth_a_worker = True
-    keeps_places = True
+    paced = True
     function: Callable[[], Any]
     output_signature: Any = None
 

@@ -38,8 +38,6 @@ class GroupByWindow(OneInput):
     """
 
     depends_on = DependsOn.ANY
-    worth_a_worker = True
-    makes_datasets = True
     varies = True
     unseeded = True
     method: str
@@ -70,11 +68,9 @@ class GroupByWindow(OneInput):
     def arguments(self) -> list[str]:
         return list(self.arguments_text)
 
-    def dataset_of_sample(self, element: Block, promised: Callable[[Node], Node]) -> Node:
-        window = self.dataset_of(element)
-        return self.dataset_of_window(
-            int(next(checked_rows(self.key_function, element))), type(window)(promised(window.node))
-        )
+    def dataset_of_element(self, element: Block, position: int) -> Node:
+        """A dataset such as it makes, of a window of the one element in this block."""
+        return self.dataset_of_window(int(next(checked_rows(self.key_function, element))), self.dataset_of(element))
 
     def dataset_of_window(self, key: int, window: Any) -> Node:
         """The dataset that the function makes of a window."""

@@ -22,11 +22,8 @@ class IgnoreErrors(SameElements):
 
     name: ClassVar[str] = "ignore_errors"
     depends_on = DependsOn.ANY
-    reads_once = True
-    keeps_batches = True
     leaves_out_failures = True
     indexable = False
-    keeps_places = False
     log: bool = False
     automatic: bool = field(default=False, repr=False)
 

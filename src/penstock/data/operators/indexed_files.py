@@ -32,11 +32,8 @@ class IndexedFiles(OneInput):
     """
 
     depends_on = DependsOn.ANY
-    worth_a_worker = True
     reads_files = True
     indexable = True
-    drops_alike = True
-    keeps_places = True
     method: str = field(repr=False)
     format: FileFormat = field(repr=False)
     counts: Mapping[str, int] = field(repr=False)

@@ -24,15 +24,7 @@ class Prefetch(SameElements):
 
     name: ClassVar[str] = "prefetch"
     depends_on = DependsOn.ANY
-    reads_once = True
-    by_position = True
-    only_orders = True
-    gives_all = True
-    keeps_batches = True
-    changes_nothing = True
-    reads_ahead = True
     indexable = False
-    drops_alike = True
     buffer_size: int
 
     @property
@@ -93,8 +85,6 @@ class Cache(SameElements):
     """
 
     name: ClassVar[str] = "cache"
-    gives_all = True
-    keeps_batches = True
     varies = False
     filename: str = ""
     kept: "Kept" = field(repr=False, kw_only=True)
@@ -116,14 +106,6 @@ class Cache(SameElements):
     @property
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality >= 0
-
-    @property
-    def drops_alike(self) -> bool:
-        return self.indexable  # a pass over a stream with missing rows is not kept
-
-    @property
-    def one_writer(self) -> bool:
-        return bool(self.filename)
 
     def forgetful(self) -> "Cache":
         return replace(self, kept=Kept(self.input))

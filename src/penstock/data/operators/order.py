@@ -33,10 +33,6 @@ class Repeat(SameElements):
 
     name: ClassVar[str] = "repeat"
     depends_on = DependsOn.ANY
-    by_position = True
-    only_orders = True
-    keeps_batches = True
-    maps_may_pass = True
     count: int | None
 
     @property
@@ -140,10 +136,6 @@ class Take(SameElements):
     """The first `count` elements."""
 
     name: ClassVar[str] = "take"
-    reads_once = True
-    by_position = True
-    keeps_batches = True
-    maps_may_pass = True
     count: int
 
     @property
@@ -203,9 +195,6 @@ class Skip(SameElements):
     """All elements but the first `count`."""
 
     name: ClassVar[str] = "skip"
-    reads_once = True
-    by_position = True
-    keeps_batches = True
     count: int
 
     @property
@@ -276,8 +265,6 @@ class Shard(SameElements):
     """Every `num_shards`-th element, beginning with element `index`."""
 
     name: ClassVar[str] = "shard"
-    by_position = True
-    keeps_batches = True
     num_shards: int
     index: int
 
@@ -353,10 +340,7 @@ class ShardHint(SameElements):
 
     name: ClassVar[str] = "shard"
     depends_on = DependsOn.ANY
-    gives_all = True
-    keeps_batches = True
     indexable = False
-    keeps_places = False
 
     @property
     def cardinality(self) -> int:
@@ -378,7 +362,6 @@ class Enumerate(SameElements):
     """(start + position, element) for every element."""
 
     name: ClassVar[str] = "enumerate"
-    reads_once = True
     start: int = 0
 
     def spec_over(self, *inputs: Any) -> Any:

@@ -21,8 +21,6 @@ class Unbatch(OneInput):
 
     name: ClassVar[str] = "unbatch"
     depends_on = DependsOn.ANY
-    rows_apart = True
-    drops_alike = True
 
     @property
     def memory(self) -> str:

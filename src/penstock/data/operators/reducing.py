@@ -56,8 +56,6 @@ class GroupByReducer(OneInput):
     """For each key, in the order of the keys, the result of `finalize_function` on the reduced elements."""
 
     name: ClassVar[str] = "group_by_reducer"
-    worth_a_worker = True
-    gives_at_end = True
     key_function: Callable[..., Any]
     init_function: Callable[[Any], Any]
     reduce_function: Callable[[Any, Any], Any]

@@ -28,9 +28,7 @@ class RejectionResample(OneInput):
 
     name: ClassVar[str] = "rejection_resample"
     depends_on = DependsOn.ANY
-    worth_a_worker = True
     varies = True
-    drops_alike = True
     class_function: Callable[..., Any]
     target_distribution: tuple[float, ...]
     initial_distribution: tuple[float, ...] | None

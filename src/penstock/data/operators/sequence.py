@@ -30,13 +30,6 @@ class Scan(PromisedResults, OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
     name: ClassVar[str] = "scan"
-    reads_once = True
-    one_each = True
-    keeps_batches = True
-    may_resize_batches = True
-    worth_a_worker = True
-    drops_alike = True
-    keeps_places = True
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
@@ -165,9 +158,6 @@ class TakeWhile(SomeElements):
     """The elements up to the first for which `predicate` is false."""
 
     name: ClassVar[str] = "take_while"
-    reads_once = True
-    worth_a_worker = True
-    drops_alike = True
     predicate: Callable[..., Any]
 
     def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
@@ -212,7 +202,6 @@ class Unique(SomeElements):
     """The elements that have not come before."""
 
     name: ClassVar[str] = "unique"
-    drops_alike = True
 
     @property
     def memory(self) -> str:

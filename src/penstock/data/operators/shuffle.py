@@ -36,12 +36,6 @@ class Shuffle(SameElements):
 
     name: ClassVar[str] = "shuffle"
     depends_on = DependsOn.ANY
-    by_position = True
-    only_orders = True
-    gives_all = True
-    keeps_batches = True
-    maps_may_pass = True
-    drops_alike = True
     buffer_size: int
     seed: int | None = None
     reshuffle_each_iteration: bool = True
@@ -65,10 +59,6 @@ class Shuffle(SameElements):
     @property
     def draws_unseeded(self) -> bool:
         return self.seed is None
-
-    @property
-    def keeps_places(self) -> bool:
-        return self.indexable
 
     def key(self, run: Run, epoch: int) -> int:
         """The random key of one epoch's order."""

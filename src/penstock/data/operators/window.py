@@ -55,10 +55,6 @@ class Window(OneInput):
     def indexable(self) -> bool:
         return self.input.indexable
 
-    @property
-    def keeps_places(self) -> bool:
-        return self.indexable
-
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset instead of each leaf
 

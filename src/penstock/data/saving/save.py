@@ -15,6 +15,7 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, next_block
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
+from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.saving.progress import SaveProgress
 from penstock.data.saving.shard import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
@@ -308,10 +309,10 @@ class _Stopped(Exception):
 def in_any_order(node: Node, options: Options) -> bool:
     """Whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
     below = make_plan(node).root
-    while below.reads_ahead:
-        (below,) = below.inputs
+    while isinstance(below, Prefetch):
+        below = below.input
     # A cache in a directory is filled by one iteration, from the first row to the last.
-    cached = any(each.one_writer for each in node.walk_all())
+    cached = any(isinstance(each, Cache) and each.filename for each in node.walk_all())
     by_index = below.indexable and below.cardinality >= 0
     return by_index and not cached and options.on_error != "skip"
 

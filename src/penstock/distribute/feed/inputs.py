@@ -11,11 +11,14 @@ from penstock.data.contents import NodeFacts, facts_of
 from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations, PositionedElements
 from penstock.data.listings import listings_of, names_of_listings, with_listings
-from penstock.data.node import Node, scaled, sources_of_batches
+from penstock.data.node import Node, scaled
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.shards import without_hints
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.agreement import Layout, Sizes
+from penstock.distribute.feed.batch_nodes import batch_lengths, sources_of_batches
 from penstock.distribute.feed.joined_workers import JoinedWorkers
 from penstock.distribute.feed.options import InputReplicationMode, PartialBatch
 from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard, shard_of_worker
@@ -157,7 +160,7 @@ class Inputs(ABC):
     def leaves_out(self) -> bool:
         """Whether rows that fail may be left out, also in datasets that functions make."""
         nodes = [node for dataset in self.datasets for node in dataset.node.walk()]
-        return any(node.leaves_out_failures or node.makes_datasets for node in nodes)
+        return any(node.leaves_out_failures or isinstance(node, (Interleave, GroupByWindow)) for node in nodes)
 
     @cached_property
     def batch_size(self) -> int:
@@ -492,15 +495,5 @@ def rows_of_batches(spec: Any) -> int | None:
 
 def _lengths(node: Node) -> Lengths | None:
     """The lengths of a node's batches, where they follow from its operators."""
-    batch = node
-    while batch.by_position:
-        (batch,) = batch.inputs
-    if batch.batch_lengths is None or node.cardinality == UNKNOWN_CARDINALITY:
-        return None
-    rows, last = batch.batch_lengths
-    if last < rows:
-        while node.changes_nothing:
-            (node,) = node.inputs
-        if node is not batch:  # which may have moved the short batch
-            return None
-    return Lengths(node.cardinality, rows, last)
+    found = batch_lengths(node)
+    return None if found is None or node.cardinality == UNKNOWN_CARDINALITY else Lengths(node.cardinality, *found)

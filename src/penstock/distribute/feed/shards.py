@@ -22,6 +22,7 @@ from penstock.data.shards import (
     rewritten,
     shard_of_files,
 )
+from penstock.distribute.feed.batch_nodes import slices_of_batches
 from penstock.errors import InvalidArgumentError
 from penstock.options import AutoShardPolicy
 from penstock.sharding import SliceRule
@@ -145,7 +146,7 @@ def shard_of_worker(
 def _by_data(node: Node, workers: StrategyWorkers, rule: SliceRule, reason: str) -> WorkerShard:
     if workers.count > 1:
         node = _in_order(node)
-        shard = _slices_of_batches(node, rule, workers.own_slices)
+        shard = slices_of_batches(node, rule, workers.own_slices)
         if shard is not None:
             return WorkerShard(AutoShardPolicy.DATA, reason, shard, own_batches=False, pairs=True, same_order=(node,))
     return WorkerShard(AutoShardPolicy.DATA, reason, node, own_batches=False, same_order=(node,))
@@ -164,15 +165,6 @@ def _ordered_or_refused(node: Node) -> Node | None:
             "by rows: give it a job_name, and the job divides them"
         )
     return None if ordered is node else _in_order(ordered)
-
-
-def _slices_of_batches(node: Node, rule: SliceRule, local: Sequence[int]) -> Node | None:
-    """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
-    shard = node.local_slices(rule, local)
-    if shard is not None or not node.by_position:
-        return shard
-    below = _slices_of_batches(node.inputs[0], rule, local)
-    return None if below is None else with_inputs(node, [below])
 
 
 def _range_shard(reader: OneInput, workers: StrategyWorkers) -> Node:

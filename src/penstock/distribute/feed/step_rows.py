@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.distribute.feed.agreed_input import AgreedInput
+from penstock.distribute.feed.batch_nodes import last_may_be_short
 from penstock.distribute.feed.inputs import rows_of_batches
 from penstock.distribute.feed.options import PartialBatch
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -39,7 +40,7 @@ class StepRows:
     def of_every_step(self) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
         inputs, lengths = self.agreed.inputs, self.agreed.lengths
-        cut, batch_rows = inputs.slices_per_batch, rows_of_batches(inputs.dataset.element_spec)
+        cut, batch_rows = inputs.slices_per_batch, self._rows_of_batches()
         if self.partial is PartialBatch.RAGGED and inputs.workers.replicas_in_sync == 1:
             return batch_rows
         if self.partial is not PartialBatch.RAGGED and self.agreed.exact:
@@ -55,6 +56,13 @@ class StepRows:
         rows = lengths[0].rows // cut
         ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self.agreed.cardinality - 1, 0))
         return rows if all(size == rows for sizes in ends for size in sizes) else None
+
+    def _rows_of_batches(self) -> int | None:
+        """The rows of every batch; those of the first alone are assumed of others that have as many below functions."""
+        dataset = self.agreed.inputs.dataset
+        spec = dataset.element_spec
+        assumed = 0 in flatten(spec)[0][0].assumed_axes
+        return None if assumed and last_may_be_short(dataset.node) else rows_of_batches(spec)
 
     def of_a_ragged_step(self, full: int) -> set[int]:
         """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.

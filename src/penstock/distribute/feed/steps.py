@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.node import Node, gives_batches
+from penstock.data.node import Node
 from penstock.distribute.control.messages import RowShape
+from penstock.distribute.feed.batch_nodes import gives_batches
 from penstock.errors import ElementError
 from penstock.spec import LeafSpec
 from penstock.structure import Structure, flatten

@@ -56,9 +56,8 @@ class Distribute(Node):
     """
 
     name: ClassVar[str] = "distribute"
-    own_pace = True
+    paced = True
     varies = True
-    keeps_batches = True
     settings: DistributeOptions
     info: DatasetInfo = field(repr=False)
     kind: PassKind

@@ -8,8 +8,26 @@ runs in the trainer.
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.data.node import DependsOn, Node, OneInput
+from penstock.data.operators.cardinality import AssertCardinality
+from penstock.data.operators.collection import Source
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.files import ReadFiles
+from penstock.data.operators.folder import FolderFiles
+from penstock.data.operators.generator import Generator
+from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import Repeat, Take
+from penstock.data.operators.rebatching import Unbatch
+from penstock.data.operators.reducing import GroupByReducer
+from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sequence import Scan, TakeWhile
+from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs
 from penstock.data.shards import first_dataset
 from penstock.errors import InvalidArgumentError
@@ -17,6 +35,18 @@ from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.wire.subjects import PassKind
 
 _logger = logging.getLogger(__name__)
+
+_ONE_EACH: Final = (Map, FolderFiles)
+"""What makes one element of each of its input, whatever the others are."""
+_ROWS_APART: Final = (*_ONE_EACH, Filter, Unbatch, ReadFiles)
+"""What makes of a row of its input something that depends on that row alone, and on its number if it draws by that."""
+_PASSED_BY_MAPS: Final = (Shuffle, Repeat, Take, AssertCardinality)
+"""What a map without randomness may as well stand below, without many more calls of its function."""
+_WORTH_A_WORKER: Final = (
+    *(Generator, Source, ReadFiles, IndexedFiles, Map, Filter, Scan, TakeWhile, Interleave),
+    *(GroupByWindow, GroupByReducer, RejectionResample),
+)
+"""What is worth another process: everything else only moves rows about."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +133,7 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
         worker = with_inputs(step, [worker])
     if not _any_worth_a_worker(*worker.walk()) and _any_worth_a_worker(*rest):
         return _by_one_worker(node, f"{why}: one of them produces it all, in order")
-    if rest and isinstance(node, OneInput) and node.reads_ahead:
+    if rest and isinstance(node, Prefetch):
         rest.append(node)
     return Cut(worker, "groups" if groups else "rows", base.cardinality, tuple(rest), why)
 
@@ -115,10 +145,10 @@ def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
     """
     above: list[OneInput] = []
     below = node
-    while isinstance(below, OneInput) and (below.leaves_out_failures or below.reads_ahead):
+    while isinstance(below, (IgnoreErrors, Prefetch)):
         above.append(below)
         below = below.input
-    return (below, above[::-1]) if any(step.leaves_out_failures for step in above) else (node, [])
+    return (below, above[::-1]) if any(isinstance(step, IgnoreErrors) for step in above) else (node, [])
 
 
 def kind_of(node: Node) -> tuple[PassKind, int]:
@@ -141,7 +171,7 @@ def check_shared(cut: Cut) -> None:
         InvalidArgumentError: an operator above the cut must see the whole stream; the message names it.
     """
     for step in cut.above:
-        if step.depends_on is not DependsOn.ANY or step.draws_by_number:
+        if step.depends_on is not DependsOn.ANY or _draws_by_number(step):
             raise InvalidArgumentError(
                 f"{step.where()} must see all elements, and the consumers of a shared job see only their own: "
                 f"{cut.reason}. Put it where any row is read by index (before a filter, say), put it after "
@@ -154,7 +184,7 @@ def without_prefetch(node: Node) -> Node:
     bare: dict[int, Node] = {}
     for below in node.walk():
         inputs = [bare[id(one)] for one in below.inputs]
-        bare[id(below)] = inputs[0] if below.reads_ahead else with_inputs(below, inputs)
+        bare[id(below)] = inputs[0] if isinstance(below, Prefetch) else with_inputs(below, inputs)
     return bare[id(node)]
 
 
@@ -174,12 +204,17 @@ def _length_of(node: Node) -> int:
 
 def _any_worth_a_worker(*nodes: Node) -> bool:
     """Whether any of these nodes is worth another process."""
-    return any(node.worth_a_worker for node in nodes)
+    return any(isinstance(node, _WORTH_A_WORKER) for node in nodes)
+
+
+def _draws_by_number(step: Node) -> bool:
+    """Whether what a node makes of an element depends on that element's number, by a generator with a seed."""
+    return isinstance(step, Map) and step.seed is not None
 
 
 def _shared_caches(node: Node) -> list[Node]:
     """The caches in directories, each of which only one process can write."""
-    return [below for below in node.walk() if below.one_writer]
+    return [below for below in node.walk() if isinstance(below, Cache) and below.filename]
 
 
 def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
@@ -187,8 +222,8 @@ def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
     moved: list[OneInput] = []
     rest: list[OneInput] = []
     for step in above:
-        is_map = step.rows_apart and step.one_each and not step.draws_by_number
-        if is_map and all(other.maps_may_pass for other in rest):
+        is_map = isinstance(step, _ONE_EACH) and not _draws_by_number(step)
+        if is_map and all(isinstance(other, _PASSED_BY_MAPS) for other in rest):
             moved.append(step)
         else:
             rest.append(step)
@@ -219,28 +254,38 @@ def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[lis
         why = _why_not(step, exact, ordered, probing)
         if why:
             return groups, f"{step.label} {why}"
-        groups.append(step.by_row(numbered=exact))
-        exact = exact and step.one_each
+        groups.append(by_row(step, numbered=exact))
+        exact = exact and isinstance(step, _ONE_EACH)
     return groups, "each row is treated by itself" if groups else "any row is read by index"
 
 
 def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
     """Why a node over a stream cannot treat each row by itself; "" if it can."""
     by_number = "draws by the number of an element in the whole stream"
-    if step.rows_apart:
-        return by_number if step.draws_by_number else ""
-    if step.leaves_out_failures:
+    if isinstance(step, _ROWS_APART):
+        return by_number if _draws_by_number(step) else ""
+    if isinstance(step, IgnoreErrors):
         return "counts what it leaves out in the trainer"
-    if not step.dataset_for_each:
+    if not isinstance(step, Interleave):
         return "must see the whole stream"
-    if step.mixes_rows and ordered:
+    if step.cycle_length > 1 and ordered:
         return "mixes what it makes of several rows"
     if exact or not step.numbers_known:
         return ""
     return by_number if not probing or _may_draw(step) else ""
 
 
-def _may_draw(step: OneInput) -> bool:
+def by_row(step: OneInput, *, numbered: bool) -> OneInput:
+    """A node that treats one element of its input after the other.
+
+    Args:
+        step: the node.
+        numbered: whether the numbers of the input's elements in the whole stream are known.
+    """
+    return step.by_row(numbered=numbered) if isinstance(step, Interleave) else step
+
+
+def _may_draw(step: Interleave) -> bool:
     """Whether the dataset made of its first element draws random numbers by the position in the stream."""
     try:
         made = first_dataset(step)

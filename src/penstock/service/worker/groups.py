@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
+from penstock.data.operators.expand import Interleave
 from penstock.data.plan import with_inputs
 from penstock.data.skipped import ReadFrom
 from penstock.data.streams.by_index import IndexStream
@@ -19,7 +20,7 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.service.worker.cut import base_of
+from penstock.service.worker.cut import base_of, by_row
 from penstock.service.worker.spans import Piece, SpanReader, pulled
 
 
@@ -50,7 +51,7 @@ def over_rows(node: Node) -> Node:
     assert base is not None
     node = SpanRows(base)
     for step in above:
-        node = with_inputs(step.by_row(numbered=True), [node])
+        node = with_inputs(by_row(step, numbered=True), [node])
     return node
 
 
@@ -71,7 +72,7 @@ class SpanRun(Run):
         super().settle(node, position if node.indexable else position + self.span.start)
 
     def inner(self, node: Node, root: Node, epoch: int, position: int) -> Run:
-        if root.unseeded and not node.numbers_known:
+        if root.unseeded and isinstance(node, Interleave) and not node.numbers_known:
             raise InvalidArgumentError(
                 f"{node.where()} makes datasets that draw random numbers without a seed, which depend on the number of "
                 "the element in the whole stream; it is not known here. Give them seeds, or let the filter stand above"
