@@ -16,7 +16,7 @@ import numpy.typing as npt
 from penstock.errors import ElementError
 from penstock.positions import Indices as Indices
 from penstock.runtime.copying import Copiers
-from penstock.runtime.memory import output
+from penstock.runtime.memory import output, shared_output
 from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, is_untold, merged_specs, of_rows_like, spec_of_leaf
 from penstock.structure import Structure, flatten
 
@@ -226,7 +226,7 @@ def _stacked(leaves: Sequence[Any]) -> Column:
 
 def _view_of_one(leaf: Any) -> Column:
     if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc":
-        out = output((1, *leaf.shape), leaf.dtype) if leaf.ndim else None
+        out = shared_output((1, *leaf.shape), leaf.dtype) if leaf.ndim else None
         if out is not None:  # memory that other processes read
             out[0] = leaf
             return out

@@ -47,6 +47,7 @@ else:
 
     Element = TypeVar("Element", covariant=True)
 
+_NO_ROWS: Iterator[Any] = iter(())
 _TOGETHER = 256
 """How many rows of a block become elements at a time."""
 
@@ -212,15 +213,15 @@ class DatasetIterator(Iterator[Element]):
         self._pass.run.demand.ahead = self._ahead
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
-        self._left = False
+        self._left = self._ended = False
         self._process = _processes
-        self._calls = _calls_apart(self._pass.cursor)
-        next(self._calls)
+        self._live = self._pass.run.live
+        self._pulls = _pulls_apart(self._pass.cursor)
         self._pace = Pace(demand=self._pass.run.demand)
         # The block whose rows are given, how many of them were put into `_rows`, and what is left of these.
         self._block: Block | None = None
         self._put = 0
-        self._rows: Iterator[Element] = iter(())
+        self._rows: Iterator[Element] = _NO_ROWS
         # The number of elements and failures before the pull that is under way; None where none is.
         self._before_pull: int | None = None
 
@@ -247,18 +248,20 @@ class DatasetIterator(Iterator[Element]):
         Raises:
             StopIteration: there are none.
         """
-        self._check_usable()
+        if self._before_pull is not None or self._left or self._ended or self._process != _processes:
+            self._check_usable()
         if length_hint(self._rows):
             return
-        if (self._block is None or self._put == self._block.length) and self._pull() is None:
-            raise StopIteration
-        assert self._block is not None
-        rows = self._next_rows(self._block)
+        block = self._block
+        if block is None or self._put == block.length:
+            block = self._pull()
+            if block is None:
+                raise StopIteration
+        rows = self._next_rows(block, self._put)
         self._rows, self._put = iter(rows), self._put + len(rows)
 
-    def _next_rows(self, block: Block) -> list[Element]:
+    def _next_rows(self, block: Block, start: int) -> list[Element]:
         """The elements of the next rows of a block."""
-        start = self._put
         if block.length - start > 1:
             try:
                 return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
@@ -292,30 +295,35 @@ class DatasetIterator(Iterator[Element]):
         if self._left_in != get_ident():
             raise ClosedError("this iterator was interrupted: only the thread in which that was can go on with it")
         cursor_state, _ = taken_apart(self._left_at)
-        self._go_on_from(self._left_at, self._pass.run.live.replays(cursor_state))
+        self._go_on_from(self._left_at, self._live.replays(cursor_state))
 
     def _pull(self, most: int | None = None) -> Block | None:
         """The next rows as a block, none of which counts as given yet."""
-        self._rows, self._block, self._put = iter(()), None, 0
-        run, cursor = self._pass.run, self._pass.cursor
-        if self._tells and run.live:
-            run.live.consumed(cursor.state())
+        self._rows, self._block, self._put = _NO_ROWS, None, 0
+        cursor = self._pass.cursor
+        if self._live.any and self._tells:
+            self._live.consumed(cursor.state())
         allowed = self._pace.start()
+        asked = allowed if most is None or most > allowed else most
         self._before_pull = cursor.met
         try:
-            block: Block | None = self._called(allowed if most is None else min(allowed, most))
+            block: Block | None = self._pulls.send(asked)
         except Closed:
-            self._before_pull = None
+            self._end_failed_pull()
             raise ClosedError("this iterator was closed while an element was waited for") from None
-        except failures():
-            self._before_pull = None
+        except failures() as error:
+            self._end_failed_pull()
+            _refuse_stop(error)
             raise
         self._block, self._before_pull = block, None
         if block is None:
             self._pass.skips.sum_up()
-        else:
+        elif block.length > 1 or asked == 1:  # one in place of several says that its stream gives single rows
             self._pace.stop(block.nbytes, block.length)
         return block
+
+    def _end_failed_pull(self) -> None:
+        self._before_pull, self._pulls = None, _pulls_apart(self._pass.cursor)
 
     def _pull_given(self, most: int | None = None) -> Block | None:
         """The next rows as a block, all of which are given by that."""
@@ -330,19 +338,6 @@ class DatasetIterator(Iterator[Element]):
             if block is not None:
                 self._put = block.length
             return block
-
-    def _called(self, asked: int | Callable[[], Any]) -> Any:
-        """The rows that were asked for, or the result of a call of a stream."""
-        try:
-            return self._calls.send(asked)
-        except BaseException as error:
-            self._calls = _calls_apart(self._pass.cursor)
-            next(self._calls)
-            if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-                # No stream ends so: it comes from a function, and would end the loop.
-                told = "a function of this dataset raised StopIteration: return a value instead"
-                raise InvalidTypeError(told) from error.__cause__
-            raise
 
     @property
     def element_spec(self) -> Any:
@@ -376,7 +371,7 @@ class DatasetIterator(Iterator[Element]):
             BusyError: `next` is under way in this very thread.
         """
         state = self._state_at(self._position_after())
-        self._pass.run.live.claim()
+        self._live.claim()
         return state
 
     def _position_after(self) -> State:
@@ -399,7 +394,7 @@ class DatasetIterator(Iterator[Element]):
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         cursor_state, skipped = taken_apart(position)
-        replays = self._pass.run.live.replays(cursor_state)
+        replays = self._live.replays(cursor_state)
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
@@ -425,7 +420,7 @@ class DatasetIterator(Iterator[Element]):
         node = self._prepared.node
         drawn = drawn_in(state, node)
         live = dict(state.get("live", {}))
-        self._pass.run.live.leave_to(live)
+        self._live.leave_to(live)
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
         # Datasets that are made of the same nodes have the same order, also in the process that goes on.
@@ -443,14 +438,15 @@ class DatasetIterator(Iterator[Element]):
         try:
             if skipped is not None:
                 self._pass.skips.restore(skipped)
-            self._called(partial(self._pass.cursor.restore, cursor_state))
-            self._pass.run.live.consumed(cursor_state)  # so it knows what of the state is no longer needed, and when
+            next(_apart(partial(self._pass.cursor.restore, cursor_state)))
+            self._live.consumed(cursor_state)  # so it knows what of the state is no longer needed, and when
         except BaseException as error:
             self._left = True
             self._leave()
             # Those that say what is wrong, or are a function's, are raised as they are.
             damaged = isinstance(error, (TypeError, ValueError, KeyError, IndexError))
             if not damaged or isinstance(error, PenstockError) or hasattr(error, "__notes__"):
+                _refuse_stop(error)
                 raise
             raise StateMismatchError(
                 "the state is damaged, or was saved by an earlier penstock: its position does not fit the dataset, got "
@@ -477,9 +473,9 @@ class DatasetIterator(Iterator[Element]):
             self._end()
 
     def _end(self) -> None:
-        before = self._before_pull
+        self._ended, before = True, self._before_pull
         not_given = self._not_given if before is None else self._pass.cursor.met - before
-        self._rows, self._block, self._before_pull = iter(()), None, None
+        self._rows, self._block, self._before_pull = _NO_ROWS, None, None
         self._pass.skips.sum_up()
         if self._finalizer.alive:
             self._pass.cursor.give_back(not_given)
@@ -500,15 +496,35 @@ class DatasetIterator(Iterator[Element]):
         self.close()
 
 
-def _calls_apart(cursor: Cursor) -> Generator[Any, int | Callable[[], Any], None]:
-    """Coroutine that pulls the number of rows that is sent to it, or makes a call, and yields what comes of it.
+def _pulls_apart(cursor: Cursor) -> Generator[Block | None, int, None]:
+    """Coroutine that pulls the number of rows that is sent to it, ready for the first.
 
     A stream may keep a failure until the rows before it are given. Its traceback refers to the frames that called it,
     up to a coroutine that is suspended, and so not to the iterator: one that nobody uses any more could never end.
     """
-    asked = yield None
-    while True:
-        asked = yield (cursor.pull(1, asked) if isinstance(asked, int) else asked())
+
+    def pulls() -> Generator[Block | None, int, None]:
+        pull = cursor.pull
+        asked = yield None
+        while True:
+            asked = yield pull(1, asked)
+
+    made = pulls()
+    next(made)
+    return made
+
+
+def _apart(call: Callable[[], None]) -> Iterator[None]:
+    """Coroutine that makes a call: see `_pulls_apart`."""
+    call()
+    yield
+
+
+def _refuse_stop(error: BaseException) -> None:
+    """Raise an error in place of a StopIteration, which no stream raises: it comes from a function, and ends loops."""
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+        told = "a function of this dataset raised StopIteration: return a value instead"
+        raise InvalidTypeError(told) from error.__cause__
 
 
 def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:

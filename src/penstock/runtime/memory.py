@@ -84,11 +84,22 @@ def output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     size = dtype.itemsize * math.prod(shape)
     if size < LARGE or dtype.hasobject:
         return None
-    newest = _allocators[-1:]  # at once: another thread may remove it
-    memory = newest[0](size) if newest else None
+    memory = _from_allocator(size)
     if memory is None:
         memory = _kept(size) if size >= SMALLEST else _allocated(size)
     return memory.view(dtype).reshape(shape)
+
+
+def shared_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+    """As `output`, for an array that needs no copy but where `allocate_from` has named a place: None in any other."""
+    size = dtype.itemsize * math.prod(shape)
+    memory = None if size < LARGE or dtype.hasobject else _from_allocator(size)
+    return None if memory is None else memory.view(dtype).reshape(shape)
+
+
+def _from_allocator(size: int) -> Bytes | None:
+    newest = _allocators[-1:]  # at once: another thread may remove it
+    return newest[0](size) if newest else None
 
 
 def _allocated(size: int) -> Bytes:

@@ -66,18 +66,19 @@ class LiveStreams:
     Attributes:
         restored: the replays of the state that the iteration was restored from, by key.
         continued: whether it was restored from a state, with replays.
+        any: whether there are such streams, or were before the state.
     """
 
     def __init__(self) -> None:
         self.restored: dict[str, State] = {}
-        self.continued = False
+        self.continued = self.any = False
         self._reader = ""
         self._streams: dict[str, LiveStream] = {}
         self._named: set[str] = set()
         self._lock = RLock()  # a signal handler may ask for the state in the middle of any method
 
     def __bool__(self) -> bool:
-        return bool(self._streams or self.restored)
+        return self.any
 
     @property
     def shared(self) -> bool:
@@ -87,7 +88,7 @@ class LiveStreams:
 
     def continue_from(self, replays: dict[str, State]) -> None:
         """Note the replays of the state that the iteration is restored from."""
-        self.restored = replays
+        self.restored, self.any = replays, bool(replays)
         for replay in replays.values():
             if isinstance(replay, dict):
                 self.continued, self._reader = True, str(replay.get("consumer", "")).partition("-")[0]
@@ -102,12 +103,14 @@ class LiveStreams:
         """Take a stream in. One of equal key that is there already stays: the dataset is read in several places."""
         with self._lock:
             self._streams.setdefault(stream.key, stream)
+            self.any = True
 
     def remove(self, stream: LiveStream) -> None:
         """Forget a stream that was never read."""
         with self._lock:
             if self._streams.get(stream.key) is stream:
                 del self._streams[stream.key]
+                self.any = bool(self._streams or self.restored)
 
     def consumed(self, position: State) -> None:
         """Note that the caller asks for more, so it has consumed everything before this position."""
@@ -125,7 +128,7 @@ class LiveStreams:
         for key in {*keys[:first], *self._named} - named:
             self._streams.pop(key, None)
             self.restored.pop(key, None)
-        self._named = named
+        self._named, self.any = named, bool(self._streams or self.restored)
 
     def replays(self, position: State) -> dict[str, State]:
         """What a state at this position needs besides."""

@@ -129,6 +129,10 @@ class Cursor(Stream):
             if block is None:
                 self._pulling = False
                 return None
+            if block.length <= allow:
+                self.met += block.length
+                self._block, self._offset, self._pulling = block, block.length, False
+                return block
             start = 0
         stop = min(start + allow, block.length)
         self.met += stop - start
