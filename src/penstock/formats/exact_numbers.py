@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ElementError
 
-_ROUNDED: Final = 2.0**53
+_ROUNDED: Final = pa.scalar(2.0**53)
 """From here on float64 has no place for every integer."""
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 _LEADING_ZERO: Final = r"^\s*[+-]?0[0-9xX]"

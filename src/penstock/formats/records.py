@@ -51,16 +51,6 @@ class RecordFormat(ABC):
         """Whether many records are decoded at hardly the cost of one."""
         return False
 
-    def at_once(self, data: bytes, last: int, count: int) -> Any:
-        """Records whose places are known, decoded together; None if one is damaged, or the format has no such way.
-
-        Args:
-            data: the records, one after the other.
-            last: where the last one begins.
-            count: how many there are.
-        """
-        return None
-
     @abstractmethod
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
         """The records of a file from the one with this number on, which begins at this byte (when decompressed).

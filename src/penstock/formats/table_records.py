@@ -71,14 +71,6 @@ class TableRecords(RecordFormat):
         label = columns.pop(self.label)
         return columns, label
 
-    def at_once(self, data: bytes, last: int, count: int) -> Any:
-        try:
-            self.check_last(data[last:])
-            table = self.table(data)
-            return self.rows(table) if table.num_rows == count else None
-        except _DAMAGE:  # who reads the records one after the other says which one, and what is wrong
-            return None
-
     @abstractmethod
     def table(self, data: bytes) -> pa.Table:
         """The rows of whole records.
@@ -104,7 +96,10 @@ class TableRecords(RecordFormat):
 
 
 class TableReader(RecordReader):
-    """A chunk is decoded at once, and in halves if one of its records is damaged."""
+    """A chunk is decoded at once, and in halves if one of its records is damaged.
+
+    Of some records alone that is an error: who reads those by number asks for fewer of them.
+    """
 
     def __init__(self, format: TableRecords, source: Source, compression: str, number: int, offset: int) -> None:
         self._format = format
@@ -128,7 +123,7 @@ class TableReader(RecordReader):
                     raise ElementError(f"expected one row, got {table.num_rows}: {self._data[begin:end]!r:.200}")
                 return self._format.rows(table)
             except _DAMAGE as error:
-                if last == first + 1:
+                if last == first + 1 or not self._is_file:
                     where = self._where(first)
                     self._pass(1)
                     # The row that Arrow counts is the only one it was given.

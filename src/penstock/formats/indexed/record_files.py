@@ -14,7 +14,7 @@ from penstock.formats.indexed.open_files import OpenFiles, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records import Decoded, RecordFormat, RecordReader, SomeRecords
 from penstock.printing import in_bytes
-from penstock.structure import LEAF, flatten
+from penstock.structure import LEAF
 
 _GROUP_BYTES: Final = 1 << 20
 """How much of a file is decoded together, where that costs hardly more than one record."""
@@ -109,28 +109,23 @@ class RecordFiles(FileFormat):
         return None if found is _DAMAGED else found
 
     def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
-        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
-        begins, ends = edges[:-1][numbers], edges[1:][numbers]
-        data = file.read(begins, ends)
-        found = self.records.at_once(data, len(data) - int(ends[-1] - begins[-1]), len(rows))
-        return self._decoded(file, int(rows[0]), begins, data, len(rows)) if found is None else flatten(found)
-
-    def _decoded(self, file: RangedFile, number: int, begins: Edges, data: bytes, count: int) -> Decoded:
         """All of these records.
 
         Raises:
             StorageError, ElementError: one of them is damaged.
         """
-        reader = self.records.open(SomeRecords(file.name, data), "", number)
+        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+        begins, ends = edges[:-1][numbers], edges[1:][numbers]
+        reader = self.records.open(SomeRecords(file.name, file.read(begins, ends)), "", int(rows[0]))
         found, damage = None, None
         try:
-            found = _all(reader, count)
+            found = _all(reader, len(rows))
         except (StorageError, ElementError) as error:
             damage = error
-        if found is None and count > 1:  # the caller asks for fewer, until it knows which one it is
-            raise damage or StorageError(f"{file.name!r}: of {count} records from {number} on, one is damaged")
+        if found is None and len(rows) > 1:  # the caller asks for fewer, until it knows which one it is
+            raise damage or StorageError(f"{file.name!r}: of {len(rows)} records from {rows[0]} on, one is damaged")
         if found is None:
-            self._read_damaged(file.name, number, int(begins[0]))
+            self._read_damaged(file.name, int(rows[0]), int(begins[0]))
         return found
 
     def _read_damaged(self, name: str, number: int, offset: int) -> NoReturn:
