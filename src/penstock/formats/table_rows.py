@@ -11,7 +11,6 @@ Arrow's own `take` joins all chunks of a column first, which costs as much for o
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats.tables import as_columns
+from penstock.positions import Indices, as_positions, by_part, shifted
 from penstock.structure import map_structure
 
 Array = npt.NDArray[Any]
@@ -33,9 +33,9 @@ class _ChunkRows(NamedTuple):
         rows: their places in it.
     """
 
-    where: slice | Array
+    where: Array
     chunk: int
-    rows: slice | Array
+    rows: Indices
 
 
 class TableRows:
@@ -54,7 +54,7 @@ class TableRows:
             name: np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64) for name, column in full.items()
         }
 
-    def read(self, indices: range | Array) -> dict[str, Any]:
+    def read(self, indices: Indices) -> dict[str, Any]:
         """The rows at these positions, at least one.
 
         Raises:
@@ -111,7 +111,7 @@ class _Lists(_ColumnRows):
 
     def _of_one_length(self, piece: _ChunkRows, begins: Array, length: int) -> Array:
         values = self._values[piece.chunk]
-        if isinstance(piece.rows, slice) or length == 0:
+        if isinstance(piece.rows, range) or length == 0:
             return values[begins[0] : begins[0] + len(begins) * length].reshape(len(begins), length)
         return np.lib.stride_tricks.sliding_window_view(values, length)[begins]
 
@@ -128,45 +128,28 @@ class _Others(_ColumnRows):
         parts = []
         for _, number, rows in pieces:
             chunk = self._column.chunk(number)
-            parts.append(
-                chunk.slice(rows.start, rows.stop - rows.start) if isinstance(rows, slice) else chunk.take(rows)
-            )
+            parts.append(chunk.slice(rows.start, len(rows)) if isinstance(rows, range) else chunk.take(rows))
         found = as_columns(pa.chunked_array(parts), self._path, self._call)
-        if len(pieces) == 1 or isinstance(pieces[0].where, slice):
+        if len(pieces) == 1:
             return found
         places = np.empty(count, np.int64)
         places[np.concatenate([piece.where for piece in pieces])] = np.arange(count)
         return map_structure(lambda column: column[places], found)
 
 
-def _pieces(ends: Array, indices: range | Array) -> list[_ChunkRows]:
+def _pieces(ends: Array, indices: Indices) -> list[_ChunkRows]:
     """Rows by their chunks, where `ends` says how many rows there are up to the end of each chunk."""
-    if isinstance(indices, range) and indices.step == 1:
-        first, last = np.searchsorted(ends, [indices.start, indices.stop - 1], side="right").tolist()
-        found = []
-        for number in range(first, last + 1):
-            begin = int(ends[number - 1]) if number else 0
-            start, stop = max(indices.start, begin), min(indices.stop, int(ends[number]))
-            if start < stop:
-                where = slice(start - indices.start, stop - indices.start)
-                found.append(_ChunkRows(where, number, slice(start - begin, stop - begin)))
-        return found
-    positions = np.asarray(indices, np.int64)
-    numbers = np.searchsorted(ends, positions, side="right")
-    order = np.argsort(numbers, kind="stable")
-    edges = [0, *(np.flatnonzero(np.diff(numbers[order])) + 1).tolist(), len(order)]
-    chunks = numbers[order[edges[:-1]]].tolist()
-    within = positions - (ends - np.diff(ends, prepend=0))[numbers]
-    if len(chunks) == 1:
-        return [_ChunkRows(slice(0, len(positions)), chunks[0], within)]
+    if not isinstance(indices, range) or indices.step != 1:
+        indices = as_positions(indices)
+    numbers = np.searchsorted(ends, as_positions(indices), side="right")
     return [
-        _ChunkRows(order[start:stop], chunk, within[order[start:stop]])
-        for chunk, (start, stop) in zip(chunks, pairwise(edges), strict=True)
+        _ChunkRows(which, chunk, shifted(rows, -int(ends[chunk - 1]) if chunk else 0))
+        for chunk, which, rows in by_part(indices, numbers)
     ]
 
 
-def _rows_of(column: Array, rows: slice | Array) -> Array:
-    return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
+def _rows_of(column: Array, rows: Indices) -> Array:
+    return column[rows.start : rows.stop] if isinstance(rows, range) else column.take(rows, axis=0)
 
 
 def _gathered(parts: Sequence[Array], pieces: list[_ChunkRows], count: int) -> Array:

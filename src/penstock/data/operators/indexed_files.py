@@ -1,6 +1,6 @@
 """The rows of files that can be read by number: one node for every such format."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -17,6 +17,7 @@ from penstock.formats.files import has_protocol, size_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.remote_file import ask_ahead, at_once
 from penstock.paths import names_in_directory
+from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import Threads, failures
 from penstock.structure import flatten
 
@@ -84,6 +85,13 @@ class IndexedFiles(OneInput):
         return list(names), starts_, np.cumsum(stops_ - starts_)
 
     @cached_property
+    def _shifts(self) -> npt.NDArray[np.int64]:
+        """What is added to the position of a row to find its number in its file, for each file."""
+        _, starts, ends = self._pieces
+        shifts: npt.NDArray[np.int64] = starts - np.append(0, ends[:-1])
+        return shifts
+
+    @cached_property
     def _ahead(self) -> "_AheadFiles":
         return _AheadFiles(self._pieces[0], self.format)
 
@@ -115,10 +123,13 @@ class IndexedFiles(OneInput):
     def _read(self, run: Run, rows: Indices) -> Block:
         """Rows in the order of the files."""
         try:
-            pieces = list(self._by_file(rows))
+            names, _, ends = self._pieces
+            numbers = np.searchsorted(ends, as_positions(rows), side="right")
+            of_files = by_part(rows, numbers)
+            pieces = [(names[number], shifted(own, int(self._shifts[number]))) for number, _, own in of_files]
             remote = bool(pieces) and has_protocol(pieces[0][0])
             if remote and isinstance(rows, range):
-                self._ahead.reach(int(np.searchsorted(self._pieces[2], rows[-1], side="right")))
+                self._ahead.reach(int(numbers[-1]))
             if remote and len(pieces) > 1:  # requests to servers run in parallel
                 parts = at_once(lambda piece: self._part(*piece), pieces)
             else:
@@ -130,24 +141,6 @@ class IndexedFiles(OneInput):
                 note(error, self, int(rows[0]))
             raise
         return block
-
-    def _by_file(self, rows: Indices) -> Iterator[tuple[str, Rows]]:
-        """The files of these positions, with the rows that are wanted of each."""
-        names, starts, ends = self._pieces
-        if not len(rows):
-            return
-        edges = np.searchsorted(ends, [rows[0], rows[-1]], side="right")
-        for number in range(int(edges[0]), int(edges[1]) + 1):
-            before = int(ends[number - 1]) if number else 0
-            shift = int(starts[number]) - before
-            if isinstance(rows, range):
-                start, stop = max(rows.start, before), min(rows.stop, int(ends[number]))
-                if start < stop:
-                    yield names[number], range(start + shift, stop + shift)
-            else:
-                first, last = np.searchsorted(rows, [before, ends[number]])
-                if first < last:
-                    yield names[number], rows[first:last] + shift
 
     def _part(self, name: str, rows: Rows) -> Block:
         columns, structure = self.format.read_columns(name, rows)

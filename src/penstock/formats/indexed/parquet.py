@@ -24,6 +24,7 @@ from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
 from penstock.formats.table_records import arrow_types
 from penstock.formats.tables import as_columns, masked, values_of, varies_in_shape
 from penstock.formats.unchanged import UnchangedFile
+from penstock.positions import Indices, as_positions, by_part, shifted
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten, map_structure
@@ -257,22 +258,8 @@ class _ParquetFile:
 
     def places(self, rows: Rows) -> list[tuple[int, _Within]]:
         """The row groups that have some of these rows, and which of their own rows they are."""
-        if isinstance(rows, range) and rows.step == 1:
-            first, last = np.searchsorted(self.ends, [rows[0], rows[-1]], side="right").tolist()
-            begins = [(group, self.begin(group)) for group in range(first, last + 1)]
-            return [
-                (group, slice(max(rows.start - begin, 0), min(rows.stop, int(self.ends[group])) - begin))
-                for group, begin in begins
-                if begin < self.ends[group]
-            ]
-        numbers = np.asarray(rows)
-        of_rows = np.searchsorted(self.ends, numbers, side="right")
-        edges = [0, *(np.flatnonzero(np.diff(of_rows)) + 1).tolist(), len(numbers)]
-        groups = of_rows[edges[:-1]].tolist()
-        of_groups = [
-            (group, numbers[start:stop] - self.begin(group)) for group, (start, stop) in zip(groups, pairwise(edges))
-        ]
-        return [(group, _as_slice(within)) for group, within in of_groups]
+        numbers = np.searchsorted(self.ends, as_positions(rows), side="right")
+        return [(group, _as_slice(shifted(own, -self.begin(group)))) for group, _, own in by_part(rows, numbers)]
 
     def prepared(self, groups: list[int]) -> Iterator[list[int]]:
         """Row groups, in those that are decoded together; those of a remote file are all fetched at the same time."""
@@ -386,7 +373,7 @@ def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _as_slice(numbers: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
+def _as_slice(numbers: Indices) -> slice | npt.NDArray[np.int64]:
     """Numbers without gaps as a slice, which copies nothing."""
     first, last = int(numbers[0]), int(numbers[-1])
-    return slice(first, last + 1) if last - first == len(numbers) - 1 else numbers
+    return slice(first, last + 1) if last - first == len(numbers) - 1 else as_positions(numbers)
