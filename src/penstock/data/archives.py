@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.files import Files, dataset_of_names, files_by_index, first_with_rows, records_of
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.data.files import Files, check_columns, dataset_of_names, files_by_index, first_with_rows, stream_or_index
+from penstock.errors import InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression, has_protocol
 from penstock.formats.indexed.mds import MdsFiles, shards_of
-from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.tar import tar_samples
 
 
@@ -67,9 +66,7 @@ def TarDataset(  # noqa: N802  # as the others
     records = first_with_rows(
         call, names, lambda name, last: tar_samples(call, name, compression, wanted, decode, last)
     )
-    if compression:
-        return records_of(call, names, records, compression)
-    return files_by_index(call, names, RecordFiles(records))
+    return stream_or_index(call, names, records, compression)
 
 
 def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[dict[str, Any]]:  # noqa: N802  # as the others
@@ -100,10 +97,7 @@ def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[di
         {'word': 'lily'}
     """
     call = "MdsDataset"
-    if isinstance(columns, str):
-        raise InvalidTypeError(f"{call}(columns=...) takes a list of names, got a string")
-    if columns is not None and not columns:
-        raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")
+    check_columns(call, columns)
     if isinstance(files, (str, os.PathLike)) and _is_directory(os.fspath(files)):
         files = shards_of(os.fspath(files))
     return files_by_index(call, files, MdsFiles(columns))

@@ -20,6 +20,7 @@ from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.differing_files import difference
 from penstock.formats.indexed.file_format import FileFormat
 from penstock.formats.indexed.fixed_files import FixedFiles
+from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.indexed.registry import format_of
 from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
@@ -134,9 +135,7 @@ def FixedLengthRecordDataset(  # noqa: N802  # as TensorFlow has it
             f"{record_bytes}, {header_bytes} and {footer_bytes}"
         )
     records = FixedRecords(record_bytes, header_bytes, footer_bytes)
-    if check_compression(call, compression_type):
-        return records_of(call, files, records, compression_type)
-    return files_by_index(call, files, FixedFiles(records))
+    return stream_or_index(call, files, records, compression_type, FixedFiles(records))
 
 
 def ParquetDataset(  # noqa: N802  # as the others
@@ -180,10 +179,7 @@ def ParquetDataset(  # noqa: N802  # as the others
         >>> len(dataset), list(dataset)
         (2, [{'name': 'Ada'}, {'name': 'Cid'}])
     """
-    if isinstance(columns, str) or isinstance(mask_nulls, str):
-        raise InvalidTypeError("ParquetDataset(columns=..., mask_nulls=...) take lists of names, got a string")
-    if columns is not None and not columns:
-        raise InvalidArgumentError("ParquetDataset(columns=...) takes at least one column, got none")
+    check_columns("ParquetDataset", columns, mask_nulls)
     return files_by_index("ParquetDataset", files, indexed.parquet.ParquetFiles(columns, filter, mask_nulls, types))
 
 
@@ -285,6 +281,24 @@ def records_of(call: str, files: Files, record_format: RecordFormat, compression
     names = names_of(call, files)
     options = files.options() if isinstance(files, Dataset) else None
     return Dataset(ReadFiles(names, call, record_format, compression, site=user_site()), options)
+
+
+def stream_or_index(
+    call: str, files: Files, records: RecordFormat, compression_type: str | None, format: FileFormat | None = None
+) -> Dataset:
+    """The records of files by their numbers; where they are compressed, as a stream."""
+    if check_compression(call, compression_type):
+        return records_of(call, files, records, compression_type)
+    return files_by_index(call, files, format or RecordFiles(records))
+
+
+def check_columns(call: str, columns: Sequence[str] | None, mask_nulls: Sequence[str] | None = None) -> None:
+    """Refuse what cannot be the names of columns."""
+    if isinstance(columns, str) or isinstance(mask_nulls, str):
+        arguments = "columns=...) takes" if mask_nulls is None else "columns=..., mask_nulls=...) take"
+        raise InvalidTypeError(f"{call}({arguments} lists of names, got a string")
+    if columns is not None and not columns:
+        raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")
 
 
 def dataset_of_names(call: str, files: Files) -> Dataset:

@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.files import Files, dataset_of_names, files_by_index, first_with_rows, records_of
+from penstock.data.files import Files, check_columns, dataset_of_names, first_with_rows, stream_or_index
 from penstock.data.tensorflow import CSV
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression
-from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.table_records import TableRecords, arrow_types
 from penstock.other_names import other_keywords
 
@@ -73,7 +72,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         'violet,\nsweet' 5 False
     """
     call = "CsvDataset"
-    _check_names(call, columns, mask_nulls)
+    check_columns(call, columns, mask_nulls)
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r':
         raise InvalidArgumentError(f"{call}(delimiter=...) takes one character, got {delimiter!r}")
     if not isinstance(header, bool) and (isinstance(header, str) or not all(isinstance(name, str) for name in header)):
@@ -148,7 +147,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
         violet [5]
     """
     call = "JsonLinesDataset"
-    _check_names(call, columns, mask_nulls)
+    check_columns(call, columns, mask_nulls)
     kinds = arrow_types(call, types)
 
     def found(name: str, compression: str, _: bool) -> TableRecords | None:
@@ -166,9 +165,7 @@ def _tables(
     compression = check_compression(call, compression_type)
     names = dataset_of_names(call, files)
     records = first_with_rows(call, names, lambda name, without_rows: found(name, compression, without_rows))
-    if compression:
-        return records_of(call, names, records, compression)
-    return files_by_index(call, names, RecordFiles(records))
+    return stream_or_index(call, names, records, compression)
 
 
 def _check_encoding(call: str, encoding: str) -> None:
@@ -186,10 +183,3 @@ def _check_encoding(call: str, encoding: str) -> None:
             f"{call}(encoding=...) takes an encoding that keeps ASCII, such as 'utf-8' or 'latin-1', got {encoding!r}: "
             "convert the file to UTF-8, for example with iconv"
         )
-
-
-def _check_names(call: str, columns: Sequence[str] | None, mask_nulls: Sequence[str]) -> None:
-    if isinstance(columns, str) or isinstance(mask_nulls, str):
-        raise InvalidTypeError(f"{call}(columns=..., mask_nulls=...) take lists of names, got a string")
-    if columns is not None and not columns:
-        raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import formats
-from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.files import has_protocol
-from penstock.paths import local_path
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.opening import open_file
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,6 @@ Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 """The content of a file, or its name."""
 
 
-def _local(name: str) -> Any:
-    return open(local_path(name), "rb")  # `opened` closes it
-
-
 @contextmanager
 def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
     """A file object that can be read from any place, and what errors call it. It is closed at the end.
@@ -83,14 +77,8 @@ def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
         return
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidTypeError(f"{call} takes the bytes of a file or its name, got a {type(source).__name__}")
-    name = os.fspath(source)
-    try:
-        remote = has_protocol(name)
-        file: Any = io.BufferedReader(formats.remote.open_file(name)) if remote else _local(name)
-    except OSError as error:
-        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
-    with file:
-        yield file, repr(name)
+    with open_file(source) as file:
+        yield file, repr(os.fspath(source))
 
 
 def seconds_bounds(call: str, seconds: Any) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import weakref
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from penstock import formats
 from penstock.errors import StorageError
 from penstock.formats.files import changed, has_protocol
 from penstock.formats.remote_file import parts_of
+from penstock.formats.unchanged import UnchangedFile
 
 Offsets = npt.NDArray[np.int64]
 
@@ -29,12 +29,7 @@ def open_ranges(name: str) -> "RangedFile":
         StorageError: it cannot be opened.
         ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
     """
-    try:
-        return _RemoteFile(name) if has_protocol(name) else _LocalFile(name)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+    return _RemoteFile(name) if has_protocol(name) else _LocalFile(name)
 
 
 class RangedFile:
@@ -69,7 +64,7 @@ class RangedFile:
             raise
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
-        if self._changed() or [len(piece) for piece in pieces] != (ends[lasts] - begins[firsts]).tolist():
+        if [len(piece) for piece in pieces] != (ends[lasts] - begins[firsts]).tolist():
             raise changed(self.name)
         if len(pieces) == len(begins):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -84,9 +79,6 @@ class RangedFile:
     def _pieces(self, begins: list[int], ends: list[int]) -> list[bytes]:
         raise NotImplementedError
 
-    def _changed(self) -> bool:
-        return False
-
 
 class _LocalFile(RangedFile):
     """Read by calls, not by a memory map: a call lets other threads run, and a file that is cut ends no process."""
@@ -95,24 +87,19 @@ class _LocalFile(RangedFile):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._file)
-        self.size = os.fstat(self._file).st_size
-        self.version = self._now()
-
-    def _now(self) -> str:
-        found = os.fstat(self._file)
-        return f"{found.st_size} bytes, written at {found.st_mtime_ns}"
-
-    def _changed(self) -> bool:
-        return self._now() != self.version
+        self._file = UnchangedFile(name)
+        self.size, self.version = self._file.size, self._file.version
 
     def _pieces(self, begins: list[int], ends: list[int]) -> list[bytes]:
-        return [self._piece(begin, end) for begin, end in zip(begins, ends)]
+        pieces = [self._piece(begin, end - begin) for begin, end in zip(begins, ends)]
+        self._file.check()
+        return pieces
 
-    def _piece(self, begin: int, end: int) -> bytes:
-        piece = os.pread(self._file, end - begin, begin)
-        while len(piece) < end - begin and (more := os.pread(self._file, end - begin - len(piece), begin + len(piece))):
+    def _piece(self, begin: int, length: int) -> bytes:
+        piece = os.pread(self._file.descriptor, length, begin)
+        while len(piece) < length and (
+            more := os.pread(self._file.descriptor, length - len(piece), begin + len(piece))
+        ):
             piece += more  # a call gives 2 GiB at most
         return piece
 

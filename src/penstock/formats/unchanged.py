@@ -1,4 +1,4 @@
-"""Local files that libraries read by themselves: whether one was written to meanwhile."""
+"""Local files that are to stay as they are while they are read."""
 
 import os
 import weakref
@@ -8,9 +8,14 @@ from penstock.formats.files import changed
 
 
 class UnchangedFile:
-    """A descriptor of a file that a library has opened too, by which changes are noticed. It is closed when dropped.
+    """A descriptor of a file, by which changes are noticed, also while a library reads it. It is closed when dropped.
 
     A file that is replaced by another one under its name is no change: who has opened it reads the old one.
+
+    Attributes:
+        descriptor: for reading its bytes.
+        size: in bytes.
+        version: differs when the file was written to.
 
     Raises:
         StorageError: it cannot be opened.
@@ -19,11 +24,11 @@ class UnchangedFile:
     def __init__(self, name: str) -> None:
         self._name = name
         try:
-            self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            self.descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
-        weakref.finalize(self, os.close, self._file)
-        self._written = self._now()
+        weakref.finalize(self, os.close, self.descriptor)
+        self.size, self.version = self._now()
 
     def check(self) -> None:
         """Refuse what was read since the last check, if the file was written to.
@@ -31,9 +36,9 @@ class UnchangedFile:
         Raises:
             StorageError: it was.
         """
-        if self._now() != self._written:
+        if self._now() != (self.size, self.version):
             raise changed(self._name)
 
-    def _now(self) -> tuple[int, int]:
-        found = os.fstat(self._file)
-        return found.st_size, found.st_mtime_ns
+    def _now(self) -> tuple[int, str]:
+        found = os.fstat(self.descriptor)
+        return found.st_size, f"{found.st_size} bytes, written at {found.st_mtime_ns}"
