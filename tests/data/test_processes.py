@@ -340,3 +340,19 @@ def test_a_process_whose_program_was_killed_ends_after_its_call_without_a_word(t
 
 def test_explain_names_the_processes():
     assert "2 at once in processes" in in_processes(ps.Dataset.range(3), lambda x: x).explain()
+
+
+def fork_and_die(x: np.int64) -> np.int64:
+    if x == 3:
+        if os.fork() == 0:
+            signal.alarm(30)  # it outlives its parent, and the test
+            signal.pause()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_children")
+def test_a_killed_process_with_a_forked_child_was_waited_for() -> None:
+    with pytest.raises(ps.errors.WorkerError, match="SIGKILL"):
+        list(in_processes(ps.Dataset.range(8), fork_and_die))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,82 @@ def test_workers_end_with_their_program_however_that_ends(how: signal.Signals | 
 def test_the_number_of_workers_is_checked(wrong: object, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"local\(num_workers=...\)"):
         ps.service.local(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_function_that_prints_much_stopped_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    def noisy(x: np.int64) -> np.int64:
+        print("row", x, "." * 500)  # noqa: T201
+        return x
+
+    with ps.service.local(num_workers=1) as service:
+        dataset = ps.Dataset.range(300).map(noisy).apply(ps.service.distribute("distributed_epoch", service.target))
+        assert [int(x) for x in dataset] == list(range(300))  # 150 kB, where a pipe holds 64 KiB
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("[data worker ") and "] row " in line for line in lines) == 300
+
+
+@pytest.mark.slow
+def test_a_function_that_asks_for_input_waited_for_ever() -> None:
+    with ps.service.local(num_workers=1) as service:
+        dataset = (
+            ps.Dataset.range(3).map(lambda x: input()).apply(ps.service.distribute("distributed_epoch", service.target))
+        )
+        with pytest.raises(EOFError):
+            list(dataset)
+
+
+FORKING_PROGRAM = """
+import os, time
+import penstock as ps
+service = ps.service.local(num_workers=1)
+dataset = ps.Dataset.range(1).map(lambda x: os.getpid())
+worker, = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+called, = ps.Dataset.range(1).map(lambda x: os.getpid(), num_parallel_calls=1, processes=True)
+child = os.fork()
+if child:
+    print(worker, called, child, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+def test_workers_outlived_a_killed_program_that_had_forked() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FORKING_PROGRAM], stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        worker, called, child = map(int, program.stdout.readline().split())
+        program.kill()
+    try:
+        until(lambda: not running(worker) and not running(called))
+        assert running(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_worker_lost_during_a_drain_is_replaced() -> None:
+    before = children()
+    with ps.service.local(num_workers=1) as service:
+        (worker,) = children() - before
+        dataset = ps.Dataset.range(10_000).batch(10)
+        elements = iter(dataset.apply(ps.service.distribute("distributed_epoch", service.target)))
+        assert next(elements).tolist() == list(range(10))
+        draining = threading.Thread(target=service.stop, kwargs={"drain": True})
+        draining.start()
+        until(lambda: service.status().stopping)
+        os.kill(worker, signal.SIGKILL)
+        assert len(list(elements)) == 999
+        draining.join()
+
+
+@pytest.mark.extended  # it takes three missed reports of two seconds
+def test_a_silent_worker_is_killed_and_replaced() -> None:
+    before = children()
+    with ps.service.local(num_workers=1) as service:
+        (worker,) = children() - before
+        os.kill(worker, signal.SIGSTOP)
+        until(lambda: not running(worker))
+        dataset = ps.Dataset.range(5).apply(ps.service.distribute("distributed_epoch", service.target))
+        assert [int(x) for x in dataset] == list(range(5))

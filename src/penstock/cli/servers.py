@@ -5,9 +5,12 @@ import logging
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from io import TextIOWrapper
 from typing import Any, Final, NoReturn, Protocol
 
 from penstock.cli.arguments import say, seconds
@@ -207,7 +210,13 @@ def _worker(options: argparse.Namespace) -> int:
         )
     _log(logging.WARNING if options.quiet else logging.INFO)
     if options.until_input_ends:
-        threading.Thread(target=_terminate_at_end_of_input, name="penstock-input", daemon=True).start()
+        # Functions of datasets see the end of the input at once, and what they print is passed on line by line.
+        watched = os.dup(0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
+        watcher = partial(_terminate_at_end_of_input, watched)
+        threading.Thread(target=watcher, name="penstock-input", daemon=True).start()
     return _run(lambda: WorkerServer(config), "data worker at {}, dispatcher at " + options.dispatcher)
 
 
@@ -266,8 +275,8 @@ def _terminate(*_: Any) -> NoReturn:
     raise _Terminated
 
 
-def _terminate_at_end_of_input() -> None:
-    while os.read(0, 1 << 12):
+def _terminate_at_end_of_input(descriptor: int) -> None:
+    while os.read(descriptor, 1 << 12):
         pass
     # To the main thread, which waits: no other would wake it.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

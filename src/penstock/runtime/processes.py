@@ -8,7 +8,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from io import FileIO
 from queue import Empty, SimpleQueue
 from subprocess import Popen, TimeoutExpired
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.channel import Closed
 from penstock.runtime.child_process import start_child
+from penstock.runtime.forking import close_in_forked_processes
 from penstock.runtime.mailbox import Mailbox, Part
 from penstock.runtime.shared_memory import nameless_file
 from penstock.runtime.threads import Threads
@@ -197,10 +200,12 @@ class _Process:
     def __init__(self, module: str, first: Sequence[Part]) -> None:
         self._question, self._answer = Mailbox(nameless_file(0)), Mailbox(nameless_file(0))
         files = self._question.file, self._answer.file
-        its_end, self._tells = os.pipe()
-        self._told, its_answers = os.pipe()
-        for descriptor in (self._tells, self._told):
-            weakref.finalize(self, os.close, descriptor)
+        its_end, tells = os.pipe()
+        told, its_answers = os.pipe()
+        self._tells, self._told = FileIO(tells, "w"), FileIO(told)
+        for file in (self._tells, self._told):
+            weakref.finalize(self, file.close)
+            close_in_forked_processes(file)
         descriptors = (its_end, its_answers, *files)
         try:
             self._process: Popen[bytes] = start_child(module, *map(str, descriptors), descriptors=descriptors)
@@ -220,10 +225,10 @@ class _Process:
     def _ask(self, message: Sequence[Part]) -> list[memoryview]:
         self._question.write(message)
         try:
-            os.write(self._tells, _TOLD)
+            self._tells.write(_TOLD)
         except BrokenPipeError:
             raise LostProcess(self.status()) from None
-        if not os.read(self._told, 1):
+        if not self._told.read(1):
             raise LostProcess(self.status())
         return self._answer.read()
 
@@ -255,11 +260,10 @@ def answer_until_told(descriptors: Sequence[int], answer: Callable[[list[memoryv
         descriptors: what the process was given, in this order.
         answer: gives the answer to a message.
     """
-    told, tells, questions, answers = descriptors
-    question, reply = Mailbox(questions), Mailbox(answers)
-    while os.read(told, 1):
-        reply.write(answer(question.read()))
-        try:
-            os.write(tells, _TOLD)
-        except BrokenPipeError:  # who has asked has ended meanwhile
-            return
+    told, tells = FileIO(descriptors[0]), FileIO(descriptors[1], "w")
+    close_in_forked_processes(told, tells)  # by the user's function
+    question, reply = map(Mailbox, descriptors[2:])
+    with told, tells, suppress(BrokenPipeError):  # who has asked may have ended meanwhile
+        while told.read(1):
+            reply.write(answer(question.read()))
+            tells.write(_TOLD)

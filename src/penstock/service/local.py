@@ -1,27 +1,24 @@
 """A service on one machine: a dispatcher in this process, and worker processes that end with it."""
 
 import logging
-import os
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.options import check_integer
 from penstock.runtime.at_exit import end_at_exit
-from penstock.runtime.child_process import start_child, status_in_words
+from penstock.runtime.child_process import status_in_words
 from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
 from penstock.service.connected import status
 from penstock.service.dispatcher.server import DispatchServer
+from penstock.service.local_worker import LocalWorker
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
 from penstock.service.security.credentials import ClientCredentials, forget, remember
 from penstock.service.security.resolving import note_begin, note_end
@@ -29,9 +26,10 @@ from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)
 
-_START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
 _CHECK_SECONDS: Final = 0.1
+_LOOK_SECONDS: Final = 1.0
+"""The time between two looks at what the dispatcher knows of the workers."""
 _QUICK_RESTARTS: Final = 10
 _RESTART_SECONDS: Final = 5.0
 """The pause between replacements from the tenth on: the machine itself may be what kills the workers."""
@@ -105,9 +103,10 @@ class _RunningService:
         self._address = self.dispatcher.target.split("://")[1]
         remember(self._address, ClientCredentials(self._token))
         note_begin(self._address)
-        self._processes: list[Popen[bytes]] = []
-        self._leaving: list[Popen[bytes]] = []
+        self._workers: list[LocalWorker] = []
+        self._leaving: list[LocalWorker] = []
         self._restarts = 0
+        self._look_at = 0.0
         # Anything that is put here ends it. The garbage collector may write to a queue of this kind.
         self.endings: SimpleQueue[Ending] = SimpleQueue()
         self._thread = threading.Thread(target=self._supervise, name="penstock-local", daemon=True)
@@ -117,9 +116,9 @@ class _RunningService:
         """Start the processes, and wait until the dispatcher knows all of them."""
         try:
             for _ in range(self.wanted):
-                self._processes.append(_start(self._address, self._token))
-            for process in self._processes:
-                _wait_until_registered(process)
+                self._workers.append(self._start())
+            for worker in self._workers:
+                worker.wait_until_ready()
         finally:
             self._thread.start()
 
@@ -127,36 +126,65 @@ class _RunningService:
         pause = _CHECK_SECONDS
         while not (ending := self._wait_for_ending(pause)):
             pause = self._replace_one()
+            self._kill_silent_ones()
             self._reach_wanted()
             self._decide()
         if ending == "drain":
-            self.dispatcher.stop(drain=True)
-        for process in self._processes:
-            _close_input(process)
+            self._wait_for_readers()
+        for worker in self._workers:
+            worker.finish()
         until = time.monotonic() + _STOP_SECONDS
-        for process in (*self._processes, *self._leaving):
-            _wait_until_ended(process, until)
+        for worker in (*self._workers, *self._leaving):
+            worker.wait_until_ended(until)
         self.dispatcher.stop()
         forget(self._address)
         note_end(self._address)
 
+    def _start(self) -> LocalWorker:
+        return LocalWorker(self._address, self._token)
+
+    def _wait_for_readers(self) -> None:
+        """Refuse new epochs, and replace workers until all readers have read to the end."""
+        draining = threading.Thread(target=self.dispatcher.stop, kwargs={"drain": True}, daemon=True)
+        draining.start()
+        while draining.is_alive():
+            draining.join(self._replace_one())
+            self._kill_silent_ones()
+
+    def _kill_silent_ones(self) -> None:
+        """Kill workers that the dispatcher has given up: a call that never returns may hold the interpreter's lock."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_SECONDS
+        workers = self.dispatcher.status().workers
+        alive, given_up = (
+            {worker.info.endpoint.address for worker in workers if worker.alive is state} for state in (True, False)
+        )
+        for worker in self._workers:
+            if worker.address in given_up - alive and worker.status is None:
+                _logger.warning("a local data worker has fallen silent and is killed: process %d", worker.pid)
+                worker.kill()
+
     def _reach_wanted(self) -> None:
         """Start a worker if there are too few, or let one leave if there are too many."""
-        self._leaving = [process for process in self._leaving if not _has_ended(process)]
-        if len(self._processes) > self.wanted:
-            leaving = self._processes.pop()
-            _close_input(leaving)
+        for worker in [worker for worker in self._leaving if worker.status is not None]:
+            worker.wait_until_ended()
+            self._leaving.remove(worker)
+        if len(self._workers) > self.wanted:
+            leaving = self._workers.pop()
+            leaving.finish()
             self._leaving.append(leaving)
-        elif len(self._processes) < self.wanted:
+        elif len(self._workers) < self.wanted:
             try:
-                self._processes.append(_start(self._address, self._token))
+                self._workers.append(self._start())
             except OSError as error:  # tried again at the next look
                 _logger.error("no further local data worker could be started: %s", error)
 
     def _decide(self) -> None:
         """Change the wanted number of workers now and then, if it follows the load."""
         now = time.monotonic()
-        if self._scaler is None or now < self._decide_at or len(self._processes) != self.wanted:
+        if self._scaler is None or now < self._decide_at or len(self._workers) != self.wanted:
             return
         self._decide_at = now + DECISION_SECONDS
         try:
@@ -170,7 +198,7 @@ class _RunningService:
 
     def kill_worker(self) -> None:
         """Kill the worker that has run longest, as far as the system knows."""
-        min(self._processes, key=lambda process: process.pid).kill()
+        min(self._workers, key=lambda worker: worker.pid).kill()
 
     def _wait_for_ending(self, seconds: float) -> Ending | None:
         with suppress(Empty):
@@ -179,16 +207,16 @@ class _RunningService:
 
     def _replace_one(self) -> float:
         """Replace a worker whose process has ended; returns after how many seconds to look again."""
-        for number, process in enumerate(self._processes):
-            status = process.poll()
+        for number, worker in enumerate(self._workers):
+            status = worker.status
             if status is not None:
                 _logger.warning(
                     "a local data worker ended with %s: another one takes its place", status_in_words(status)
                 )
-                _close_input(process)
-                _wait_until_ended(process)
+                worker.finish()
+                worker.wait_until_ended()
                 try:
-                    self._processes[number] = _start(self._address, self._token)
+                    self._workers[number] = self._start()
                 except OSError as error:  # the ended one stays in the list until this works
                     _logger.error("no local data worker could be started in its place: %s", error)
                     return _RESTART_SECONDS
@@ -232,65 +260,3 @@ def local(num_workers: int = 2, max_workers: int | None = None) -> LocalService:
     if max_workers is not None:
         check_integer("local", "max_workers", max_workers, minimum=least)
     return LocalService(least, max_workers)
-
-
-@contextmanager
-def _token_pipe(token: str) -> Iterator[str]:
-    """Pass a token as a file that no other process can open: the end of a pipe."""
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, token.encode())
-        os.close(writing)
-        yield f"/dev/fd/{reading}"
-    finally:
-        os.close(reading)
-
-
-def _start(dispatcher: str, token: str) -> "Popen[bytes]":
-    """Start a worker. It ends when its standard input is closed, as the system does if this process is killed."""
-    arguments = ("worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends", "--token-file")
-    with _token_pipe(token) as file:
-        descriptors = [int(Path(file).name)]
-        return start_child("penstock", *arguments, file, descriptors=descriptors, stdin=PIPE, stdout=PIPE)
-
-
-def _wait_until_registered(process: "Popen[bytes]") -> None:
-    """Wait for the line that a worker writes when the dispatcher knows it.
-
-    Raises:
-        ServiceError: it ended instead, or took too long.
-    """
-    assert process.stdout is not None
-    timer = threading.Timer(_START_SECONDS, process.kill)
-    timer.daemon = True
-    timer.start()
-    line = process.stdout.readline()
-    timer.cancel()
-    if not line:
-        status = status_in_words(process.wait())
-        raise ServiceError(f"a local data worker ended with {status} before it was ready; what it wrote says why")
-
-
-def _has_ended(process: "Popen[bytes]") -> bool:
-    """Whether a worker has ended; if so, nothing is left of it."""
-    if process.poll() is None:
-        return False
-    _wait_until_ended(process)
-    return True
-
-
-def _close_input(process: "Popen[bytes]") -> None:
-    """Close a worker's standard input, which ends it."""
-    assert process.stdin is not None
-    process.stdin.close()
-
-
-def _wait_until_ended(process: "Popen[bytes]", until: float | None = None) -> None:
-    """Kill a process that has not ended in 5 seconds, or until then by `time.monotonic`."""
-    try:
-        process.wait(_STOP_SECONDS if until is None else max(0.0, until - time.monotonic()))
-    except TimeoutExpired:  # it hangs in a user's function
-        process.kill()
-        process.wait()
-    assert process.stdout is not None
-    process.stdout.close()

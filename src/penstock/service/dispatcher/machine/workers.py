@@ -32,7 +32,7 @@ class Workers:
             InvalidArgumentError: its address is malformed, or not in the dispatcher's list.
         """
         state = self._known.state
-        if state.stopping:
+        if state.stopping == "now" or (state.stopping and not state.being_read):
             raise ServiceError("this dispatcher is stopping: it takes no more workers")
         address = message.endpoint.address
         if not is_address(address):
