@@ -32,6 +32,11 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return expanded
 
 
+def has_protocol(name: str) -> bool:
+    """Whether a name says by which protocol its file is reached."""
+    return "://" in name
+
+
 def names_in_directory(names: Sequence[str]) -> list[str]:
     """The names of files without their directories; from where these part, if some would be the same without.
 

@@ -43,7 +43,8 @@ def server(running, monkeypatch):
     running.forget()
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(remote, "_STORES", Missing("reading files of object stores", "obstore", "cloud"))
+    missing = Missing("reading files of object stores", "obstore", "cloud")
+    monkeypatch.setattr(remote, "_stores", lambda: missing)
     monkeypatch.setattr(retries, "BUSY_DELAYS", (0.001,) * 3)
     monkeypatch.setattr(retries, "BROKEN_DELAYS", (0.001,) * 4)
     return running

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.cli.arguments import positive, say
 from penstock.cli.example_features import features_of
 from penstock.cli.file_kinds import dataset_of, files_of, kind_of
-from penstock.formats.files import has_protocol
+from penstock.paths import has_protocol
 from penstock.printing import in_bytes
 from penstock.structure import map_structure
 

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
-from penstock.formats.files import has_protocol, is_pattern, matching_files, open_bytes
+from penstock.formats.files import is_pattern, matching_files, open_bytes
 from penstock.formats.folders import ImageReader
+from penstock.paths import has_protocol
 
 _BEGINNING_BYTES: Final = 1 << 12
 _MAGIC: Final = (

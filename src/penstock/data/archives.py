@@ -8,9 +8,10 @@ from penstock.data.dataset import Dataset
 from penstock.data.files import Files, check_columns, dataset_of_names, files_by_index, first_with_rows, stream_or_index
 from penstock.errors import InvalidTypeError
 from penstock.formats import indexed
-from penstock.formats.files import check_compression, has_protocol
+from penstock.formats.files import check_compression
 from penstock.formats.indexed.mds import MdsFiles, shards_of
 from penstock.formats.tar import tar_samples
+from penstock.paths import has_protocol
 
 
 def TarDataset(  # noqa: N802  # as the others

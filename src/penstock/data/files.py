@@ -15,7 +15,7 @@ from penstock.data.operators.sources import FileNames, Listing
 from penstock.data.tensorflow import FILES
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
-from penstock.formats.files import check_compression, check_exists, has_protocol, is_pattern, matching_files, size_of
+from penstock.formats.files import check_compression, check_exists, is_pattern, matching_files, size_of
 from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.differing_files import difference
 from penstock.formats.indexed.file_format import FileFormat
@@ -26,7 +26,7 @@ from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
 from penstock.other_names import other_keywords
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 from penstock.structure import LEAF, flatten
 
 _COUNTING_THREADS: Final = 32

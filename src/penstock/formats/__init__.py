@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.formats import images as images
     from penstock.formats import kept_files as kept_files
-    from penstock.formats import remote as remote
     from penstock.formats import row_store as row_store
     from penstock.formats import table_rows as table_rows
     from penstock.formats import tables as tables
     from penstock.formats import zstandard as zstandard
 
 
-_WHEN_USED = {"images", "kept_files", "remote", "row_store", "table_rows", "tables", "zstandard"}
+_WHEN_USED = {"images", "kept_files", "row_store", "table_rows", "tables", "zstandard"}
 
 
 def __getattr__(name: str) -> Any:

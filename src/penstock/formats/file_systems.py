@@ -13,7 +13,7 @@ import fsspec
 
 from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockError, StorageError
 from penstock.formats import retries
-from penstock.formats.files import changed
+from penstock.formats.file_errors import changed
 from penstock.formats.remote_file import RemoteFile
 
 _BROKEN: Final = {

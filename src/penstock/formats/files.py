@@ -17,8 +17,10 @@ from typing import Any
 
 from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats import remote
+from penstock.formats.file_errors import named_in_errors
 from penstock.formats.shared_listings import shared
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 
 lzma: Any
 try:
@@ -65,19 +67,6 @@ def compression_of(begin: bytes) -> str:
     return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
 
 
-def has_protocol(name: str) -> bool:
-    """Whether a name says by which protocol its file is reached."""
-    return "://" in name
-
-
-def changed(name: str) -> StorageError:
-    """The error of a file that is not what it was when the dataset was made."""
-    return StorageError(
-        f"{name!r} has changed since the dataset was made: write files anew under another name, and make the dataset "
-        "again"
-    )
-
-
 def is_pattern(name: str) -> bool:
     """Whether a name has signs of a pattern. In the address of a web page a question mark is none."""
     if name.startswith(("http://", "https://")):
@@ -108,7 +97,7 @@ def matching_files(call: str, pattern: Any) -> list[str]:
 def _matching(call: str, pattern: str) -> list[str]:
     refused: list[OSError] = []
     if has_protocol(pattern):
-        names = shared(pattern, lambda: formats.remote.matching(pattern))
+        names = shared(pattern, lambda: remote.matching(pattern))
         if not any(part.startswith(".") for part in pattern.split("/")):
             names = [name for name in names if not is_hidden(name)]
     else:
@@ -216,7 +205,7 @@ def check_exists(call: str, name: str) -> None:
 def size_of(name: str) -> int:
     """The bytes of a file that was opened before; -1 where nothing has told, which one more request would."""
     if has_protocol(name):
-        return formats.remote.SIZES.get(name, -1)
+        return remote.SIZES.get(name, -1)
     try:
         return os.stat(name).st_size
     except OSError:  # a format may name what is no file
@@ -230,7 +219,7 @@ def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
         StorageError: the file cannot be opened.
         ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
     """
-    try:
+    with named_in_errors(name, "opened"):
         if file is None:
             file = open_plain(name)
         if compression == _ZSTD:
@@ -242,10 +231,6 @@ def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
         if compression:
             return DecompressedParts(name, file, partial(_ZlibPart, WINDOW_BITS[compression]))
         return _held(name, file) or ByteReader(name, file)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
 
 
 def _held(name: str, file: Any) -> "HeldBytes | None":
@@ -273,7 +258,7 @@ def open_plain(name: str) -> Any:
         OSError: it cannot be opened.
         ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
     """
-    return formats.remote.open_file(name) if has_protocol(name) else io.FileIO(name)
+    return remote.open_file(name) if has_protocol(name) else io.FileIO(name)
 
 
 class ByteReader:
@@ -300,13 +285,9 @@ class ByteReader:
         Raises:
             StorageError: they cannot be read, or the file has become shorter since it was opened.
         """
-        try:
+        with named_in_errors(self.name, "read"):
             piece: bytes = self._file.read(count)
             end = self.size if piece else self._file.tell()
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
         if end < self.size:
             raise StorageError(
                 f"{self.name!r} was cut off while it was read: it had {self.size} bytes, and ends after {end}"

@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import formats
-from penstock.errors import ElementError, InvalidArgumentError, StorageError
-from penstock.formats.files import has_protocol, is_hidden, not_listed
+from penstock.errors import ElementError, InvalidArgumentError
+from penstock.formats import remote
+from penstock.formats.file_errors import named_in_errors
+from penstock.formats.files import is_hidden, not_listed
 from penstock.formats.shared_listings import shared
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class ExampleFolder:
     def _all_files(self, call: str) -> list[str]:
         if has_protocol(self.directory):
             pattern = f"{self.directory}/**"
-            found = shared(pattern, lambda: formats.remote.matching(pattern))
+            found = shared(pattern, lambda: remote.matching(pattern))
         else:
             found = []
             # By itself it is silent about errors. Of links only those to classes are followed.
@@ -193,15 +195,11 @@ def read_file(name: str) -> bytes:
     Raises:
         StorageError: it cannot be read.
     """
-    try:
+    with named_in_errors(name, "read"):
         if has_protocol(name):
-            return formats.remote.read_file(name)
+            return remote.read_file(name)
         with open(name, "rb", buffering=0) as file:  # it is read at once
             return file.read()
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{name!r} cannot be read: {error.strerror or error}") from error
 
 
 def divided(call: str, names: Sequence[str], validation_split: float, seed: int) -> tuple[list[str], list[str]]:

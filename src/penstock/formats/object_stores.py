@@ -23,7 +23,7 @@ from obstore import exceptions
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats import retries
 from penstock.formats.file_cache import DIRECTORY
-from penstock.formats.files import changed
+from penstock.formats.file_errors import changed
 from penstock.formats.remote_file import RemoteFile
 from penstock.printing import in_bytes
 

@@ -4,9 +4,9 @@ import io
 import os
 from typing import Any, Final
 
-from penstock.errors import StorageError
-from penstock.formats.files import has_protocol, open_plain
-from penstock.paths import local_path
+from penstock.formats.file_errors import named_in_errors
+from penstock.formats.files import open_plain
+from penstock.paths import has_protocol, local_path
 
 _BUFFER_BYTES: Final = 1 << 16
 
@@ -31,10 +31,6 @@ def open_file(name: str | os.PathLike[str]) -> io.BufferedReader:
         b'rose'
     """
     given = os.fspath(name)
-    try:
+    with named_in_errors(given, "opened"):
         raw: Any = open_plain(given if has_protocol(given) else local_path(given))
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{given!r} cannot be opened: {error.strerror or error}") from error
     return io.BufferedReader(raw, _BUFFER_BYTES)

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import formats
-from penstock.errors import StorageError
-from penstock.formats.files import changed, has_protocol
+from penstock.formats import remote
+from penstock.formats.file_errors import changed, named_in_errors
 from penstock.formats.remote_file import parts_of
 from penstock.formats.unchanged import UnchangedFile
+from penstock.paths import has_protocol
 
 Offsets = npt.NDArray[np.int64]
 
@@ -58,12 +58,8 @@ class RangedFile:
             return b""
         apart = np.flatnonzero(begins[1:] - ends[:-1] > self._gap) + 1
         firsts, lasts = np.append(0, apart), np.append(apart, len(begins)) - 1
-        try:
+        with named_in_errors(self.name, "read"):
             pieces = self._pieces(begins[firsts].tolist(), ends[lasts].tolist())
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
         if [len(piece) for piece in pieces] != (ends[lasts] - begins[firsts]).tolist():
             raise changed(self.name)
         if len(pieces) == len(begins):
@@ -111,10 +107,10 @@ class _RemoteFile(RangedFile):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._file = formats.remote.open_remote(name, _HEAD_BYTES)
+        self._file = remote.open_remote(name, _HEAD_BYTES)
         self.size, self.version = self._file.size, self._file.version
         self.is_held = len(self._file.head) == self.size
-        self._forward = formats.remote.RemoteBytes(self._file)
+        self._forward = remote.RemoteBytes(self._file)
         self._lock = threading.Lock()
         self._end = 0
 

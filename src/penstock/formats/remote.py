@@ -11,15 +11,14 @@ import tempfile
 import weakref
 from collections import deque
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, Final
 
-from penstock.errors import MissingExtraError, StorageError
+from penstock.errors import MissingExtraError
 from penstock.extras import Missing, load
 from penstock.formats.file_cache import DIRECTORY, kept
+from penstock.formats.file_errors import named_in_errors
 from penstock.formats.remote_file import REQUEST_BYTES, Parts, RemoteFile, ask, parts_of
-
-_STORES: Any = load("penstock.formats.object_stores", "cloud", "reading files of object stores")
-_SYSTEMS: Any = load("penstock.formats.file_systems", "cloud", "reading files with a protocol")
 
 HEAD_BYTES: Final = 1 << 18
 """What comes when a file is opened to be read: all of a small one, by one request."""
@@ -33,18 +32,28 @@ Bounds = tuple[int, int]
 """Where a part of a file begins and ends."""
 
 
+@cache
+def _stores() -> Any:
+    return load("penstock.formats.object_stores", "cloud", "reading files of object stores")
+
+
+@cache
+def _systems() -> Any:
+    return load("penstock.formats.file_systems", "cloud", "reading files with a protocol")
+
+
 def _reads(name: str) -> Any:
     """The module that reads files of a name's protocol."""
     protocol = name.partition("://")[0]
-    if not isinstance(_STORES, Missing) and protocol in _STORES.PROTOCOLS:
-        return _STORES
-    if isinstance(_SYSTEMS, Missing):
+    if not isinstance(_stores(), Missing) and protocol in _stores().PROTOCOLS:
+        return _stores()
+    if isinstance(_systems(), Missing):
         raise MissingExtraError(
             f"{name!r}: files with a protocol, such as s3:// or gs://, need obstore, and some protocols fsspec: "
             "pip install 'penstock[cloud]'",
-            name="obstore" if isinstance(_STORES, Missing) else "fsspec",
+            name="obstore" if isinstance(_stores(), Missing) else "fsspec",
         )
-    return _SYSTEMS
+    return _systems()
 
 
 def open_remote(name: str, first: int = 0) -> RemoteFile:
@@ -55,13 +64,9 @@ def open_remote(name: str, first: int = 0) -> RemoteFile:
         InvalidArgumentError, MissingExtraError: its protocol is not known, or needs a package.
     """
     reads = _reads(name)
-    try:
-        keeps = DIRECTORY in os.environ
+    keeps = DIRECTORY in os.environ
+    with named_in_errors(name, "opened"):
         found: RemoteFile = reads.open_file(name, 0 if keeps else first)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
     SIZES[name] = found.size
     return kept(found) if keeps else found
 
@@ -107,7 +112,7 @@ def file_system(name: str) -> tuple[Any, str]:
     Raises:
         InvalidArgumentError, MissingExtraError: fsspec, or what it needs for the protocol, is not there.
     """
-    found: tuple[Any, str] = _SYSTEMS.file_system(name)
+    found: tuple[Any, str] = _systems().file_system(name)
     return found
 
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.files import WINDOW_BITS, check_compression, has_protocol
+from penstock.formats.files import WINDOW_BITS, check_compression
 from penstock.formats.tfrecord import frame
 from penstock.other_names import OtherNames
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 
 
 @OtherNames(keywords={"__init__": {"filename": "path"}})

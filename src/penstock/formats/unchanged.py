@@ -3,8 +3,7 @@
 import os
 import weakref
 
-from penstock.errors import StorageError
-from penstock.formats.files import changed
+from penstock.formats.file_errors import changed, named_in_errors
 
 
 class UnchangedFile:
@@ -23,10 +22,8 @@ class UnchangedFile:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        try:
+        with named_in_errors(name, "opened"):
             self.descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
         weakref.finalize(self, os.close, self.descriptor)
         self.size, self.version = self._now()
 

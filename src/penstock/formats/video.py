@@ -20,9 +20,8 @@ import numpy.typing as npt
 from av.video.reformatter import VideoReformatter
 
 from penstock.errors import ElementError, InvalidArgumentError
-from penstock.formats.files import has_protocol
 from penstock.formats.media_files import Source, VideoInfo, opened
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 
 Frames = npt.NDArray[np.uint8]
 

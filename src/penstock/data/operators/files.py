@@ -8,15 +8,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock import formats
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, any_number
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
-from penstock.formats.files import has_protocol, open_bytes
+from penstock.formats.files import open_bytes
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
+from penstock.formats.remote import open_file
 from penstock.formats.remote_file import ask_ahead
+from penstock.paths import has_protocol
 from penstock.printing import in_bytes
 
 _FILES_AHEAD: Final = 32
@@ -190,7 +191,7 @@ class ReadFilesStream(RowsBeforeFailure):
             element = next(self._pulled)
             name = _name_of(element)
             remote = self._looks_ahead and has_protocol(name)
-            file = ask_ahead(formats.remote.open_file, name) if remote else None
+            file = ask_ahead(open_file, name) if remote else None
             self._next.append(_NextFile(self._pulled_at, self._passed, element, file))
             self._left -= 1
             self._passed += 1

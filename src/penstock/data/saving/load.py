@@ -11,10 +11,9 @@ from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.keep import Saved
 from penstock.data.operators.sources import FileNames, Range
 from penstock.errors import InvalidArgumentError
-from penstock.formats.files import has_protocol
 from penstock.formats.saving.manifest import read_manifest
 from penstock.formats.saving.saved_files import SavedFiles
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 from penstock.structure import LEAF
 
 

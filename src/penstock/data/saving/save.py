@@ -21,14 +21,13 @@ from penstock.data.saving.progress import SaveProgress
 from penstock.data.saving.shard import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import saving
-from penstock.formats.files import has_protocol
 from penstock.formats.saving.leaves import spec_of
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shard_format import Description
 from penstock.formats.spec_data import spec_to_data
 from penstock.formats.work_directory import WorkDirectory
 from penstock.options import Options, check_integer
-from penstock.paths import local_path
+from penstock.paths import has_protocol, local_path
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock import formats
 from penstock.errors import StorageError
 from penstock.extras import load
-from penstock.formats.files import has_protocol
+from penstock.formats import remote
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
 from penstock.formats.unchanged import UnchangedFile
+from penstock.paths import has_protocol
 from penstock.spec import TensorSpec
 
 _library: Any = load("array_record.python.array_record_module", "array-record", "ps.ArrayRecordDataset")
@@ -74,7 +74,7 @@ class ArrayRecordFiles(FileFormat):
         return np.fromiter(found, object, len(found))
 
     def _opened(self, name: str) -> _Records:
-        copy = formats.remote.LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
+        copy = remote.LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
         local = UnchangedFile(name if copy is None else copy.path)
         reader = _library.ArrayRecordReader(name if copy is None else copy.path, _OPTIONS)
         if not reader.ok():

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidArgumentError, StorageError
-from penstock.formats.files import compression_of, has_protocol, open_plain
+from penstock.formats.files import compression_of, open_plain
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import OpenFiles, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.paths import has_protocol
 from penstock.spec import TensorSpec
 
 _INDEX: Final = "index.json"

@@ -22,8 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import StorageError
-from penstock.formats.files import has_protocol, open_bytes
+from penstock.formats.files import open_bytes
 from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.paths import has_protocol
 
 Edges = npt.NDArray[np.int64]
 """Where each record begins, and where the last one ends."""

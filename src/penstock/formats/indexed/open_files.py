@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from penstock.formats.files import has_protocol
 from penstock.formats.indexed.dataset_cache import DatasetCache, ProcessBound
 from penstock.formats.ranges import RangedFile
+from penstock.paths import has_protocol
 
 DESCRIPTOR: Final = 4
 """What an open file counts for with each descriptor that it has, of `_MOST`."""

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 
-from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.files import has_protocol
+from penstock.formats import remote
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
 from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
 from penstock.formats.table_records import arrow_types
 from penstock.formats.tables import as_columns, masked, values_of, varies_in_shape
 from penstock.formats.unchanged import UnchangedFile
+from penstock.paths import has_protocol
 from penstock.positions import Indices, as_positions, by_part, shifted
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
@@ -214,7 +214,7 @@ class _ParquetFile:
         self.lock = threading.Lock()
         self._last = -1
         try:
-            self._remote = formats.remote.open_file(name) if has_protocol(name) else None
+            self._remote = remote.open_file(name) if has_protocol(name) else None
             # Requests of remote files find out by themselves whether they have changed.
             self._local = UnchangedFile(name) if self._remote is None else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
@@ -297,7 +297,7 @@ class _ParquetFile:
     def _next_groups(self, groups: list[int]) -> range:
         """The row groups behind some that are read in advance."""
         metadata, size, stop = self._parquet.metadata, 0, groups[-1] + 1
-        while stop < metadata.num_row_groups and size < formats.remote.AHEAD_BYTES // 2:
+        while stop < metadata.num_row_groups and size < remote.AHEAD_BYTES // 2:
             size += sum(end - begin for begin, end in self._column_ranges(stop))
             stop += 1
         return range(groups[-1] + 1, stop)

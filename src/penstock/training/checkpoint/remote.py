@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import formats
 from penstock.errors import StorageError
+from penstock.formats.remote import file_system
 from penstock.training.checkpoint.folders import INDEX_FILE, REPLACEMENT, Folder, LocalFolder
 from penstock.training.checkpoint.ranges import copy_arrays
 
@@ -35,7 +35,7 @@ class RemoteFolder(Folder):
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
-        self._system, self._path = formats.remote.file_system(self._url)
+        self._system, self._path = file_system(self._url)
 
     def split(self) -> tuple[Folder, str]:
         above, _, name = self._url.rpartition("/")
