@@ -1,5 +1,6 @@
 """What goes wrong says where, loses nothing else, and is refused when the call is made."""
 
+import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -268,7 +269,7 @@ def test_a_wrong_choice_costs_itself_alone(kind):
 
 @pytest.mark.parametrize("kind", ["stream", "generator"])
 @pytest.mark.parametrize("build", [lambda d: d.skip(3), lambda d: d.shard(4, 3)], ids=["skip", "shard"])
-@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, StopAsyncIteration])
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, StopAsyncIteration, asyncio.CancelledError])
 def test_only_an_exception_of_a_row_is_passed_over_with_it(kind, build, error):
     def function(x):
         if x == 1:

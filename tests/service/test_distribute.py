@@ -1,5 +1,6 @@
 """Datasets give through dispatcher and workers what they give in process; here all of them are one process."""
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -216,7 +217,7 @@ def raising_at(number: int, kind: type[BaseException]) -> Callable[[int], int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 @pytest.mark.parametrize("place", ["map", "filter", "flat_map", "generator", "parallel map"])
 def test_a_function_that_would_end_its_process_is_an_error_in_the_elements_place(
     target: str, place: str, kind: type[BaseException]

@@ -7,6 +7,7 @@ themselves; `join` waits for them.
 
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -22,10 +23,16 @@ _FAILURES: Final = (Exception, SystemExit, GeneratorExit)
 def failures() -> tuple[type[BaseException], ...]:
     """The exceptions that a user's function may raise in place of an element, for an `except`: all but Ctrl-C.
 
-    Only the main thread is interrupted by Ctrl-C; in any other one a KeyboardInterrupt is a function's too.
+    Only the main thread is interrupted by Ctrl-C; in any other one a KeyboardInterrupt is a function's too. Classes
+    that derive from BaseException alone, such as asyncio's CancelledError, cannot be listed: an `except` asks for them
+    when one is on its way.
     """
-    in_main = threading.current_thread() is threading.main_thread()
-    return _FAILURES if in_main else (*_FAILURES, KeyboardInterrupt)
+    raised = sys.exc_info()[0]
+    if raised is None or (
+        issubclass(raised, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    ):
+        return _FAILURES
+    return (*_FAILURES, raised)
 
 
 def threads_of(num_parallel_calls: int | None) -> int:

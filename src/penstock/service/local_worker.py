@@ -37,8 +37,8 @@ class LocalWorker:
         with _token_pipe(token) as file:
             descriptors = [int(Path(file).name)]
             self._process = start_child("penstock", *arguments, file, descriptors=descriptors, stdin=PIPE, stdout=PIPE)
+        assert self._process.stdin is not None
         self._input = self._process.stdin
-        assert self._input is not None
         close_in_forked_processes(self._input)
         self.address = ""
         self._ready = threading.Event()
