@@ -33,6 +33,7 @@ LEVELS = (
     "data/arguments data/guards data/iterator data/plan data/prepared data/randomness data/sample",
     "data/contents data/folders data/listings data/saving/",
     "data data/dataset data/files data/shards data/archives data/table_files",
+    "rpc/",
     "distribute/",
     "distribute/cluster/ distribute/control/",
     "distribute/feed/",

@@ -63,11 +63,12 @@ def reached_here_at(host: str) -> str:
     return "localhost" if host in (*WILDCARDS, "127.0.0.1") else host.strip("[]")
 
 
-def listening_at(host: str, backlog: int | None = None) -> socket.socket:
-    """A listening socket at a port that the system chooses.
+def listening_at(host: str, backlog: int | None = None, port: int = 0) -> socket.socket:
+    """A listening socket.
 
     Args:
         host: a name or an address of this machine; one of `WILDCARDS` for all of them.
+        port: 0 for one that the system chooses.
 
     Raises:
         OSError: nothing can listen there.
@@ -75,9 +76,9 @@ def listening_at(host: str, backlog: int | None = None) -> socket.socket:
     if host in WILDCARDS:
         if socket.has_dualstack_ipv6():
             with suppress(OSError):  # the system knows IPv6, and this network has none of it
-                return socket.create_server(("", 0), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
-        return socket.create_server(("", 0), backlog=backlog)
-    found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+        return socket.create_server(("", port), backlog=backlog)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for number, (family, _, _, _, address) in enumerate(found):
         try:
             return socket.create_server(address, family=family, backlog=backlog)

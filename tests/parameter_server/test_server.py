@@ -2,24 +2,26 @@
 
 import socket
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from penstock.parameter_server.line import ProcessLine
-from penstock.parameter_server.listening import CONTROL, READER, LineListener, dial
 from penstock.parameter_server.messages import (
+    CONTROL,
+    READER,
     Answer,
     Commit,
     Committed,
     Connect,
     Discard,
+    ProcessLine,
     ReadVariables,
     Ready,
     Stage,
+    process_line,
 )
 from penstock.parameter_server.server import Server
+from penstock.rpc.listener import Address, Listener, dial
 from penstock.runtime.shared_memory import Arena
 
 
@@ -29,7 +31,7 @@ def test_a_server_answers_after_commits_that_arrive_at_once() -> None:
 
     def line() -> tuple[ProcessLine, socket.socket]:
         own, its = socket.socketpair()
-        return ProcessLine(own, arena), its
+        return process_line(own, arena), its
 
     (control, its_control), (reader, its_reader), (worker, its_worker) = line(), line(), line()
     worker.send(Stage(0, ()))
@@ -40,7 +42,7 @@ def test_a_server_answers_after_commits_that_arrive_at_once() -> None:
     for closure in range(2):
         control.send(Commit(closure, 7, alone=True))
 
-    server = Server(ProcessLine(its_control, arena), ProcessLine(its_reader, arena), arena)
+    server = Server(process_line(its_control, arena), process_line(its_reader, arena), arena)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert [control.receive() for _ in range(3)] == [Ready(), Committed(0), Committed(1)]
@@ -55,24 +57,25 @@ def test_a_server_answers_after_commits_that_arrive_at_once() -> None:
 
 def test_processes_that_know_the_secret_reach_a_server_on_another_machine() -> None:
     arena = Arena()
-    listener = LineListener("here", "127.0.0.1", "localhost", b"secret", shared_memory=True)
-    address = listener.address
+    listener = Listener(b"secret", "127.0.0.1", local=True)
+    here, there = Address(local=listener.local), Address("localhost", listener.port)
     with pytest.raises(ConnectionError):
-        dial(replace(address, secret=b"another"), "there", 7, arena)
-    control, reader = (dial(address, "here", caller, arena) for caller in (CONTROL, READER))
-    lines = dict(listener.take(arena) for _ in range(2))
+        dial(there, b"another", 7)
+    control, reader = (process_line(dial(here, b"secret", caller), arena) for caller in (CONTROL, READER))
+    taken = dict(listener.take(30) for _ in range(2))
+    lines = {caller: process_line(connection, arena) for caller, connection in taken.items()}
     thread = threading.Thread(target=Server(lines[CONTROL], lines[READER], arena, listener).run, daemon=True)
     thread.start()
     assert not control.remote
     assert control.receive() == Ready()
 
-    worker = dial(address, "there", 7, arena)
+    worker = process_line(dial(there, b"secret", 7), arena)
     assert worker.remote
     assert worker.receive() == Ready()
     large = np.arange(1 << 16, dtype=np.float32)
     part = worker.part(large)
-    assert part.segment == -1
-    np.testing.assert_array_equal(worker.array(part), large)
+    assert part.place.segment == -1
+    worker.withdraw()
     worker.send(Stage(1, ()))
     assert worker.receive() == Answer()  # it has arrived, so the coordinator may commit it
     worker.close()  # and the machine is gone
@@ -83,23 +86,11 @@ def test_processes_that_know_the_secret_reach_a_server_on_another_machine() -> N
     control.send(Discard(8))
     reader.send(ReadVariables(5))
     assert reader.receive() == Answer(error="KeyError: 5")
-    late = dial(address, "there", 8, arena)  # it was discarded before it had called
+    late = process_line(dial(there, b"secret", 8), arena)  # it was discarded before it had called
     assert late.receive() is None
     for end in (control, reader, late):
         end.close()
     thread.join()
     with pytest.raises(OSError, match="refused"):
-        dial(address, "there", 9, arena)
+        dial(there, b"secret", 9)
     arena.close()
-
-
-def test_who_says_nothing_keeps_nobody_waiting() -> None:
-    listener = LineListener("here", "127.0.0.1", "localhost", b"secret", shared_memory=False)
-    silent = socket.create_connection(("localhost", listener.address.port))
-    arena = Arena()
-    line = dial(listener.address, "here", CONTROL, arena)
-    caller, its = listener.take(arena)
-    assert caller == CONTROL
-    assert line.remote
-    for end in (silent, line, its, listener, arena):
-        end.close()

@@ -10,9 +10,18 @@ from typing import Any
 from penstock.errors import UnavailableError, WorkerError
 from penstock.parameter_server.engine import Process
 from penstock.parameter_server.functions import PickledFunction
-from penstock.parameter_server.line import ProcessLine
-from penstock.parameter_server.messages import Commit, Committed, Finished, Message, Settle, Snapshot, SnapshotTaken
+from penstock.parameter_server.messages import (
+    Commit,
+    Committed,
+    Finished,
+    Message,
+    ProcessLine,
+    Settle,
+    Snapshot,
+    SnapshotTaken,
+)
 from penstock.parameter_server.variables import lost
+from penstock.rpc.line import Array
 
 
 @dataclass(eq=False)
@@ -74,12 +83,13 @@ class _Snapshot:
 
     Attributes:
         positions: of the workers' iterators.
-        taken: what each server has shown.
+        taken: the values and states of the variables of each server that has shown them.
     """
 
     future: "Future[Any]"
     positions: dict[tuple[int, int], bytes]
-    taken: list[tuple[int, SnapshotTaken]] = field(default_factory=list)
+    taken: dict[int, dict[int, tuple[list[Array], list[Array]]]] = field(default_factory=dict)
+    refused: str = ""
 
 
 class Servers:
@@ -180,8 +190,7 @@ class Servers:
         while line.has_more():
             message = line.receive_one()
             if isinstance(message, SnapshotTaken):
-                self._snapshots[0].taken.append((server, message))
-                self._finish_snapshot()
+                self._note_snapshot(server, message)
             elif message is not None:
                 assert isinstance(message, Committed)
                 self._count(self._committed[message.closure], message.error)
@@ -203,21 +212,20 @@ class Servers:
             self._release(commitment.worker)
             self._commit()
 
-    def _finish_snapshot(self) -> None:
-        snapshot = self._snapshots[0]
+    def _note_snapshot(self, server: int, message: SnapshotTaken) -> None:
+        """Note what one server has shown."""
+        snapshot, line = self._snapshots[0], self._lines[server]
+        if message.error and not snapshot.refused:
+            snapshot.refused = f"parameter server {server} cannot show what it holds: {message.error}"
+        snapshot.taken[server] = {
+            saved.variables: (list(map(line.array, saved.values)), list(map(line.array, saved.state)))
+            for saved in message.saved
+        }
         if len(snapshot.taken) < len(self._lines):
             return
         self._snapshots.popleft()
-        for server, message in snapshot.taken:
-            if message.error:
-                snapshot.future.set_exception(
-                    WorkerError(f"parameter server {server} cannot show what it holds: {message.error}")
-                )
-                return
-        arrays = {}
-        for server, message in snapshot.taken:
-            line = self._lines[server]
-            for saved in message.saved:
-                values, state = ([line.array(part) for part in parts] for parts in (saved.values, saved.state))
-                arrays[server, saved.variables] = values, state
+        if snapshot.refused:
+            snapshot.future.set_exception(WorkerError(snapshot.refused))
+            return
+        arrays = {(server, number): held for server, shown in snapshot.taken.items() for number, held in shown.items()}
         snapshot.future.set_result((snapshot.positions, arrays))

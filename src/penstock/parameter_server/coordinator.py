@@ -15,8 +15,7 @@ from penstock.parameter_server.datasets import PerWorkerDataset, check_dataset
 from penstock.parameter_server.dispatch import MOST_QUEUED, Dispatch
 from penstock.parameter_server.frameworks import place_all
 from penstock.parameter_server.functions import ScheduledFunctions
-from penstock.parameter_server.line import ProcessLine
-from penstock.parameter_server.messages import LoadVariables, Message
+from penstock.parameter_server.messages import LoadVariables, Message, ProcessLine
 from penstock.parameter_server.strategy import ParameterServerStrategy
 
 

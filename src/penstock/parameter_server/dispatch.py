@@ -23,7 +23,6 @@ from typing import Any, Final
 from penstock.errors import CancelledError, OutOfRangeError, PenstockError, UnavailableError, WorkerError
 from penstock.parameter_server.closures import loads
 from penstock.parameter_server.commitments import Closure, Commitment, Servers, StartedWorker
-from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import (
     Connect,
     Define,
@@ -34,10 +33,12 @@ from penstock.parameter_server.messages import (
     Message,
     Opened,
     OpenIterator,
+    ProcessLine,
     Ready,
     RunClosure,
 )
 from penstock.parameter_server.strategy import ParameterServerStrategy
+from penstock.rpc.line import Line
 from penstock.runtime.shared_memory import Arena
 
 _logger = logging.getLogger(__name__)
@@ -195,14 +196,14 @@ class Dispatch:
             if not self._stopping and self.fatal is None:
                 self._arrivals.append((number, line))
                 self.wake()
-            elif isinstance(line, ProcessLine):
+            elif isinstance(line, Line):
                 line.close()
 
     def _take_arrivals(self) -> None:
         while self._arrivals:
             number, line = self._arrivals.popleft()
             worker = next(worker for worker in self._workers if worker.number == number)
-            if isinstance(line, ProcessLine):
+            if isinstance(line, Line):
                 worker.line = line
                 self._selector.register(line, selectors.EVENT_READ, worker)
                 self._exchange(worker, selectors.EVENT_READ)  # what came with its proof is here already
@@ -275,7 +276,7 @@ class Dispatch:
         """Send to a worker, or as much as there is room for: a slow one holds up no other."""
         assert worker.line is not None
         with suppress(OSError):  # it has ended, which the end of its line reports
-            worker.line.send(message, wait=False)
+            worker.line.send(message, seconds=0)
             self._watch_line(worker)
 
     def _exchange(self, worker: StartedWorker, events: int) -> None:
@@ -447,7 +448,7 @@ class Dispatch:
             self.fatal = error
             self.running = 0
             for _, line in self._arrivals:
-                if isinstance(line, ProcessLine):
+                if isinstance(line, Line):
                     line.close()
             self._arrivals.clear()
             closures = [worker.closure for worker in self._workers if worker.closure is not None]

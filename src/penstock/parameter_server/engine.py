@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockError
-from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.messages import ProcessLine
 from penstock.runtime.shared_memory import Arena
 
 _ENGINES: Final = {"local": "penstock.parameter_server.local_engine", "ray": "penstock.ray.parameter_servers"}

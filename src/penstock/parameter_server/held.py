@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from penstock.errors import StateMismatchError
-from penstock.parameter_server.line import Array
 from penstock.parameter_server.rules import Rule
+from penstock.rpc.line import Array
 from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
 

@@ -8,7 +8,7 @@ from subprocess import TimeoutExpired
 from typing import Final
 
 from penstock.parameter_server.engine import Engine, Process, StartedProcesses, StartedServer, TakeLine
-from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.messages import process_line
 from penstock.runtime.child_process import start_child, status_in_words
 from penstock.runtime.shared_memory import Arena
 
@@ -54,7 +54,7 @@ class _LocalProcesses(StartedProcesses):
         control, its_control = socket.socketpair()
         reader, its_reader = socket.socketpair()
         process = _LocalProcess(["server"], [its_control, its_reader])
-        return StartedServer(process, ProcessLine(control, arena), ProcessLine(reader, arena))
+        return StartedServer(process, process_line(control, arena), process_line(reader, arena))
 
     def start_worker(
         self, number: int, index: int, workers: int, arena: Arena, take_line: TakeLine
@@ -63,7 +63,7 @@ class _LocalProcesses(StartedProcesses):
         pairs = [socket.socketpair() for _ in range(self._servers)]
         arguments = ["worker", str(index), str(workers)]
         process = _LocalProcess(arguments, [its_line, *(its for its, _ in pairs)])
-        take_line(ProcessLine(line, arena))
+        take_line(process_line(line, arena))
         return process, [for_server for _, for_server in pairs]
 
 

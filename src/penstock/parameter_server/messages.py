@@ -1,21 +1,18 @@
 """What coordinator, workers and servers send each other over their lines."""
 
+import socket
+from typing import Final
+
 import msgspec
 
+from penstock.rpc.connection import SocketConnection
+from penstock.rpc.frames import ArrayPart
+from penstock.rpc.line import Line
+from penstock.runtime.shared_memory import Arena
 
-class ArrayPart(msgspec.Struct, frozen=True, array_like=True):
-    """An array: its bytes if it is small, otherwise where it is in shared memory.
-
-    Attributes:
-        token: what the receiver returns when it no longer needs the memory.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    content: memoryview = memoryview(b"")  # of the frame's own memory where it was received
-    segment: int = -1
-    offset: int = 0
-    token: int = -1
+CONTROL: Final = -1
+READER: Final = -2
+"""Who dials, if it is not the process of a worker, which gives its number."""
 
 
 Arrays = tuple[ArrayPart, ...]
@@ -222,18 +219,11 @@ Message = (
 )
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """One message on a line, or none.
+ProcessLine = Line[Message]
+"""A line between two processes of a strategy."""
 
-    Attributes:
-        segments: the number and the size of each segment whose file comes with it.
-        forgotten: segments that the sender has given up.
-        returned: tokens of arrays that the sender no longer needs.
-        lines: how many open lines come with it, after the segments.
-    """
 
-    message: Message | None
-    segments: tuple[tuple[int, int], ...] = ()
-    forgotten: tuple[int, ...] = ()
-    returned: tuple[int, ...] = ()
-    lines: int = 0
+def process_line(connection: socket.socket | SocketConnection, arena: Arena | None) -> ProcessLine:
+    """The line over a connection, which on one machine shares the arena's memory."""
+    local = isinstance(connection, socket.socket) or connection.on_one_machine
+    return Line(connection, Message, arena if local else None)

@@ -8,7 +8,7 @@ import sys
 
 import jax
 
-from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.messages import ProcessLine, process_line
 from penstock.parameter_server.server import Server
 from penstock.parameter_server.worker import WorkerProgram
 from penstock.runtime.shared_memory import Arena
@@ -27,7 +27,7 @@ def main(kind: str, *numbers: str) -> None:
     arena = Arena(IDLE_BYTES)
 
     def line(descriptor: str) -> ProcessLine:
-        return ProcessLine(socket.socket(fileno=int(descriptor)), arena)
+        return process_line(socket.socket(fileno=int(descriptor)), arena)
 
     if kind == "server":
         stay_on_processor()

@@ -5,8 +5,6 @@ from contextlib import suppress
 
 from penstock.parameter_server.closures import loads
 from penstock.parameter_server.held import HeldTable, HeldVariables
-from penstock.parameter_server.line import Array, ProcessLine
-from penstock.parameter_server.listening import LineListener
 from penstock.parameter_server.messages import (
     Answer,
     Arrays,
@@ -17,6 +15,7 @@ from penstock.parameter_server.messages import (
     Discard,
     LoadVariables,
     Message,
+    ProcessLine,
     Push,
     ReadRows,
     ReadState,
@@ -27,7 +26,10 @@ from penstock.parameter_server.messages import (
     Snapshot,
     SnapshotTaken,
     Stage,
+    process_line,
 )
+from penstock.rpc.line import SECONDS, Array
+from penstock.rpc.listener import Listener
 from penstock.runtime.shared_memory import Arena
 
 
@@ -41,7 +43,7 @@ class Server:
     """
 
     def __init__(
-        self, control: ProcessLine, reader: ProcessLine, arena: Arena, listener: LineListener | None = None
+        self, control: ProcessLine, reader: ProcessLine, arena: Arena, listener: Listener | None = None
     ) -> None:
         self._control = control
         self._reader = reader
@@ -70,7 +72,7 @@ class Server:
                         self._hear(line, process)
                 for key, events in self._selector.select():
                     line, process = key.data
-                    if isinstance(line, LineListener):
+                    if isinstance(line, Listener):
                         self._admit(line)
                     else:
                         self._exchange(line, process, events)
@@ -86,9 +88,10 @@ class Server:
     def _lines(self) -> list[tuple[ProcessLine, int]]:
         return [(self._control, -1), (self._reader, -1), *((line, process) for process, line in self._workers.items())]
 
-    def _admit(self, listener: LineListener) -> None:
+    def _admit(self, listener: Listener) -> None:
         """Take the line of a worker that has called; it waits for the answer before it says that it is ready."""
-        process, line = listener.take(self._arena)
+        process, connection = listener.take()
+        line = process_line(connection, self._arena)
         if process in self._discarded:  # its actor was killed before it could call
             line.close()
             return
@@ -137,15 +140,15 @@ class Server:
 
     def _send(self, line: ProcessLine, process: int, answer: Answer) -> None:
         """Send an answer, or as much of it as there is room for: one slow process holds up no other."""
-        self._send_or_say_why(line, answer, wait=False)
+        self._send_or_say_why(line, answer, seconds=0)
         self._watch(line, process)
 
-    def _send_or_say_why(self, line: ProcessLine, answer: Answer | SnapshotTaken, *, wait: bool = True) -> None:
+    def _send_or_say_why(self, line: ProcessLine, answer: Answer | SnapshotTaken, *, seconds: float = SECONDS) -> None:
         try:
-            line.send(answer, wait=wait)
+            line.send(answer, number=line.number, seconds=seconds)
         except MemoryError as error:  # what found no shared memory is a part of the message, which needs as much
             without = (Answer if isinstance(answer, Answer) else SnapshotTaken)((), _said(error))
-            line.send(without, wait=wait)
+            line.send(without, number=line.number, seconds=seconds)
 
     def _watch(self, line: ProcessLine, process: int) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
@@ -157,10 +160,12 @@ class Server:
         try:
             self._control.fill()
             while self._unsettled or self._control.has_more():
-                message = self._control.receive_one()
+                message = self._control.receive() if self._unsettled else self._control.receive_one()
                 if message is not None:
                     self._answer(self._control, -1, message)
-        except EOFError as end:
+                elif self._unsettled:
+                    raise _CoordinatorEnded
+        except (EOFError, OSError) as end:
             raise _CoordinatorEnded from end
 
     def _answer(self, line: ProcessLine, process: int, message: Message) -> None:
@@ -171,7 +176,7 @@ class Server:
             if line.remote:
                 self._send(line, process, Answer())
         elif isinstance(message, Connect):
-            self._add(message.process, ProcessLine(self._control.lines.pop(), self._arena))
+            self._add(message.process, process_line(self._control.lines.pop(), self._arena))
         elif isinstance(message, Discard):
             self._discard(message.process)
         elif isinstance(message, Snapshot):
@@ -229,8 +234,10 @@ class Server:
         line, key = self._workers[message.process], (message.process, message.closure)
         while key not in self._staged:
             staged = line.receive()
-            assert isinstance(staged, Stage)  # a worker that has finished its closure asks for nothing
-            self._stage(message.process, staged)
+            if isinstance(staged, Stage):  # a worker that has finished its closure asks for nothing
+                self._stage(message.process, staged)
+            else:
+                self._staged[key] = "its worker's line has ended"
         pushes, error = self._staged.pop(key), ""
         if isinstance(pushes, str):
             pushes, error = [], f"the server cannot take what was pushed: {pushes}"

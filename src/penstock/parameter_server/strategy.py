@@ -18,8 +18,7 @@ from penstock.parameter_server.closures import dumps
 from penstock.parameter_server.datasets import WorkersDatasets
 from penstock.parameter_server.engine import Engine, engine_of
 from penstock.parameter_server.frameworks import reduced_by_any, take_all_back
-from penstock.parameter_server.line import Array, ProcessLine
-from penstock.parameter_server.messages import Create, Message
+from penstock.parameter_server.messages import Create, Message, ProcessLine
 from penstock.parameter_server.partitioners import Partitioner, row_bounds
 from penstock.parameter_server.rules import OptaxRule, Rule
 from penstock.parameter_server.variables import (
@@ -30,6 +29,7 @@ from penstock.parameter_server.variables import (
     VariablesLayout,
     lost,
 )
+from penstock.rpc.line import Array
 from penstock.runtime.at_exit import end_before_libraries, forget
 from penstock.runtime.shared_memory import Arena
 

@@ -1,5 +1,6 @@
 """Variables on servers, as the program and its workers see them: read, and pushed to."""
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +10,16 @@ import msgspec
 import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, UnavailableError
-from penstock.parameter_server.line import Array, ProcessLine
-from penstock.parameter_server.messages import Answer, LoadVariables, Message, ReadRows, ReadState, ReadVariables
+from penstock.parameter_server.messages import (
+    Answer,
+    LoadVariables,
+    Message,
+    ProcessLine,
+    ReadRows,
+    ReadState,
+    ReadVariables,
+)
+from penstock.rpc.line import Array
 
 
 class VariableShard(msgspec.Struct, frozen=True):
@@ -67,6 +76,11 @@ class ServerLines:
         self.broken = False
         self.before_end: list[Callable[[], None]] = []
         self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+
+    def next_number(self) -> int:
+        """The number of a new request."""
+        return next(self._numbers)
 
     def ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
         """Send each server its request, and then wait for all answers.
@@ -79,10 +93,11 @@ class ServerLines:
             return self._ask(requests)
 
     def _ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
+        number = self.next_number()
         try:
             for server, request in requests.items():
                 self.lines[server].take_back()
-                self.lines[server].send(request(self.lines[server]))
+                self.lines[server].send(request(self.lines[server]), number=number)
         except OSError as error:
             self.broken = True
             raise lost(server) from error
@@ -90,7 +105,7 @@ class ServerLines:
         refused = ""
         for server in requests:
             line = self.lines[server]
-            answer = line.receive()
+            answer = line.answer_to(number)
             if not isinstance(answer, Answer):
                 self.broken = True
                 raise lost(server)

@@ -12,7 +12,6 @@ from penstock.distribute.contexts import InputContext
 from penstock.parameter_server.closures import error_bytes, loads, result_bytes
 from penstock.parameter_server.datasets import close_iterator, enter_pipeline, open_iterator, positions
 from penstock.parameter_server.functions import FunctionsOfWorker
-from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import (
     Define,
     Finished,
@@ -20,12 +19,14 @@ from penstock.parameter_server.messages import (
     ForgetIterator,
     Opened,
     OpenIterator,
+    ProcessLine,
     Push,
     Ready,
     RunClosure,
     Stage,
 )
 from penstock.parameter_server.variables import ServerLines, enter, lost
+from penstock.rpc.line import Array
 from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
 
@@ -60,7 +61,7 @@ class WorkerProgram:
             self._coordinator.close()
 
     def _hear(self) -> None:
-        while (message := self._coordinator.receive()) is not None:
+        while (message := self._coordinator.receive(None)) is not None:
             if isinstance(message, RunClosure):
                 finished = self._finished(message)
                 if self._lines.broken:
@@ -118,13 +119,14 @@ class WorkerProgram:
     def _stage(self, closure: int, server: int, pushes: list[tuple[int, list[Array]]]) -> None:
         line = self._servers[server]
         line.take_back()
+        number = self._lines.next_number()
         staged = tuple(Push(variables, tuple(line.part(array) for array in arrays)) for variables, arrays in pushes)
         try:
-            line.send(Stage(closure, staged))
+            line.send(Stage(closure, staged), number=number)
         except OSError as error:
             self._lines.broken = True
             raise lost(server) from error
         # The coordinator may commit only what no loss of this machine can take back.
-        if line.remote and line.receive() is None:
+        if line.remote and line.answer_to(number) is None:
             self._lines.broken = True
             raise lost(server)

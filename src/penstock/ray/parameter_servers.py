@@ -1,6 +1,7 @@
 """The engine "ray" of `ps.ParameterServerStrategy`: servers and workers are Ray's actors."""
 
 import faulthandler
+import os
 import secrets
 import socket
 import ssl
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import ray
@@ -18,14 +19,15 @@ from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, Ray
 
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError, WorkerError
 from penstock.parameter_server.engine import Engine, Process, StartedProcesses, StartedServer, TakeLine
-from penstock.parameter_server.line import ProcessLine
-from penstock.parameter_server.listening import CONTROL, READER, Address, LineListener, dial
-from penstock.parameter_server.messages import Ready
+from penstock.parameter_server.messages import CONTROL, READER, ProcessLine, Ready, process_line
 from penstock.parameter_server.process import IDLE_BYTES, stay_on_processor
 from penstock.parameter_server.server import Server
-from penstock.parameter_server.tls import LineTls, line_tls
 from penstock.parameter_server.worker import WorkerProgram
+from penstock.rpc.line import SECONDS
+from penstock.rpc.listener import Address, Listener, dial
+from penstock.rpc.tls import TlsNames, server_context
 from penstock.runtime.shared_memory import Arena
+from penstock.service.security.credentials import read_pair, read_pem
 
 _LOOPBACK: Final = "127.0.0.1"
 _REASON_SECONDS: Final = 0.5
@@ -34,6 +36,15 @@ _ENCRYPT: Final = (
     "give ps.ray.ParameterServers tls_cert, tls_key, tls_root and tls_name, or insecure=True where nobody else can "
     "reach their network"
 )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an actor is: its machine, its process there, and where it listens."""
+
+    machine: str
+    process: int
+    address: Address
 
 
 @dataclass(frozen=True)
@@ -48,26 +59,32 @@ class _Settings:
     secret: bytes = field(repr=False)
     alone: bool
     shared_memory: bool
-    tls: LineTls | None = field(repr=False)
+    tls: TlsNames | None = field(repr=False)
 
-    def listener(self) -> LineListener:
-        """One of an actor, at the address by which Ray's machines know its own."""
-        found = _LOOPBACK if self.alone else ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        host = _LOOPBACK if self.alone else ""
-        return LineListener(_machine(), host, found, self.secret, shared_memory=self.shared_memory, tls=self.tls)
+    def listener(self) -> Listener:
+        """One of an actor."""
+        tls = None if self.tls is None else server_context(self.tls.certificate, self.tls.key)
+        return Listener(self.secret, _LOOPBACK if self.alone else "", local=self.shared_memory, tls=tls)
 
-    def dial(self, address: Address, caller: int, arena: Arena) -> ProcessLine:
+    def place(self, listener: Listener) -> "_Place":
+        """Where this actor listens, at the address by which Ray's machines know its own."""
+        host = _LOOPBACK if self.alone else ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return _Place(_machine(), os.getpid(), Address(host, listener.port, listener.local))
+
+    def dial(self, place: "_Place", caller: int, arena: Arena) -> ProcessLine:
         """The line to another actor.
 
         Raises:
             UnavailableError: it cannot be reached, or is not what it should be.
         """
-        if self.alone and address.machine != _machine():
+        here, address = place.machine == _machine(), place.address
+        if self.alone and not here:
             raise UnavailableError(
                 f"an actor runs on another machine than this process, which the cluster did not have before: {_ENCRYPT}"
             )
         try:
-            return dial(address, _machine(), caller, arena, self.tls)
+            reached = address if here else replace(address, local=b"")
+            return process_line(dial(reached, self.secret, caller, self.tls), arena)
         except ssl.SSLCertVerificationError as error:
             raise UnavailableError(
                 f"the certificate of an actor at {address.host} is not trusted, {error.verify_message}: tls_root is "
@@ -85,9 +102,14 @@ class _Actor:
         self._listener = settings.listener()
         self._arena = Arena(IDLE_BYTES)
 
-    def address(self) -> Address:
+    def place(self) -> _Place:
         """Where it listens."""
-        return self._listener.address
+        return self._settings.place(self._listener)
+
+    def _take(self) -> tuple[int, ProcessLine]:
+        """The next line to this actor, by the number of who has dialled."""
+        caller, connection = self._listener.take(SECONDS)
+        return caller, process_line(connection, self._arena)
 
     def write_stacks(self) -> None:
         """Write the stacks of its threads to standard error."""
@@ -100,20 +122,20 @@ class ServerActor(_Actor):
     def run(self) -> None:
         """Answer until the coordinator's line ends."""
         stay_on_processor()
-        lines = dict(self._listener.take(self._arena) for _ in range(2))
+        lines = dict(self._take() for _ in range(2))
         Server(lines[CONTROL], lines[READER], self._arena, self._listener).run()
 
 
 class WorkerActor(_Actor):
     """A worker."""
 
-    def run(self, number: int, index: int, workers: int, servers: list[Address]) -> None:
+    def run(self, number: int, index: int, workers: int, servers: list[_Place]) -> None:
         """Run functions until the coordinator's line ends."""
         try:
-            lines = [self._settings.dial(address, number, self._arena) for address in servers]
+            lines = [self._settings.dial(place, number, self._arena) for place in servers]
             if not all(isinstance(line.receive(), Ready) for line in lines):
                 return  # the coordinator hears of the lost server too
-            _, coordinator = self._listener.take(self._arena)
+            _, coordinator = self._take()
         finally:
             self._listener.close()  # and the coordinator hears that this actor is of no use
         WorkerProgram(index, workers, coordinator, lines, self._arena).run()
@@ -123,17 +145,17 @@ class _ActorProcess(Process):
     """An actor.
 
     Attributes:
-        address: where it listens, once it runs.
+        place: where it is, once it runs.
     """
 
     def __init__(self, actor: Any, run: Any) -> None:
         self._actor = actor
         self._run = run
-        self.address: Future[Address] = Future()
+        self.place: Future[_Place] = Future()
 
     @property
     def pid(self) -> int:
-        return self.address.result().process
+        return self.place.result().process
 
     def status(self) -> str:
         return self.reason() or "the line to its actor: Ray's logs say more, or its machine cannot be reached"
@@ -162,16 +184,16 @@ class _Actors(StartedProcesses):
     def __init__(self, engine: "ParameterServers", settings: _Settings) -> None:
         self._engine = engine
         self._settings = settings
-        self._servers: list[Address] = []
+        self._servers: list[_Place] = []
 
     def start_servers(self, count: int, arena: Arena) -> list[StartedServer]:
         options = {"num_cpus": 1, **self._engine.server_options}
         actors = [_made(ServerActor, options, self._settings) for _ in range(count)]
         try:
-            self._servers = self._addresses(actors, "parameter servers", options)
+            self._servers = self._places(actors, "parameter servers", options)
             processes = [_ActorProcess(actor, actor.run.remote()) for actor in actors]
             return [
-                self._server(process, address, arena) for process, address in zip(processes, self._servers, strict=True)
+                self._server(process, place, arena) for process, place in zip(processes, self._servers, strict=True)
             ]
         except BaseException as error:
             for actor in actors:
@@ -180,9 +202,9 @@ class _Actors(StartedProcesses):
                 raise UnavailableError(str(error)) from error
             raise
 
-    def _server(self, process: _ActorProcess, address: Address, arena: Arena) -> StartedServer:
-        process.address.set_result(address)
-        control, reader = (self._settings.dial(address, who, arena) for who in (CONTROL, READER))
+    def _server(self, process: _ActorProcess, place: _Place, arena: Arena) -> StartedServer:
+        process.place.set_result(place)
+        control, reader = (self._settings.dial(place, who, arena) for who in (CONTROL, READER))
         return StartedServer(process, control, reader)
 
     def start_worker(
@@ -196,22 +218,22 @@ class _Actors(StartedProcesses):
 
         def reach() -> None:
             try:
-                (address,) = self._addresses([actor], f"worker {index}", options)
-                process.address.set_result(address)
+                (place,) = self._places([actor], f"worker {index}", options)
+                process.place.set_result(place)
             except PenstockError as error:
-                process.address.set_exception(error)
+                process.place.set_exception(error)
                 take_line(error)
                 return
             try:
-                take_line(self._settings.dial(address, CONTROL, arena))
+                take_line(self._settings.dial(place, CONTROL, arena))
             except UnavailableError as error:  # its program has ended, or the network between us has
                 take_line(WorkerError(process.reason() or str(error)))
 
         threading.Thread(target=reach, name="penstock-ray-worker", daemon=True).start()
         return process, []
 
-    def _addresses(self, actors: list[Any], what: str, options: Mapping[str, Any]) -> list[Address]:
-        """Where actors listen.
+    def _places(self, actors: list[Any], what: str, options: Mapping[str, Any]) -> list[_Place]:
+        """Where actors are.
 
         Raises:
             UnavailableError: Ray has no place for one of them, or it cannot start.
@@ -219,7 +241,7 @@ class _Actors(StartedProcesses):
         """
         seconds = self._engine.start_timeout_seconds
         try:
-            found: list[Address] = ray.get([actor.address.remote() for actor in actors], timeout=seconds)
+            found: list[_Place] = ray.get([actor.place.remote() for actor in actors], timeout=seconds)
         except GetTimeoutError as error:
             left: Any = {}
             with suppress(RayError):
@@ -303,7 +325,8 @@ class ParameterServers(Engine):
             )
         tls = None
         if self.tls_cert is not None:
-            tls = line_tls(self.tls_cert, self.tls_key, self.tls_root, self.tls_name)
+            certificate, key, _ = read_pair(self.tls_cert, self.tls_key)
+            tls = TlsNames(read_pem(self.tls_root), self.tls_name or "", certificate, key)
         return _Actors(self, _Settings(secrets.token_bytes(32), alone, self.shared_memory, tls))
 
 

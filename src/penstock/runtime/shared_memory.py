@@ -5,6 +5,7 @@ A segment is a file in memory (`memfd_create`; elsewhere an unlinked temporary f
 used again, because fresh memory costs more to touch than to fill.
 """
 
+import fcntl
 import itertools
 import logging
 import mmap
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import weakref
 from collections import defaultdict, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,10 +62,11 @@ class Mapping:
         OSError: the file is smaller, or cannot be mapped.
     """
 
-    def __init__(self, file: int, size: int) -> None:
+    def __init__(self, file: int, size: int, *, writable: bool = True) -> None:
         if os.fstat(file).st_size < size:
             raise OSError(f"a segment of {size} bytes has only {os.fstat(file).st_size}")
-        self._bytes = np.frombuffer(mmap.mmap(file, size), np.uint8)
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._bytes = np.frombuffer(mmap.mmap(file, size, access=access), np.uint8)
         self.address = self._bytes.ctypes.data
         self.size = size
 
@@ -176,11 +179,13 @@ def location_of(array: Array) -> tuple[Segment, int] | None:
 def nameless_file(size: int) -> int:
     """The descriptor of a new file of this size, which has no name: it is gone with the last that has it open.
 
+    On Linux nobody can make it smaller, which would end processes that have it mapped.
+
     Raises:
         OSError: there is no room for it.
     """
     try:
-        file = os.memfd_create("penstock")
+        file = os.memfd_create("penstock", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):  # not Linux, or a sandbox that does not have it
         file, path = tempfile.mkstemp(prefix="penstock-")
         os.unlink(path)
@@ -189,4 +194,6 @@ def nameless_file(size: int) -> int:
     except OSError:
         os.close(file)
         raise
+    with suppress(AttributeError, OSError):  # not Linux, or a file in a directory
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return file

@@ -1,57 +1,45 @@
-"""Lines between processes that did not start each other: one listens, and the other one dials and says who it is.
+"""Connections between processes that did not start each other: one listens, and the other one dials.
 
-What arrives on a line is unpickled. So both ends first prove, before anything is decoded, that they know the secret of
-the strategy that has started them. With TLS, what they say is encrypted from the start.
+Both ends first prove, before anything is decoded, that they know one secret. With TLS, what they say is encrypted from
+the start.
 """
 
 import errno
-import os
-import select
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.addresses import listening_at
-from penstock.parameter_server.connection import PlainConnection, SocketConnection, TlsConnection
-from penstock.parameter_server.line import ProcessLine
-from penstock.parameter_server.proof import Exchange, admitted, introduced
-from penstock.parameter_server.tls import LineTls
-from penstock.runtime.shared_memory import Arena
-
-CONTROL: Final = -1
-READER: Final = -2
-"""Who dials, if it is not the process of a worker, which gives its number."""
+from penstock.rpc.connection import PlainConnection, SocketConnection, TlsConnection
+from penstock.rpc.proof import Exchange, admitted, introduced
+from penstock.rpc.tls import TlsNames
 
 _SECONDS: Final = 10.0
 """For reaching a machine, and for all of the proof."""
 _MOST_STRANGERS: Final = 128
-"""So many callers may be about to prove who they are. One more, and the first of them is sent away: a process of the
-strategy needs two messages for its proof, and so outruns those who say nothing, however many call."""
+"""So many callers may be about to prove who they are. One more, and the first of them is sent away: a process that
+knows the secret needs two messages for its proof, and so outruns those who say nothing, however many call."""
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a process listens.
+    """Where a process listens, as other processes reach it.
 
     Attributes:
-        machine: whose processes share memory.
-        process: its number there.
-        local: the name of its socket for processes of the same machine; empty where it has none.
+        local: the name of its socket for processes of the same machine, which is dialled where it is given.
     """
 
-    machine: str
-    process: int
-    local: bytes
-    host: str
-    port: int
-    secret: bytes = field(repr=False)
+    host: str = ""
+    port: int = 0
+    local: bytes = b""
 
 
 @dataclass
@@ -63,43 +51,42 @@ class _Stranger:
     until: float
 
 
-class LineListener:
-    """Takes the calls of processes that know the secret, in a thread of its own.
+class Listener:
+    """Takes the calls of processes that know a secret, in a thread of its own.
 
     Args:
-        machine: the machine that this process is on.
         host: at which address of this machine it listens, "" for all.
-        reached_at: by what other machines reach this one.
-        shared_memory: whether processes of this machine share memory with it.
+        port: 0 for one that the system chooses.
+        local: whether it listens at a socket for processes of this machine too.
         tls: what it shows to other machines; None does not encrypt.
+
+    Attributes:
+        port: where it listens.
+        local: the name of its socket for processes of this machine; b"" for none.
+
+    Raises:
+        OSError: it cannot listen there.
     """
 
     def __init__(
-        self,
-        machine: str,
-        host: str,
-        reached_at: str,
-        secret: bytes,
-        *,
-        shared_memory: bool,
-        tls: LineTls | None = None,
+        self, secret: bytes, host: str, port: int = 0, *, local: bool = False, tls: ssl.SSLContext | None = None
     ) -> None:
         self._secret = secret
-        self._context = None if tls is None else tls.listening()
+        self._context = tls
         self._arrived: deque[tuple[int, SocketConnection]] = deque()
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, in the order in which they have called
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._end_reader, self._end_writer = socket.socketpair()
-        self._sockets = [listening_at(host, _MOST_STRANGERS)]
-        local = b""
-        if shared_memory:
+        self._sockets = [listening_at(host, _MOST_STRANGERS, port)]
+        self.port = int(self._sockets[0].getsockname()[1])
+        self.local = b""
+        if local:
             # Linux names it: of its abstract namespace, nothing is left in the file system.
             listening = socket.socket(socket.AF_UNIX)
             listening.bind("")
             listening.listen(_MOST_STRANGERS)
             self._sockets.append(listening)
-            local = listening.getsockname()
-        self.address = Address(machine, os.getpid(), local, reached_at, self._sockets[0].getsockname()[1], secret)
+            self.local = bytes(listening.getsockname())
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._end_reader, self._end_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._end_reader, selectors.EVENT_READ)
         for listening in self._sockets:
@@ -112,11 +99,17 @@ class LineListener:
         """What a selector finds readable when `take` does not wait."""
         return self._wake_reader.fileno()
 
-    def take(self, arena: Arena) -> tuple[int, ProcessLine]:
-        """The next process that has called, and the line to it; waits for one."""
+    def take(self, seconds: float | None = None) -> tuple[int, SocketConnection]:
+        """The next process that has called, by the number that it gives, and the connection; waits for one.
+
+        Raises:
+            TimeoutError: none has within these seconds.
+        """
+        self._wake_reader.settimeout(seconds)
         self._wake_reader.recv(1)
         caller, connection = self._arrived.popleft()
-        return caller, _line(connection, arena)
+        connection.notice_loss()
+        return caller, connection
 
     def _listen(self) -> None:
         while True:
@@ -160,6 +153,9 @@ class LineListener:
         try:
             next(stranger.exchange)
         except StopIteration as proved:
+            if len(self._arrived) >= _MOST_STRANGERS:  # nobody takes them
+                self._send_away(stranger)
+                return
             self._forget(stranger)
             self._arrived.append((proved.value, stranger.connection))
             self._wake_writer.send(b"\0")
@@ -175,61 +171,61 @@ class LineListener:
         self._selector.unregister(stranger.connection)
 
     def close(self) -> None:
-        """Take no more calls, and hang up on those that nobody has taken."""
+        """Take no more calls, and hang up on those that nobody has taken. A second call does nothing."""
         self._end_writer.close()
         self._thread.join()
         for stranger in list(self._strangers.values()):
             self._send_away(stranger)
-        for _, connection in self._arrived:
-            connection.close()
+        while self._arrived:
+            self._arrived.popleft()[1].close()
         self._selector.close()
         for end in (*self._sockets, self._wake_reader, self._wake_writer, self._end_reader):
             end.close()
 
 
-def dial(address: Address, machine: str, caller: int, arena: Arena, tls: LineTls | None = None) -> ProcessLine:
-    """The line to a process that listens.
+def dial(
+    address: Address, secret: bytes, caller: int, tls: TlsNames | None = None, seconds: float = _SECONDS
+) -> SocketConnection:
+    """The connection to a process that listens.
 
     Args:
-        machine: the machine that this process is on.
-        caller: `CONTROL`, `READER`, or the number of a worker's process.
+        caller: a number by which the other end knows this one.
         tls: whom it trusts on other machines, if what they say is encrypted.
 
     Raises:
-        OSError: it cannot be reached, is not trusted, or does not know the secret.
+        NotAdmittedError: it has another secret.
+        ssl.SSLError: it is not trusted.
+        OSError: it cannot be reached in time, or speaks another protocol.
     """
-    until = time.monotonic() + _SECONDS
+    until = time.monotonic() + seconds
     connection: SocketConnection
-    if address.local and address.machine == machine:
+    if address.local:
         connected = socket.socket(socket.AF_UNIX)
+        connected.settimeout(seconds)
+        try:
+            connected.connect(address.local)
+        except OSError:
+            connected.close()
+            raise
         connection = PlainConnection(connected)
-        connected.connect(address.local)
     else:
-        connected = socket.create_connection((address.host, address.port), _SECONDS)
-        connection = PlainConnection(connected) if tls is None else tls.dialling(connected, address.host)
+        connected = socket.create_connection((address.host, address.port), seconds)
+        connection = PlainConnection(connected) if tls is None else tls.connection(connected, address.host)
     try:
-        _complete(introduced(connection, address.secret, caller), connection, until)
+        _complete(introduced(connection, secret, caller), connection, until, seconds)
+        connection.notice_loss()
     except EOFError as end:
         connection.close()
         raise ConnectionError("it closed the connection before it identified itself") from end
     except BaseException:
         connection.close()
         raise
-    return _line(connection, arena)
+    return connection
 
 
-def _complete(exchange: Exchange, connection: SocketConnection, until: float) -> None:
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
+def _complete(exchange: Exchange, connection: SocketConnection, until: float, seconds: float) -> None:
     with suppress(StopIteration):
         while True:
             next(exchange)
-            if not poll.poll(max(until - time.monotonic(), 0) * 1000):
-                raise TimeoutError(f"it has not said within {_SECONDS:.0f} s who it is")
-
-
-def _line(connection: SocketConnection, arena: Arena) -> ProcessLine:
-    if connection.on_one_machine:
-        return ProcessLine(connection, arena)
-    connection.notice_loss()
-    return ProcessLine(connection, None)
+            if not connection.wait(until):
+                raise TimeoutError(f"it has not said within {seconds:.0f} s who it is")

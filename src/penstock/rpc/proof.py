@@ -1,0 +1,108 @@
+"""The proof with which a connection begins: an HMAC over two random numbers, from both ends, by a secret of both.
+
+Nothing that is said can be used again, and the secret itself is never said.
+"""
+
+import hmac
+import secrets
+import struct
+from collections.abc import Generator
+from typing import Final
+
+from penstock.rpc.connection import SocketConnection
+
+_GREETING: Final = b"penstock rpc 1\r\n"
+_ALERT: Final = b"\x15\x03"
+"""How a process begins that expects TLS, and does not understand the greeting."""
+_NONCE: Final = 32
+_CALLER = struct.Struct("<q")
+_REFUSED: Final = bytes(_NONCE)
+
+Exchange = Generator[None, None, int]
+"""Goes on without waiting; yields where it needs to hear more, and returns who has called."""
+
+
+class NotAdmittedError(ConnectionError):
+    """The process that listens does not take the secret of the one that has dialled."""
+
+
+class OtherProtocolError(ConnectionError):
+    """Who is there does not speak this protocol.
+
+    Attributes:
+        tls: whether it expects TLS.
+    """
+
+    def __init__(self, *, tls: bool) -> None:
+        super().__init__("it expects TLS" if tls else "it is something else than penstock, or of another version")
+        self.tls = tls
+
+
+def admitted(connection: SocketConnection, secret: bytes) -> Exchange:
+    """The side that listens.
+
+    Raises:
+        OSError, EOFError: who has called does not know the secret, or has hung up.
+    """
+    while not connection.shake_hands():
+        yield
+    own = secrets.token_bytes(_NONCE)
+    _say(connection, _GREETING + own)
+    nonce = yield from _greeted(connection)
+    spoken = yield from _heard(connection, _CALLER.size + _NONCE)
+    caller, proof = spoken[: _CALLER.size], spoken[_CALLER.size :]
+    if not hmac.compare_digest(proof, _proof(secret, b"dials", own, nonce, caller)):
+        _say(connection, _REFUSED)
+        raise NotAdmittedError("who calls does not know the secret")
+    _say(connection, _proof(secret, b"listens", own, nonce, caller))
+    return int(_CALLER.unpack(caller)[0])
+
+
+def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exchange:
+    """The side that dials.
+
+    Raises:
+        NotAdmittedError: who listens has another secret.
+        OtherProtocolError: it is something else.
+        OSError, EOFError: it has hung up.
+    """
+    while not connection.shake_hands():
+        yield
+    own, name = secrets.token_bytes(_NONCE), _CALLER.pack(caller)
+    _say(connection, _GREETING + own)
+    its = yield from _greeted(connection)
+    _say(connection, name + _proof(secret, b"dials", its, own, name))
+    proof = yield from _heard(connection, _NONCE)
+    if not hmac.compare_digest(proof, _proof(secret, b"listens", its, own, name)):
+        raise NotAdmittedError("the process that listens there has another secret")
+    return caller
+
+
+def _say(connection: SocketConnection, content: bytes) -> None:
+    # So few bytes have room in the buffer of a new socket; of one that has none, nobody has read.
+    if connection.send([memoryview(content)]) != len(content) or connection.unsent:
+        raise ConnectionError("who is there does not listen")
+
+
+def _greeted(connection: SocketConnection) -> Generator[None, None, bytes]:
+    """Hear a greeting; the random number in it."""
+    begin = yield from _heard(connection, len(_ALERT))
+    if begin != _GREETING[: len(_ALERT)]:
+        raise OtherProtocolError(tls=begin == _ALERT)
+    rest = yield from _heard(connection, len(_GREETING) - len(_ALERT))
+    if begin + rest != _GREETING:
+        raise OtherProtocolError(tls=False)
+    return (yield from _heard(connection, _NONCE))
+
+
+def _heard(connection: SocketConnection, size: int) -> Generator[None, None, bytes]:
+    content = b""
+    while True:
+        content += connection.receive(size - len(content))
+        if len(content) == size:
+            return content
+        yield
+
+
+def _proof(secret: bytes, side: bytes, *spoken: bytes) -> bytes:
+    return hmac.digest(secret, b"".join((side, *spoken)), "sha256")
