@@ -17,8 +17,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression, check_exists, is_pattern, matching_files, size_of
 from penstock.formats.fixed_records import FixedRecords
-from penstock.formats.indexed.differing_files import difference
-from penstock.formats.indexed.file_format import FileFormat
+from penstock.formats.indexed.file_format import FileFormat, difference
 from penstock.formats.indexed.fixed_files import FixedFiles
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.indexed.registry import format_of

@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from penstock.formats import row_store as row_store
     from penstock.formats import table_rows as table_rows
     from penstock.formats import tables as tables
-    from penstock.formats import zstandard as zstandard
 
 
-_WHEN_USED = {"images", "kept_files", "row_store", "table_rows", "tables", "zstandard"}
+_WHEN_USED = {"images", "kept_files", "row_store", "table_rows", "tables"}
 
 
 def __getattr__(name: str) -> Any:

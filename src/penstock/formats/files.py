@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.extras import load
 from penstock.formats import remote
 from penstock.formats.file_errors import named_in_errors
 from penstock.formats.shared_listings import shared
@@ -435,7 +435,8 @@ class DecompressedZstandard(Decompressed):
 
     def __init__(self, name: str, file: Any) -> None:
         super().__init__(name, file)
-        self._stream = formats.zstandard.decompressed(file)
+        arrow = load("pyarrow", None, "Zstandard")
+        self._stream = arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), "zstd")
 
     def _piece(self) -> bytes:
         piece: bytes = self._stream.read(_PIECE_BYTES)

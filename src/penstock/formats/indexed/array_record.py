@@ -9,8 +9,8 @@ import numpy as np
 from penstock.errors import StorageError
 from penstock.extras import load
 from penstock.formats import remote
-from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
+from penstock.formats.indexed.file_format import Rows
+from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.unchanged import UnchangedFile
 from penstock.paths import has_protocol
 from penstock.spec import TensorSpec
@@ -38,26 +38,23 @@ class _Records:
         self.reader.close()
 
 
-class ArrayRecordFiles(FileFormat):
+class ArrayRecordFiles(OpenFileFormat[_Records]):
     """The records of ArrayRecord files as bytes."""
 
     def __init__(self) -> None:
         _ = _library.ArrayRecordReader  # or the error that says what to install
-        self._files = OpenFiles[_Records]()
+        super().__init__()
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
         largest = max((records.group for records in self._files.all()), default=1)
         return "" if largest == 1 else f"a row at random decodes a group of {largest}: write group_size:1 for shuffling"
 
-    def count(self, name: str) -> int:
-        return self._files.get(name, self._opened).count
-
     def spec(self, name: str) -> Any:
         return TensorSpec((), object)
 
     def read(self, name: str, rows: Rows) -> Any:
-        records = self._files.get(name, self._opened)
+        records = self.opened(name)
         try:
             with records.lock:
                 if isinstance(rows, range):
@@ -73,7 +70,7 @@ class ArrayRecordFiles(FileFormat):
             raise StorageError(f"{name!r}, {where}: {error}") from error
         return np.fromiter(found, object, len(found))
 
-    def _opened(self, name: str) -> _Records:
+    def open(self, name: str) -> _Records:
         copy = remote.LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
         local = UnchangedFile(name if copy is None else copy.path)
         reader = _library.ArrayRecordReader(name if copy is None else copy.path, _OPTIONS)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from penstock.errors import StorageError
 from penstock.formats import npy
 from penstock.formats.fixed_records import FixedRecords
-from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.open_files import OpenFiles, size_of
+from penstock.formats.indexed.file_format import Rows
+from penstock.formats.indexed.open_files import OpenFileFormat, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.spec import TensorSpec
 
@@ -36,27 +36,21 @@ class _FixedRows:
         return size_of(self.file)
 
 
-class FixedFiles(FileFormat):
+class FixedFiles(OpenFileFormat[_FixedRows]):
     """The bytes of records of one length."""
 
     def __init__(self, records: FixedRecords) -> None:
+        super().__init__()
         self.records = records
-        self._files = OpenFiles[_FixedRows]()
-
-    def count(self, name: str) -> int:
-        return self._files.get(name, self._opened).count
-
-    def prepare(self, name: str) -> None:
-        self._files.get(name, self._opened)
 
     def spec(self, name: str) -> Any:
         return TensorSpec((), object)
 
     def read(self, name: str, rows: Rows) -> Any:
-        values = _values(self._files.get(name, self._opened), rows)
+        values = _values(self.opened(name), rows)
         return np.fromiter((value.tobytes() for value in values), object, len(values))
 
-    def _opened(self, name: str) -> _FixedRows:
+    def open(self, name: str) -> _FixedRows:
         file = open_ranges(name)
         size, around = self.records.record_bytes, self.records.header_bytes + self.records.footer_bytes
         count, rest = divmod(file.size - around, size)
@@ -68,28 +62,44 @@ class FixedFiles(FileFormat):
         return _FixedRows(file, count, self.records.header_bytes, np.dtype(np.uint8), (size,))
 
 
-class NpyFiles(FileFormat):
+class NpyFiles(OpenFileFormat[_FixedRows]):
     """The rows of arrays that `numpy.save` has written, one array in each file. Fields become a dictionary."""
 
-    def __init__(self) -> None:
-        self._files = OpenFiles[_FixedRows]()
-
-    def count(self, name: str) -> int:
-        return self._files.get(name, _npy).count
-
-    def prepare(self, name: str) -> None:
-        self._files.get(name, _npy)
-
     def spec(self, name: str) -> Any:
-        rows = self._files.get(name, _npy)
+        rows = self.opened(name)
         if rows.dtype.fields is None:
             return TensorSpec(rows.shape, rows.dtype)
         fields = {field: np.empty((), rows.dtype)[field] for field in rows.dtype.names or ()}
         return {field: TensorSpec(rows.shape + value.shape, value.dtype) for field, value in fields.items()}
 
     def read(self, name: str, rows: Rows) -> Any:
-        values = _values(self._files.get(name, _npy), rows)
+        values = _values(self.opened(name), rows)
         return values if values.dtype.names is None else {field: values[field] for field in values.dtype.names}
+
+    def open(self, name: str) -> _FixedRows:
+        file = open_ranges(name)
+        head = io.BytesIO(file.read(np.array([0]), np.array([min(_NPY_HEADER, file.size)])))
+        try:
+            shape, by_columns, dtype = npy.read_header(head)
+        except ValueError as error:
+            several = head.getvalue().startswith(_ZIP)
+            advice = ": it is an archive of several (.npz): save each by np.save" if several else f": {error}"
+            raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy){advice}") from error
+        if dtype.hasobject:
+            raise StorageError(
+                f"{name!r} holds Python objects, which are not loaded: save numbers or strings of one width"
+            )
+        if not shape or (by_columns and len(shape) > 1):
+            what = (
+                "is stored by columns (Fortran's order): save np.ascontiguousarray(array)" if shape else "has no rows"
+            )
+            raise StorageError(f"{name!r}: its array of shape {shape} {what}")
+        expected = head.tell() + dtype.itemsize * math.prod(shape)
+        if file.size < expected:
+            raise StorageError(
+                f"{name!r} is cut: its array of {dtype}{shape} takes {expected} bytes, and there are {file.size}"
+            )
+        return _FixedRows(file, shape[0], head.tell(), dtype, shape[1:])
 
 
 def _values(of: _FixedRows, rows: Rows) -> npt.NDArray[Any]:
@@ -99,25 +109,3 @@ def _values(of: _FixedRows, rows: Rows) -> npt.NDArray[Any]:
     ends = begins + size
     data = of.file.read(begins[:1], ends[-1:]) if isinstance(rows, range) else of.file.read(begins, ends)
     return np.frombuffer(data, of.dtype, len(rows) * math.prod(of.shape)).reshape(len(rows), *of.shape)
-
-
-def _npy(name: str) -> _FixedRows:
-    file = open_ranges(name)
-    head = io.BytesIO(file.read(np.array([0]), np.array([min(_NPY_HEADER, file.size)])))
-    try:
-        shape, by_columns, dtype = npy.read_header(head)
-    except ValueError as error:
-        several = head.getvalue().startswith(_ZIP)
-        advice = ": it is an archive of several (.npz): save each by np.save" if several else f": {error}"
-        raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy){advice}") from error
-    if dtype.hasobject:
-        raise StorageError(f"{name!r} holds Python objects, which are not loaded: save numbers or strings of one width")
-    if not shape or (by_columns and len(shape) > 1):
-        what = "is stored by columns (Fortran's order): save np.ascontiguousarray(array)" if shape else "has no rows"
-        raise StorageError(f"{name!r}: its array of shape {shape} {what}")
-    expected = head.tell() + dtype.itemsize * math.prod(shape)
-    if file.size < expected:
-        raise StorageError(
-            f"{name!r} is cut: its array of {dtype}{shape} takes {expected} bytes, and there are {file.size}"
-        )
-    return _FixedRows(file, shape[0], head.tell(), dtype, shape[1:])

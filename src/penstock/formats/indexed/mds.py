@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.files import compression_of, open_plain
-from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.open_files import OpenFiles, size_of
+from penstock.formats.indexed.file_format import Rows
+from penstock.formats.indexed.open_files import OpenFileFormat, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.paths import has_protocol
 from penstock.spec import TensorSpec
@@ -53,11 +53,15 @@ class _Shard:
     columns: list[_Column]
 
     @property
+    def count(self) -> int:
+        return len(self.edges) - 1
+
+    @property
     def open_size(self) -> int:
         return size_of(self.file, self.edges.nbytes)
 
 
-class MdsFiles(FileFormat):
+class MdsFiles(OpenFileFormat[_Shard]):
     """The samples of shards as dictionaries of their columns.
 
     Args:
@@ -65,23 +69,17 @@ class MdsFiles(FileFormat):
     """
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
+        super().__init__()
         self.columns = None if columns is None else list(columns)
-        self._files = OpenFiles[_Shard]()
-
-    def count(self, name: str) -> int:
-        return len(self._files.get(name, self._opened).edges) - 1
-
-    def prepare(self, name: str) -> None:
-        self._files.get(name, self._opened)
 
     def spec(self, name: str) -> Any:
-        chosen = [one for one in self._files.get(name, self._opened).columns if self._reads(one)]
+        chosen = [one for one in self.opened(name).columns if self._reads(one)]
         if any(one.encoding.startswith("ndarray") for one in chosen):
             return None
         return {one.name: TensorSpec((), _NUMBERS.get(one.encoding, np.dtype(object))) for one in chosen}
 
     def read(self, name: str, rows: Rows) -> Any:
-        shard = self._files.get(name, self._opened)
+        shard = self.opened(name)
         numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
         lengths = shard.edges[numbers + 1] - shard.edges[numbers]
         data = shard.file.read(shard.edges[numbers], shard.edges[numbers + 1])
@@ -109,7 +107,7 @@ class MdsFiles(FileFormat):
     def _reads(self, column: _Column) -> bool:
         return self.columns is None or column.name in self.columns
 
-    def _opened(self, name: str) -> _Shard:
+    def open(self, name: str) -> _Shard:
         file = open_ranges(name)
         try:
             count = int(np.frombuffer(_part(file, 0, 4), "<u4")[0])

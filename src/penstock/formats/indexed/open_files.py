@@ -2,10 +2,12 @@
 
 import resource
 import threading
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from penstock.formats.indexed.dataset_cache import DatasetCache, ProcessBound
+from penstock.formats.indexed.file_format import FileFormat
 from penstock.formats.ranges import RangedFile
 from penstock.paths import has_protocol
 
@@ -23,6 +25,10 @@ _INDEX_BYTES: Final = 1 << 16
 
 class OpenedFile(Protocol):
     """What was made of a file when it was opened."""
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
 
     @property
     def open_size(self) -> int:
@@ -85,3 +91,28 @@ class OpenFiles(Generic[Opened]):
     def all(self) -> list[Opened]:
         """Those that are open."""
         return self._kept.values()
+
+
+class OpenFileFormat(FileFormat, Generic[Opened]):
+    """A format that keeps its files open."""
+
+    def __init__(self) -> None:
+        self._files = OpenFiles[Opened]()
+
+    @abstractmethod
+    def open(self, name: str) -> Opened:
+        """Open a file.
+
+        Raises:
+            StorageError: it cannot be read, or is none of this format.
+        """
+
+    def opened(self, name: str) -> Opened:
+        """A file that is open, or is opened; raises as `open`."""
+        return self._files.get(name, self.open)
+
+    def count(self, name: str) -> int:
+        return self.opened(name).count
+
+    def prepare(self, name: str) -> None:
+        self.opened(name)

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import remote
-from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.file_format import Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
-from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFiles
+from penstock.formats.indexed.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.table_records import arrow_types
 from penstock.formats.tables import as_columns, masked, values_of, varies_in_shape
 from penstock.formats.unchanged import UnchangedFile
@@ -46,7 +46,7 @@ _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
 
 
-class ParquetFiles(FileFormat):
+class ParquetFiles(OpenFileFormat["_ParquetFile"]):
     """The rows of Parquet files as dictionaries of their columns; checksums of pages are verified, if there are some.
 
     Args:
@@ -66,11 +66,11 @@ class ParquetFiles(FileFormat):
         mask_nulls: Sequence[str] = (),
         types: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self.columns = None if columns is None else list(columns)
         self.filter = filter
         self.mask_nulls = list(mask_nulls)
         self.types = arrow_types(_CALL, types)
-        self._files = OpenFiles[_ParquetFile]()
         self._kept: KeptRows[_Decoded | str] = KeptRows()
 
     @property
@@ -82,12 +82,6 @@ class ParquetFiles(FileFormat):
         return (
             f"{held}; a row at random decodes up to {largest:,} rows: write row groups of a few thousand for shuffling"
         )
-
-    def count(self, name: str) -> int:
-        return self._file(name).count
-
-    def prepare(self, name: str) -> None:
-        self._file(name)
 
     def spec(self, name: str) -> Any:
         columns, schema = self._without_rows(self._empty(name))
@@ -107,7 +101,7 @@ class ParquetFiles(FileFormat):
     def _empty(self, name: str) -> pa.Table:
         """The columns of a file, without rows."""
         try:
-            return self._cast(self._file(name).schema.empty_table())
+            return self._cast(self.opened(name).schema.empty_table())
         except pa.ArrowNotImplementedError as error:
             raise InvalidTypeError(f"{_CALL}(types=...) does not fit {name!r}: {error}") from error
 
@@ -116,7 +110,7 @@ class ParquetFiles(FileFormat):
         return structure.unflatten(columns)
 
     def read_columns(self, name: str, rows: Rows) -> _Decoded:
-        file = self._file(name)
+        file = self.opened(name)
         places = dict(file.places(rows))
         taken = self._taken(file, places)
         parts: list[list[npt.NDArray[Any]]] = []
@@ -189,10 +183,7 @@ class ParquetFiles(FileFormat):
             self._kept.put({(file.name, group): message}, len(message))
             return message
 
-    def _file(self, name: str) -> "_ParquetFile":
-        return self._files.get(name, self._opened)
-
-    def _opened(self, name: str) -> "_ParquetFile":
+    def open(self, name: str) -> "_ParquetFile":
         return _ParquetFile(name, self.columns, self.filter, list(self.types), self.mask_nulls)
 
 

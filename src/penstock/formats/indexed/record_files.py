@@ -1,16 +1,17 @@
 """Files of records by number, through an index of where each record begins."""
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import compression_of
-from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.file_format import Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
 from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
-from penstock.formats.indexed.open_files import OpenFiles, size_of
+from penstock.formats.indexed.open_files import OpenFileFormat, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records import Decoded, RecordFormat, RecordReader, SomeRecords
 from penstock.printing import in_bytes
@@ -21,18 +22,23 @@ _GROUP_BYTES: Final = 1 << 20
 _DAMAGED: Final[Decoded] = ([], LEAF)
 
 
-class _IndexedFile(NamedTuple):
+@dataclass(frozen=True)
+class _IndexedFile:
     """An open file, and where its records begin."""
 
     file: RangedFile
     edges: Edges
 
     @property
+    def count(self) -> int:
+        return len(self.edges) - 1
+
+    @property
     def open_size(self) -> int:
         return size_of(self.file, self.edges.nbytes)
 
 
-class RecordFiles(FileFormat):
+class RecordFiles(OpenFileFormat[_IndexedFile]):
     """The records of files that are not compressed.
 
     The bytes of the records that are asked for are read together, and decoded as if they were a file. Where that fails,
@@ -43,8 +49,8 @@ class RecordFiles(FileFormat):
     """
 
     def __init__(self, records: RecordFormat) -> None:
+        super().__init__()
         self.records = records
-        self._files = OpenFiles[_IndexedFile]()
         self._kept: KeptRows[Decoded] = KeptRows()
 
     @property
@@ -53,15 +59,9 @@ class RecordFiles(FileFormat):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        records = sum(len(opened.edges) - 1 for opened in self._files.all())
+        records = sum(opened.count for opened in self._files.all())
         held = f"holds where {records:,} records begin, 8 bytes each"
         return f"{held}, and shares {in_bytes(CACHE_BYTES)} for decoded rows" if self.records.decodes_groups else held
-
-    def count(self, name: str) -> int:
-        return len(self._files.get(name, self._opened).edges) - 1
-
-    def prepare(self, name: str) -> None:
-        self._files.get(name, self._opened)
 
     def spec(self, name: str) -> Any:
         return self.records.spec
@@ -71,7 +71,8 @@ class RecordFiles(FileFormat):
         return structure.unflatten(columns)
 
     def read_columns(self, name: str, rows: Rows) -> Decoded:
-        file, edges = self._files.get(name, self._opened)
+        opened = self.opened(name)
+        file, edges = opened.file, opened.edges
         if len(rows) and rows[-1] >= len(edges) - 1:
             raise StorageError(
                 f"{name!r} has {len(edges) - 1} records, and had more when the dataset was made: make it again"
@@ -136,7 +137,7 @@ class RecordFiles(FileFormat):
             reader.close()
         raise StorageError(f"{name!r}, record {number}: it has changed since the dataset was made: make it again")
 
-    def _opened(self, name: str) -> _IndexedFile:
+    def open(self, name: str) -> _IndexedFile:
         file = open_ranges(name)
         start = np.array([0]), np.array([min(6, file.size)])
         magic = file.read(*start)
