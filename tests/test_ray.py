@@ -161,7 +161,8 @@ QUARTER = {"num_cpus": 0.25}
 
 @contextmanager
 def coordinated(num_ps: int, *, shared_memory: bool, **tls: Any) -> Iterator[ps.ClusterCoordinator]:
-    engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=shared_memory, **tls)
+    # Actors import JAX, which takes a busy machine longer than a minute.
+    engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=shared_memory, start_timeout_seconds=240, **tls)
     partitioner = ps.FixedShardsPartitioner(num_ps)
     with ps.ParameterServerStrategy(2, num_ps, engine, variable_partitioner=partitioner) as strategy:
         yield ps.ClusterCoordinator(strategy)

@@ -147,6 +147,15 @@ def test_an_answer_that_is_forgotten_stops_the_worker(connection: Connection, tm
     until(note.exists)
 
 
+def blocks_until_it_waits(connection: Connection) -> int:
+    """How many large blocks a worker has begun when it makes no more."""
+    begun = [0, 1]
+    while begun[-1] != begun[-2]:  # as long as it goes on
+        threading.Event().wait(0.05)
+        begun.append(int(values(connection.fetch(request("begun", 1)))[0][0]))
+    return begun[-1]
+
+
 @pytest.mark.slow
 def test_a_worker_is_not_far_ahead_of_its_consumer(connection: Connection) -> None:
     """What it has computed and nobody has taken is bounded, or a slow trainer would fill its memory.
@@ -155,11 +164,7 @@ def test_a_worker_is_not_far_ahead_of_its_consumer(connection: Connection) -> No
     """
     answers = connection.fetch(request("large", 1000))
     next(answers)
-    begun = [0, 1]
-    while begun[-1] != begun[-2]:  # as long as it goes on
-        threading.Event().wait(0.05)
-        begun.append(int(values(connection.fetch(request("begun", 1)))[0][0]))
-    assert begun[-1] <= 100
+    assert blocks_until_it_waits(connection) <= 100
     answers.close()
 
 
@@ -232,6 +237,24 @@ def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeyp
             next(answers)
         with pytest.raises(LostDataWorkerError):
             next(connection.fetch(request()))
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["closed", "not read"])
+def test_a_worker_ended_only_with_a_reader_that_does_not_read(new_worker: Any, end: str) -> None:
+    with new_worker() as (endpoint, process):
+        connection, asking = connect(endpoint, "flight"), connect(endpoint, "shared_memory")
+        answers = connection.fetch(request("large", 1_000_000))
+        next(answers)
+        blocks_until_it_waits(asking)
+        asking.close()
+        if end == "closed":  # its stream lasted as long as the generator
+            connection.close()
+        process.stdin.close()
+        assert process.wait(60) == 0
+        with pytest.raises(LostDataWorkerError):
+            list(answers)
         connection.close()
 
 

@@ -11,7 +11,7 @@ import stat
 import struct
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -108,12 +108,24 @@ class UnauthenticatedConnections:
 
     def _connection(self, file: int) -> _Connection | None:
         with socket.socket(fileno=os.dup(file)) as line:
-            if line.family not in (socket.AF_INET, socket.AF_INET6) or line.type != socket.SOCK_STREAM:
-                return None
-            if line.getsockname()[1] != self._port or line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            if not self._is_ours(line):
                 return None
             host, port = line.getpeername()[:2]
             return _Connection((_plain(host), port))
+
+    def _is_ours(self, line: socket.socket) -> bool:
+        if line.family not in (socket.AF_INET, socket.AF_INET6) or line.type != socket.SOCK_STREAM:
+            return False
+        return line.getsockname()[1] == self._port and not line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+
+    def end_all(self) -> None:
+        """End every connection, of whoever has shown the token too: gRPC waits for a client that does not read."""
+        for name in os.listdir(_FILES):
+            with suppress(OSError):  # it has been closed meanwhile
+                if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                    with socket.socket(fileno=os.dup(int(name))) as line:
+                        if self._is_ours(line):
+                            line.shutdown(socket.SHUT_RDWR)
 
 
 def _end_if_too_much(file: int, inode: int, connection: _Connection) -> None:

@@ -128,9 +128,15 @@ class FlightServer(TokenCheckedServer):
             automatic.sent(buffers, time.perf_counter() - start)
 
     def stop(self) -> None:
-        """End all streams; wait a limited time for calls that are in a user's function."""
+        """End all streams; wait a limited time for calls that are in a user's function.
+
+        A stream to a reader that does not read would last as long as the reader, and this process with it.
+        """
         self._stopped.set()
         self._stopping.join(_STOP_SECONDS)
+        if self._stopping.is_alive():
+            self.end_connections()
+            self._stopping.join(_STOP_SECONDS)
 
     def _stop_when_told(self) -> None:
         self._stopped.wait()

@@ -56,6 +56,7 @@ class FlightConnection:
         self._line = Line(endpoint.address, credentials or client_credentials(), tls=endpoint.tls)
         self._lock = threading.Lock()
         keep_freed_memory()
+        self._streams: set[flight.FlightStreamReader] = set()
         self._waiting: dict[flight.FlightStreamReader | OpeningCall, float] = {}
         self._closed = threading.Event()
         self._reached = False
@@ -68,12 +69,14 @@ class FlightConnection:
             request = msgspec.structs.replace(request, codec="")
         reader = self._open(request)
         try:
+            self._streams.add(reader)
             while True:
                 answer = self._next(reader)
                 yield answer
                 if not isinstance(answer, tuple):
                     return
         finally:
+            self._streams.discard(reader)
             reader.cancel()
 
     def _open(self, request: Fetch) -> flight.FlightStreamReader:
@@ -180,7 +183,7 @@ class FlightConnection:
         """As `Connection.close`. It does not wait for a worker that is being asked whether it is alive."""
         with self._lock:
             self._closed.set()
-            calls = list(self._waiting)
+            calls = {*self._waiting, *self._streams}
         _watch.remove(self)
         for call in calls:
             call.cancel()

@@ -84,9 +84,13 @@ class TokenCheckedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyar
         self._unauthenticated.admit(context.peer())
 
     def shutdown(self) -> None:
-        """Stop listening."""
+        """Stop listening, and wait for the calls that run."""
         self._unauthenticated.stop()
         super().shutdown()
+
+    def end_connections(self) -> None:
+        """End the calls that run as if the network were down. `shutdown` would wait for a client that does not read."""
+        self._unauthenticated.end_all()
 
 
 def _try_to_listen(host: str, port: int) -> None:
