@@ -32,6 +32,12 @@ T = TypeVar("T")
 
 SECONDS: Final = 300.0
 """How long one end waits for the other to take a message or to answer one, unless it is said."""
+SILENT_SECONDS: Final = 30.0
+"""A process of which nothing was heard for so long, though it was asked for a sign of life, is lost."""
+TICK_SECONDS: Final = 1.0
+"""How often those who wait look for silence. A longer time counts as so much: it was this process that was stopped."""
+_LOCK_SECONDS: Final = 0.1
+"""The garbage collector may have interrupted who sends in this very thread."""
 _MOST_FILES: Final = MOST_FILES - 1
 """How many segments a frame can bring, beside a line."""
 _CHUNK: Final = 1 << 16
@@ -112,7 +118,7 @@ class Line(Generic[T]):
 
     Attributes:
         number: of the request that was received last, for its answer.
-        quiet: the seconds since something was received last, as far as the callers of `wait` have counted them.
+        quiet: the seconds since something was received last, as `is_silent` has counted them.
         lines: sockets that came with messages.
     """
 
@@ -231,9 +237,13 @@ class Line(Generic[T]):
             OSError: the other end is closed.
             MemoryError: this process has no room for it; nothing of it is sent.
         """
-        with self._sending:
+        if not self._sending.acquire(timeout=max(seconds, _LOCK_SECONDS)):
+            raise TimeoutError("another message is being sent")
+        try:
             self._queue(message, lines, number, alive)
             self._flush()
+        finally:
+            self._sending.release()
         if seconds:
             self.flush(seconds)
 
@@ -347,6 +357,20 @@ class Line(Generic[T]):
         if not self._asked:
             self._asked = True
             self.send(None, seconds=0, alive=_ASKS)
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether nothing has come for `SILENT_SECONDS`; long before, the other end is asked for a sign of life.
+
+        Args:
+            seconds: since this was asked last.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        self.quiet += min(seconds, 2 * TICK_SECONDS)
+        if self.quiet > SILENT_SECONDS / 3:
+            self.ask_for_life()
+        return self.quiet > SILENT_SECONDS
 
     # What is received
 

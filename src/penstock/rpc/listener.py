@@ -5,6 +5,7 @@ the start.
 """
 
 import errno
+import logging
 import selectors
 import socket
 import ssl
@@ -19,6 +20,8 @@ from penstock.addresses import listening_at
 from penstock.rpc.connection import PlainConnection, SocketConnection, TlsConnection
 from penstock.rpc.proof import Exchange, admitted, introduced
 from penstock.rpc.tls import TlsNames
+
+_logger = logging.getLogger(__name__)
 
 _SECONDS: Final = 10.0
 """For reaching a machine, and for all of the proof."""
@@ -159,7 +162,8 @@ class Listener:
             self._forget(stranger)
             self._arrived.append((proved.value, stranger.connection))
             self._wake_writer.send(b"\0")
-        except (OSError, EOFError):  # who calls has ended, or does not know the secret
+        except (OSError, EOFError) as error:  # who calls has ended, or does not know the secret
+            _logger.info("a caller was turned away: %r", error)
             self._send_away(stranger)
 
     def _send_away(self, stranger: _Stranger) -> None:

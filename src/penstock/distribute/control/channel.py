@@ -6,31 +6,28 @@ needs them in the same order in every process, which a thread that reads ahead c
 
 import logging
 import os
-import socket
 import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 import msgspec
 
 from penstock.distribute.control.messages import (
     EXIT_SECONDS,
-    MAXIMUM_BYTES,
     GatherItem,
     InputFailed,
     Message,
     Payload,
     WorkerFailed,
     WorkerLeft,
+    control_line,
     decode_payload,
-    decoded,
-    send_at_once,
 )
 from penstock.errors import WorkerError
+from penstock.rpc.line import SILENT_SECONDS, TICK_SECONDS
+from penstock.rpc.listener import Address, dial
 from penstock.runtime.at_exit import end_before_libraries, forget
 from penstock.runtime.channel import Closed
 
@@ -48,8 +45,11 @@ def call_seconds(failure_timeout_seconds: float | None) -> float:
 
 
 _BLAME_SECONDS = 2.0
+_CONNECTING_SECONDS = 60.0
 _INTERRUPTING_SECONDS = 0.1
 """How long the garbage collector, which may have interrupted who sends, and the thread that receives wait to send."""
+_LEAVING_SECONDS = 1.0
+"""How long a worker that ends waits until the hub has taken its last word."""
 
 
 class _DidNotComeError(WorkerError):
@@ -89,13 +89,8 @@ class Control:
         self.failure_timeout_seconds = (
             FAILURE_TIMEOUT_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
         )
-        self._connection = Connection(socket.create_connection(address).detach())
-        answer_challenge(self._connection, key)
-        deliver_challenge(self._connection, key)
-        send_at_once(self._connection)
-        self._connection.send_bytes(str(worker).encode())
+        self._line = control_line(dial(Address(*address), key, worker, seconds=_CONNECTING_SECONDS))
         self.member = member
-        self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
         self._left: set[int] = set()
@@ -292,29 +287,24 @@ class Control:
         self.post(WorkerFailed(self.worker, reason, topic))
         self._note_failure(WorkerFailed(self.worker, reason))
 
-    def post(self, message: Message, *, seconds: float = -1) -> None:
-        """Send a message to all other workers; not if another one is being sent for so many seconds."""
-        if not self._sending.acquire(timeout=seconds):
-            return
+    def post(self, message: Message, *, seconds: float = SILENT_SECONDS) -> None:
+        """Send a message to all other workers, for which it waits so many seconds at most."""
         try:
-            self._connection.send_bytes(msgspec.msgpack.encode(message))
+            self._line.send(message, seconds=seconds)
             self.sent += 1
         except OSError as error:  # the receiving thread reports what happened to the hub
             _logger.debug("a message could not be sent: %r", error)
-        finally:
-            self._sending.release()
 
     def _receive(self) -> None:
         connected = True
         while connected:
             try:
-                message = decoded(self._connection.recv_bytes(MAXIMUM_BYTES))
-            except (EOFError, OSError, msgspec.DecodeError) as error:
+                message = self._next()
+            except (EOFError, OSError) as error:
                 if self._closed:
                     return
                 connected = False
-                ended = isinstance(error, (EOFError, OSError))
-                reason = "its process has ended" if ended else f"it sent what is no message ({error})"
+                reason = "its process has ended" if isinstance(error, EOFError) else str(error)
                 message = WorkerLeft(0) if 0 in self._left else WorkerFailed(0, f"was lost: {reason}")
             missed: list[str] = []
             if isinstance(message, WorkerFailed):
@@ -332,6 +322,25 @@ class Control:
                     self._changed.notify_all()
             for topic in missed:
                 self.tell_of_leaving(topic)
+
+    def _next(self) -> Message:
+        """The next message.
+
+        Raises:
+            EOFError: the hub's process has ended.
+            OSError: it is silent, or says what is no message.
+        """
+        line, looked = self._line, time.monotonic()
+        while True:
+            while line.has_more():
+                if (message := line.receive_one()) is not None:
+                    return message
+            if not line.fill():
+                line.connection.wait(time.monotonic() + TICK_SECONDS)
+                line.flush()  # what the hub had no room for before
+            before, looked = looked, time.monotonic()
+            if line.is_silent(looked - before):
+                raise ConnectionError(f"nothing was heard of it for {line.quiet:.0f} seconds")
 
     def _note_failure(self, failed: WorkerFailed) -> None:
         with self._changed:
@@ -395,15 +404,13 @@ class Control:
         """Leave the channel, which is not a failure. Messages that are received afterwards are ignored."""
         forget(self)
         if self._failure is None and not self._closed:
-            self.post(WorkerLeft(self.worker))
+            self.post(WorkerLeft(self.worker), seconds=_LEAVING_SECONDS)
         self._acknowledged.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        # Closing the connection would not wake the thread that waits for data.
-        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ending:
-            ending.shutdown(socket.SHUT_RDWR)
+        self._line.connection.shut_down()  # closing it would not wake the thread that waits for data
         self._thread.join()
         if self._exit_seconds is None:
             self._watch.join()
-        self._connection.close()
+        self._line.close()

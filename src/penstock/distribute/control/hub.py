@@ -1,31 +1,29 @@
-"""The hub of the control channel, in worker 0: forwards every message to all other workers."""
+"""The hub of the control channel, in worker 0: forwards every message to all other workers, and waits for none."""
 
 import logging
 import secrets
-import socket
-import struct
+import selectors
 import threading
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
+import time
+from typing import Final
 
-import msgspec
-
-from penstock.addresses import is_loopback, listening_at
+from penstock.addresses import is_loopback
 from penstock.distribute.control.messages import (
     EXIT_SECONDS,
     MAXIMUM_BYTES,
+    ControlLine,
     Message,
     WorkerFailed,
     WorkerLeft,
-    decoded,
-    send_at_once,
-    set_option,
+    control_line,
 )
+from penstock.rpc.line import TICK_SECONDS
+from penstock.rpc.listener import Listener
 
 _logger = logging.getLogger(__name__)
 
-_GREETING_SECONDS = 10.0
-"""While workers connect, how long a silent connection may keep the next ones waiting."""
+_MOST_WAITING: Final = 4 * MAXIMUM_BYTES
+"""So many bytes may wait for a worker that does not take them."""
 
 
 class Hub:
@@ -41,79 +39,108 @@ class Hub:
         self.key = secrets.token_bytes(32)
         # At all addresses, unless the others are on this machine: what they reach may be an address that it does not
         # have, such as a service's of Kubernetes, and its own name often resolves to 127.0.1.1 here.
-        self._listener = listening_at(host if is_loopback(host) else "", backlog=workers)
+        self._listener = Listener(self.key, host if is_loopback(host) else "")
+        self.port = self._listener.port
         self._workers = workers
+        self._lines: dict[int, ControlLine] = {}
+        self._came: set[int] = set()
+        self._left: set[int] = set()
+        self._early: list[tuple[int, Message]] = []  # what was said before all had come
         self._first_ended = threading.Event()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
         self._thread.start()
 
-    @property
-    def port(self) -> int:
-        """The port that the system chose."""
-        return int(self._listener.getsockname()[1])
-
     def _serve(self) -> None:
-        connections: dict[Connection, int] = {}
-        while len(connections) < self._workers:
-            try:
-                connection = Connection(self._listener.accept()[0].detach())
-                connections[connection] = self._authenticate(connection)
-            except (AuthenticationError, EOFError, OSError, ValueError) as error:  # not one of the workers
-                _logger.warning("the control channel turned a connection away: %r", error)
-        self._listener.close()
-        left: set[int] = set()
-        while connections:
-            for ready in wait(list(connections)):
-                assert isinstance(ready, Connection)
-                worker = connections[ready]
-                message, data = _receive_from(ready, worker)
-                if ready.closed:
-                    del connections[ready]
+        looked = time.monotonic()
+        while self._lines or len(self._came) < self._workers:
+            for key, events in self._selector.select(TICK_SECONDS):
+                if key.data is None:
+                    self._admit()
+                elif key.data in self._lines:  # what another one has said may have ended it
+                    self._exchange(key.data, events)
+            before, looked = looked, time.monotonic()
+            for worker, line in list(self._lines.items()):
+                self._look_for_silence(worker, line, looked - before)
+        self._selector.close()
+
+    def _admit(self) -> None:
+        worker, connection = self._listener.take()
+        if worker in self._came or not 0 <= worker < self._workers:
+            _logger.warning("the control channel turned worker %d away, which is none or has come before", worker)
+            connection.close()
+            return
+        self._came.add(worker)
+        self._lines[worker] = control_line(connection)
+        self._selector.register(connection, selectors.EVENT_READ, worker)
+        if len(self._came) == self._workers:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            early, self._early = self._early, []
+            for sender, message in early:
+                self._forward(sender, message)
+        self._exchange(worker, selectors.EVENT_READ)  # what came with its proof is here already
+
+    def _exchange(self, worker: int, events: int) -> None:
+        """Receive and send what can be without waiting for the worker."""
+        line = self._lines[worker]
+        try:
+            if events & selectors.EVENT_READ:
+                line.fill()
+            if events & selectors.EVENT_WRITE:
+                line.flush()
+            while worker in self._lines and line.has_more():
+                message = line.receive_one()
                 if isinstance(message, WorkerLeft):
-                    left.add(worker)
-                if not (ready.closed and worker in left):
-                    _pass_on(data, [other for other in connections if other is not ready])
-                if ready.closed and worker == 0:
-                    self._first_ended.set()
+                    self._left.add(worker)
+                if message is not None:
+                    self._forward(worker, message)
+            self._watch(worker)
+        except (EOFError, OSError) as error:
+            said = isinstance(error, OSError) and error.errno is None  # the line's own error, not the system's
+            self._lose(worker, str(error) if said else "its process has ended")
+
+    def _forward(self, sender: int, message: Message) -> None:
+        if len(self._came) < self._workers:
+            self._early.append((sender, message))
+            return
+        for worker, line in list(self._lines.items()):
+            if worker == sender:
+                continue
+            try:
+                line.send(message, seconds=0)
+                self._watch(worker)
+            except OSError as error:  # it has ended, which reading from its own line reports
+                _logger.debug("a message could not be passed on: %r", error)
+            if line.unsent_bytes > _MOST_WAITING:
+                self._lose(worker, f"it takes no messages, and {line.unsent_bytes:,} bytes wait for it")
+
+    def _watch(self, worker: int) -> None:
+        line = self._lines.get(worker)
+        if line is not None:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+            if self._selector.get_key(line).events != events:
+                self._selector.modify(line, events, worker)
+
+    def _look_for_silence(self, worker: int, line: ControlLine, seconds: float) -> None:
+        try:
+            if line.is_silent(seconds):
+                self._lose(worker, f"nothing was heard of it for {line.quiet:.0f} seconds")
+        except OSError as error:  # which reading reports
+            _logger.debug("a worker could not be asked for a sign of life: %r", error)
+
+    def _lose(self, worker: int, why: str) -> None:
+        line = self._lines.pop(worker, None)
+        if line is None:
+            return
+        self._selector.unregister(line)
+        line.close()
+        if worker == 0:
+            self._first_ended.set()
+        if worker not in self._left:
+            self._forward(worker, WorkerFailed(worker, f"was lost: {why}"))
 
     def finish(self) -> None:
         """At the end of this process, after worker 0 has left: wait until the other workers have been told."""
         self._first_ended.wait(EXIT_SECONDS)
-
-    def _authenticate(self, connection: Connection) -> int:
-        """Authenticate a connection, within a time limit; the number of its worker."""
-        send_at_once(connection)
-        _limit_silence(connection, _GREETING_SECONDS)
-        deliver_challenge(connection, self.key)
-        answer_challenge(connection, self.key)
-        worker = int(connection.recv_bytes(maxlength=32))
-        _limit_silence(connection, 0)
-        return worker
-
-
-def _limit_silence(connection: Connection, seconds: float) -> None:
-    """Let reads fail after `seconds` without data; 0 for no limit."""
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
-    set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-
-
-def _receive_from(connection: Connection, worker: int) -> tuple[Message, bytes]:
-    """A worker's next message; if its connection has ended, close it and report that the worker was lost."""
-    try:
-        data = connection.recv_bytes(MAXIMUM_BYTES)
-        return decoded(data), data
-    except (EOFError, OSError):
-        reason = "was lost: its process has ended"
-    except msgspec.DecodeError as error:
-        reason = f"was lost: it sent what is no message ({error})"
-    connection.close()
-    lost = WorkerFailed(worker, reason)
-    return lost, msgspec.msgpack.encode(lost)
-
-
-def _pass_on(data: bytes, connections: list[Connection]) -> None:
-    for connection in connections:
-        try:
-            connection.send_bytes(data)
-        except OSError as error:  # it has ended, which reading from its own connection reports
-            _logger.debug("a message could not be passed on: %r", error)

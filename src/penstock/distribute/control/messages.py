@@ -1,15 +1,14 @@
-"""The messages of the control channel, their encoding, and options of the connections."""
+"""The messages of the control channel, and their encoding."""
 
-import os
-import socket
 from collections.abc import Hashable
 from functools import cache
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from penstock.data.contents import NodeFacts
+from penstock.rpc.connection import SocketConnection
+from penstock.rpc.line import Line
 
 MAXIMUM_BYTES = 1 << 26
 """The longest message: a longer one is treated as damaged."""
@@ -157,8 +156,13 @@ class WorkerLeft(msgspec.Struct, tag="left", array_like=True):
 Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft
 Payload = TypeVar("Payload")
 
-decoded = msgspec.msgpack.Decoder(Message).decode
-"""Decodes a message; raises `msgspec.DecodeError` if it is damaged."""
+ControlLine = Line[Message]
+"""A line between a worker and the hub."""
+
+
+def control_line(connection: SocketConnection) -> ControlLine:
+    """The line over a connection."""
+    return Line(connection, Message, None, most_bytes=MAXIMUM_BYTES)
 
 
 @cache
@@ -170,14 +174,3 @@ def decode_payload(payload: msgspec.Raw, kind: type[Payload]) -> Payload:
     """The content of a `GatherItem`; raises `msgspec.DecodeError` if it is of another type."""
     found: Payload = _decoder_of(cast(Hashable, kind)).decode(payload)
     return found
-
-
-def send_at_once(connection: Connection) -> None:
-    """Turn off Nagle's algorithm, which delays a message by up to 40 ms until the one before is acknowledged."""
-    set_option(connection, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def set_option(connection: Connection, level: int, option: int, value: int | bytes) -> None:
-    """Set an option of the socket under a connection."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(level, option, value)
