@@ -243,6 +243,21 @@ class RecordBytes:
         self.check((lengths >= 0) & (begins <= ends) & (ends <= limits), rows, "it is damaged, or cut")
         return begins, ends
 
+    def repeated(self, rows: Integers, at: Integers, ends: Integers) -> tuple[Integers, Integers, Integers]:
+        """The first fields, one after the other, between these offsets of records.
+
+        Of each, in the order of the records: which record has it, and where its contents begin and end.
+        """
+        found: list[tuple[Integers, Integers, Integers]] = []
+        while (left := at < ends).any():
+            rows, at, ends = rows[left], at[left], ends[left]
+            begin, end = self.message(rows, at, ends, FIRST)
+            found.append((rows, begin, end))
+            at = end
+        of, starts, stops = map(np.concatenate, zip(*found)) if found else np.zeros((3, 0), np.int64)
+        order = np.argsort(of, kind="stable")
+        return of[order], starts[order], stops[order]
+
     def _numbers(self, rows: Integers, at: Integers) -> tuple[Integers, Integers]:
         """The variable-length numbers at these offsets, and where they end."""
         values = self.content[at].astype(np.int64)
@@ -353,24 +368,10 @@ def _of_any_length(
 
 def _bytes(batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers) -> tuple[Column, Integers]:
     """The values of lists of bytes, record by record, and how many each has."""
-    counts = np.zeros(len(rows), np.int64)
-    of, starts, stops = [], [], []
-    left = np.flatnonzero(at < ends)
-    at = at.copy()
-    while len(left):
-        begin, end = batch.message(rows[left], at[left], ends[left], FIRST)
-        of.append(left)
-        starts.append(begin)
-        stops.append(end)
-        counts[left] += 1
-        at[left] = end
-        left = left[end < ends[left]]
-    values = np.empty(int(counts.sum()), object)
-    if len(values):
-        order = np.argsort(np.concatenate(of), kind="stable")
-        edges = zip(np.concatenate(starts)[order].tolist(), np.concatenate(stops)[order].tolist())
-        values[:] = [batch.bytes[start:stop] for start, stop in edges]
-    return values, counts
+    of, starts, stops = batch.repeated(rows, at, ends)
+    edges = zip(starts.tolist(), stops.tolist(), strict=True)
+    values = np.fromiter((batch.bytes[start:stop] for start, stop in edges), object, len(of))
+    return values, np.bincount(of, minlength=len(batch.ends))[rows]
 
 
 def _floats(batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers) -> tuple[Column, Integers]:

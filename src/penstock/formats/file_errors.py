@@ -27,3 +27,8 @@ def named_in_errors(name: object, done: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be {done}: {error.strerror or error}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says in its first line, which may be long."""
+    return str(error).partition("\n")[0].strip()[:300]

@@ -13,7 +13,7 @@ import fsspec
 
 from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockError, StorageError
 from penstock.formats import retries
-from penstock.formats.file_errors import changed
+from penstock.formats.file_errors import changed, first_line
 from penstock.formats.remote_file import RemoteFile
 
 _BROKEN: Final = {
@@ -154,7 +154,7 @@ def _reading(name: str, done: str) -> Iterator[None]:
         raise
     except Exception as error:
         faults = _faults(error)
-        status, last = _answer(faults), f"{type(faults[-1]).__name__}: {_first_line(faults[-1])}"
+        status, last = _answer(faults), f"{type(faults[-1]).__name__}: {first_line(faults[-1])}"
         if any(map(_is_broken, faults)):
             what = last
         elif isinstance(error, PermissionError) or status in (401, 403):
@@ -188,36 +188,28 @@ def _faults(error: BaseException) -> list[BaseException]:
 
 def _answer(faults: Sequence[BaseException]) -> int | None:
     """What the server has answered, by HTTP's number, if that was a refusal."""
-    for fault in faults:
-        response: Any = getattr(fault, "response", None)
-        if isinstance(response, dict):  # of botocore
-            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        else:
-            places = ((response, "status_code"), (fault, "status"), (fault, "status_code"), (fault, "code"))
-            found = next((number for owner, place in places if (number := getattr(owner, place, None))), None)
-        if str(found).isdigit() and 400 <= int(found) < 600:
-            return int(found)
-    return None
+    numbers = (str(status) for status, _ in map(_status_and_headers, faults))
+    return next((int(number) for number in numbers if number.isdigit() and 400 <= int(number) < 600), None)
 
 
 def _seconds_asked(faults: Sequence[BaseException]) -> float:
     """How long the server wants to be left alone; 0 if it does not say."""
-    for fault in faults:
-        response: Any = getattr(fault, "response", None)
-        if isinstance(response, dict):  # of botocore
-            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
-        else:
-            headers = getattr(response, "headers", None) or getattr(fault, "headers", None)
-        if headers and (seconds := retries.seconds_asked(headers)):
-            return seconds
-    return 0.0
+    given = (retries.seconds_asked(headers) for _, headers in map(_status_and_headers, faults) if headers)
+    return next(filter(None, given), 0.0)
+
+
+def _status_and_headers(fault: BaseException) -> tuple[Any, Any]:
+    """What a client's error holds of the server's answer."""
+    response: Any = getattr(fault, "response", None)
+    if isinstance(response, dict):  # of botocore
+        about = response.get("ResponseMetadata", {})
+        return about.get("HTTPStatusCode"), about.get("HTTPHeaders")
+    places = ((response, "status_code"), (fault, "status"), (fault, "status_code"), (fault, "code"))
+    status = next((number for owner, place in places if (number := getattr(owner, place, None))), None)
+    return status, getattr(response, "headers", None) or getattr(fault, "headers", None)
 
 
 def _is_broken(fault: BaseException) -> bool:
     """Whether a connection broke or could not be made."""
     names = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(fault).__mro__}
     return isinstance(fault, (ConnectionError, TimeoutError)) or not names.isdisjoint(_BROKEN)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0].strip()[:300]

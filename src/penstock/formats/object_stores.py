@@ -23,7 +23,7 @@ from obstore import exceptions
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats import retries
 from penstock.formats.file_cache import DIRECTORY
-from penstock.formats.file_errors import changed
+from penstock.formats.file_errors import changed, first_line
 from penstock.formats.remote_file import RemoteFile
 from penstock.printing import in_bytes
 
@@ -208,7 +208,7 @@ def reading(name: str, done: str = "read") -> Iterator[None]:
         ) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise StorageError(
-            f"{name!r} cannot be {done}: the server refuses access ({_first_line(error)}). Credentials come from the "
+            f"{name!r} cannot be {done}: the server refuses access ({first_line(error)}). Credentials come from the "
             "environment, such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY"
         ) from error
     except exceptions.PreconditionError as error:
@@ -216,11 +216,7 @@ def reading(name: str, done: str = "read") -> Iterator[None]:
     except exceptions.BaseError as error:
         if _ABSENT in str(error):  # of a listing: a file that is not there is another error
             raise StorageError(f"{name!r} cannot be {done}: there is no such bucket") from error
-        raise StorageError(f"{name!r} cannot be {done}: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0].strip()[:300]
+        raise StorageError(f"{name!r} cannot be {done}: {first_line(error)}") from error
 
 
 def _version(about: Any) -> str:

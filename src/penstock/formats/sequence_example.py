@@ -105,19 +105,7 @@ class _Steps(RecordBytes):
     @staticmethod
     def of_list(batch: RecordBytes, begins: Integers, ends: Integers) -> "_Steps":
         """The steps of a list that begins and ends at these offsets in the records; nowhere where both are 0."""
-        found: list[tuple[Integers, Integers, Integers]] = []
-        rows = np.flatnonzero(ends > begins)
-        at = begins[rows]
-        while len(rows):
-            begin, end = batch.message(rows, at, ends[rows], FIRST)
-            found.append((rows, begin, end))
-            left = end < ends[rows]
-            rows, at = rows[left], end[left]
-        if not found:
-            return _Steps(batch, *np.zeros((3, 0), np.int64))
-        of, starts, stops = map(np.concatenate, zip(*found))
-        order = np.argsort(of, kind="stable")
-        return _Steps(batch, of[order], starts[order], stops[order])
+        return _Steps(batch, *batch.repeated(np.arange(len(begins)), begins, ends))
 
     def check_as_many(self, others: "_Steps", name: str, key: str) -> None:
         """Refuse a list that would divide the values of this one, and has other steps."""
