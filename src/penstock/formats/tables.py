@@ -12,7 +12,9 @@ array with one more axis. Lists within lists stay arrays of arrays, unless their
 row must not depend on the others. A null is an error: NumPy's numbers have none.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -122,21 +124,25 @@ def masked(table: pa.Table, names: bool | Sequence[str], call: str = "from_arrow
     Raises:
         InvalidArgumentError: a column that is not there, or a mask whose name is taken.
     """
-    chosen = [name for name in table.column_names if table[name].null_count] if names is True else list(names or ())
+    known, columns = table.column_names, table.columns
+    chosen = [name for name, column in zip(known, columns) if column.null_count] if names is True else list(names or ())
+    if not chosen:
+        return table
+    places = {name: place for place, name in enumerate(known)}
     for name in chosen:
         mask = f"{name}_is_valid"
-        if name not in table.column_names or mask in table.column_names:
-            why = "there is no such column" if name not in table.column_names else f"there is a column {mask!r} already"
+        if name not in places or mask in places:
+            why = "there is no such column" if name not in places else f"there is a column {mask!r} already"
             raise InvalidArgumentError(
-                f"{call}(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {table.column_names}"
+                f"{call}(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {known}"
             )
-        column = table[name]
-        try:
-            filled = column.fill_null(_zero(column.type))
-        except pa.ArrowException:  # of a type that is refused when its values are needed, with what to do
-            continue
-        table = table.set_column(table.column_names.index(name), name, filled).append_column(mask, column.is_valid())
-    return table
+        column = columns[places[name]]
+        with suppress(pa.ArrowException):  # of a type that is refused when its values are needed, with what to do
+            columns[places[name]] = column.fill_null(_zero(column.type))
+            places[mask] = len(columns)
+            known.append(mask)
+            columns.append(column.is_valid())
+    return pa.Table.from_arrays(columns, known)
 
 
 def _zero(kind: pa.DataType) -> pa.Scalar:
@@ -206,7 +212,7 @@ def _of_series(series: Any, where: _ColumnPath) -> Any:
 
 
 def _unique(names: Sequence[str], where: _ColumnPath) -> Sequence[str]:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise InvalidArgumentError(f"{where.call} takes a table whose columns have different names, got {twice}")
     return names

@@ -4,6 +4,7 @@ A row group is the least that can be decoded. Row numbers count the rows that a 
 the columns of the filter once.
 """
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -162,14 +163,15 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
 
     def _cast(self, table: pa.Table) -> pa.Table:
         """The columns in the types that were given for them."""
+        places = {name: place for place, name in enumerate(table.column_names)}
         for name, kind in self.types.items():
-            if name not in table.column_names:
+            if name not in places:
                 continue
             try:
                 column = table[name].cast(kind)
             except pa.ArrowException as error:
                 raise type(error)(f"column {name!r} as {kind}: {error}") from error
-            table = table.set_column(table.column_names.index(name), name, column)
+            table = table.set_column(places[name], name, column)
         return table
 
     def _decoded_alone(self, file: "_ParquetFile", group: int) -> _Decoded | str:
@@ -220,8 +222,9 @@ class _ParquetFile:
             raise
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"{name!r} cannot be read as a Parquet file: {error}") from error
+        known = set(schema.names)
         for argument, given in (("columns", columns or ()), ("types", typed)):
-            missing = [column for column in given if column not in schema.names]
+            missing = [column for column in given if column not in known]
             if missing:
                 raise InvalidArgumentError(
                     f"{_CALL}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
@@ -297,9 +300,10 @@ class _ParquetFile:
         """Where the columns of a row group that are read begin and end; neighbours are one."""
         ranges: list[tuple[int, int]] = []
         metadata = self._parquet.metadata.row_group(group)
+        wanted = None if self._columns is None else set(self._columns)
         for number in range(metadata.num_columns):
             column = metadata.column(number)
-            if self._columns is not None and column.path_in_schema.partition(".")[0] not in self._columns:
+            if wanted is not None and column.path_in_schema.partition(".")[0] not in wanted:
                 continue
             begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
             before = ranges.pop() if ranges and ranges[-1][1] == begin else (begin, begin)
@@ -350,12 +354,12 @@ def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, changed: set
         changed: the columns that are computed with before they become NumPy's.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    strings = {field.name for field in schema if _is_string(field.type)} - changed
     repeated = []
     for place in range(metadata.num_columns):
         name = metadata.schema.column(place).path
-        if name not in schema.names or name in changed or not _is_string(schema.field(name).type):
-            continue
-        if sum(group.column(place).total_uncompressed_size for group in groups) < _LEAST_BYTES * metadata.num_rows:
+        size = sum(group.column(place).total_uncompressed_size for group in groups) if name in strings else math.inf
+        if size < _LEAST_BYTES * metadata.num_rows:
             repeated.append(name)
     return repeated
 
