@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, StorageError
-from penstock.formats.files import compression_of, open_bytes
-from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
+from penstock.formats.files import compression_of
+from penstock.formats.records import Column, RecordFormat, RecordReader, Source
 
 _NEWLINE = ord("\n")
 _BYTE_ORDER_MARK = "\ufeff"
@@ -19,17 +19,6 @@ class TextLines(RecordFormat):
 
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
         return LineReader(name, compression, number, offset)
-
-    def count(self, name: str, compression: str) -> int:
-        source = open_bytes(name, compression)
-        try:
-            lines, last = 0, b"\n"
-            while piece := source.read(CHUNK_BYTES):
-                lines += piece.count(b"\n")
-                last = piece
-            return lines + (not last.endswith(b"\n"))
-        finally:
-            source.close()
 
 
 class LineReader(RecordReader):
