@@ -1,8 +1,7 @@
 """Taking elements from one dataset or the other by choice: sample_from_datasets and choose_from_datasets."""
 
-import math
 from dataclasses import dataclass, field
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,17 @@ from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, TooManySkippedError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.positions import by_part
 from penstock.runtime.threads import failures
-from penstock.spec import LeafSpec, TensorSpec
-from penstock.structure import LEAF, flatten
+from penstock.structure import LEAF
 
-_OF_EACH = 32
+_OF_EACH = 128
 """Reading so many rows of a member together costs little for each of them."""
 _TOGETHER = 4096
-_MORE = 4
+_MORE = 16
 """So many times as many rows are read together the next time."""
 _BYTES = 1 << 22
 _ENDLESS = 1 << 62
-_SHORT = 1 << 16
-"""So many numbers fit into the short integers that NumPy sorts by their digits, ten times as fast as others."""
-
-_Numbers = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +72,7 @@ class Choose(Node):
         return self.members
 
     def stream(self, run: Run, epoch: int) -> Stream:
-        return (LookedUpStream if self._looked_up else ChooseStream)(self, run, epoch)
-
-    @cached_property
-    def _looked_up(self) -> bool:
-        """Whether choices and elements are read by index, nothing of it can fail, and all rows are alike."""
-        if not all(node.indexable for node in self.inputs):
-            return False
-        specs = [node.spec for node in self.members]
-        if specs[0] is None or not all(spec == specs[0] for spec in specs):
-            return False
-        return all(map(_of_fixed_size, flatten(specs[0])[0])) and not any(
-            below.fails for below in self.walk() if below is not self
-        )
+        return ChooseStream(self, run, epoch)
 
 
 class ChooseStream(Stream):
@@ -115,8 +98,12 @@ class ChooseStream(Stream):
         self._choice = node.choice.cursor(run, epoch)
         self._ended = [False] * len(self._members)
         self._stopped = False
-        # So many draws are served together at most: members whose blocks are short serve only the first of many.
+        # So many draws are served together at most: members whose blocks are short serve only the first of many. Where
+        # nothing can fail and rows are read by their numbers, more may be than are allowed.
         self._most = _ENDLESS
+        cheap = all(part.indexable and not any(below.fails for below in part.walk()) for part in node.inputs)
+        self._together_most = max(_TOGETHER, _OF_EACH * len(self._members)) if cheap else 1
+        self._together = 1
         # The states of the members as they were asked for last, and the members that have moved on since.
         self._states: list[State] = [None] * len(self._members)
         self._moved = set(range(len(self._members)))
@@ -124,7 +111,7 @@ class ChooseStream(Stream):
     def pull(self, need: int, allow: int) -> Block | None:
         while not self._stopped and not all(self._ended):
             # Where it shows how far members are read, elements are not asked for before they are surely wanted.
-            wanted = min(allow, self._most) if self._ahead else need
+            wanted = min(max(allow, self._together), self._most) if self._ahead else need
             drawn = self._choice.pull(wanted, wanted)
             if drawn is None:
                 break
@@ -141,7 +128,7 @@ class ChooseStream(Stream):
         """The elements of these draws; draws that cannot be served now are given back."""
         usable = len(numbers)
         pulled: dict[int, Block] = {}
-        drawn = _by_member(numbers)
+        drawn = {number: where for number, where, _ in by_part(numbers, numbers)}
         for number, where in drawn.items():
             self._moved.add(number)
             if self._ended[number]:
@@ -175,18 +162,22 @@ class ChooseStream(Stream):
         self._choice.give_back(len(numbers) - usable)
         self._most = max(1, 2 * usable)
         self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
-        return self._merged(pulled, drawn, usable)
+        block = self._merged(pulled, drawn, usable)
+        if block is not None and _MORE * block.nbytes <= _BYTES:
+            self._together = max(self._together, min(_MORE * usable, self._together_most))
+        return block
 
     def _merged(self, pulled: dict[int, Block], drawn: dict[int, Any], usable: int) -> Block | None:
         """What was pulled for the first `usable` draws; the rest is given back."""
         parts = []
         for number, block in pulled.items():
             where = drawn[number]
-            where = where[: np.searchsorted(where, usable)]
+            if where[-1] >= usable:
+                where = where[: np.searchsorted(where, usable)]
             self._members[number].give_back(len(block) - len(where))
             if where.size:
                 parts.append((where, block.slice(0, where.size)))
-        return _in_order(parts)
+        return Block.in_places(parts) if parts else None
 
     def _end(self, number: int, before: State | None) -> None:
         """Note that a member has ended; `before` is its state before that, where draws of others come first."""
@@ -230,107 +221,7 @@ class ChooseStream(Stream):
             cursor.close()
 
 
-class LookedUpStream(Stream):
-    """As `ChooseStream`, with the same state, where every row is found by its number and nothing can fail.
-
-    So many choices are made together that reading some rows of each member costs little for each row.
-    """
-
-    def __init__(self, node: Choose, run: Run, epoch: int) -> None:
-        self._node = node
-        self._run = run.for_one_stream()
-        self._epoch = epoch
-        lengths = [member.cardinality for member in node.members]
-        self._lengths = np.array([_ENDLESS if length == INFINITE_CARDINALITY else length for length in lengths])
-        choices = node.choice.cardinality
-        self._choices = _ENDLESS if choices == INFINITE_CARDINALITY else choices
-        leaves, self._structure = flatten(node.members[0].spec)
-        row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-        self._most = min(max(_TOGETHER, _OF_EACH * len(lengths)), _BYTES // max(1, row_bytes))
-        self._together = 1
-        # How many elements of each member were given, and how many choices were used for that.
-        self._given = np.zeros(len(lengths), np.int64)
-        self._used = 0
-        self._stopped = False
-        # The state, until more is given.
-        self._state: State = None
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        self._state = None
-        while not self._stopped and (self._given < self._lengths).any():
-            count = min(max(allow, self._together), self._choices - self._used)
-            if count == 0:
-                break
-            self._together = max(self._together, min(_MORE * count, self._most))
-            block = self._next(self._numbers(count))
-            if block is not None:
-                return block
-        self._stopped = True
-        return None
-
-    def _numbers(self, count: int) -> _Numbers:
-        """The next choices, up to the first that is wrong."""
-        drawn = self._node.choice.read(self._run, self._epoch, range(self._used, self._used + count))
-        try:
-            return _checked(self._node, drawn)
-        except ElementError:
-            if count > 1:
-                return self._numbers(count // 2)
-            self._used += 1
-            raise
-
-    def _next(self, numbers: _Numbers) -> Block | None:
-        order = _by_number(numbers, len(self._lengths))
-        chosen = numbers[order]
-        counts = np.bincount(numbers, minlength=len(self._lengths))
-        rank = np.arange(len(numbers)) - (np.cumsum(counts) - counts)[chosen]
-        there = rank < (self._lengths - self._given)[chosen]
-        if not there.all():
-            if self._node.stop_on_empty_dataset:
-                numbers = numbers[: order[~there].min()]
-                self._stopped = True
-                return self._next(numbers) if len(numbers) else None
-            order = order[there]
-            counts = np.bincount(chosen[there], minlength=len(self._lengths))
-        before = self._given
-        self._given, self._used = before + counts, self._used + len(numbers)
-        inverse = np.full(len(numbers), -1)
-        inverse[order] = np.arange(len(order))
-        if not len(order):
-            return None
-        read = counts.nonzero()[0]
-        rows = [
-            self._node.members[number].read(self._run, self._epoch, range(start, stop))
-            for number, start, stop in zip(
-                read.tolist(), before[read].tolist(), self._given[read].tolist(), strict=True
-            )
-        ]
-        together = Block.concatenate(rows)
-        return Block(together.columns, self._structure, len(together)).take(inverse[inverse >= 0])
-
-    def state(self) -> State:
-        """As cursors over the members and the choice would tell it."""
-        if self._state is None:
-            members = np.stack([self._given, np.zeros_like(self._given), self._given], axis=1).tolist()
-            ended = (self._given >= self._lengths).tolist()
-            self._state = [[*members, [self._used, 0, self._used]], ended, self._stopped]
-        return self._state
-
-    def restore(self, state: State) -> None:
-        positions, _, self._stopped = state
-        *given, self._used = [(position or 0) + rows for position, rows, _ in positions]
-        self._state = None
-        self._given = np.array(given, np.int64)
-
-    def close(self) -> None:
-        pass
-
-
-def _of_fixed_size(leaf: LeafSpec) -> bool:
-    return isinstance(leaf, TensorSpec) and None not in leaf.shape and leaf.dtype.kind not in "US"
-
-
-def _checked(node: Choose, drawn: Block) -> _Numbers:
+def _checked(node: Choose, drawn: Block) -> npt.NDArray[np.integer[Any]]:
     """The numbers of members that a block of choices gives."""
     numbers = drawn.columns[0] if drawn.structure == LEAF else None
     if numbers is None or numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -339,23 +230,3 @@ def _checked(node: Choose, drawn: Block) -> _Numbers:
     if len(wrong):
         raise ElementError(f"{node.where()}: the choice must be from 0 to {len(node.members) - 1}, got {wrong[0]}")
     return numbers
-
-
-def _by_number(numbers: _Numbers, members: int) -> npt.NDArray[np.intp]:
-    """The order of draws by the numbers of members, and by place. Short integers are sorted by their digits."""
-    return np.argsort(numbers.astype(np.uint16) if members <= _SHORT else numbers, kind="stable")
-
-
-def _by_member(numbers: Any) -> dict[int, Any]:
-    """Where each member was drawn, in the order of their numbers."""
-    order = np.argsort(numbers, kind="stable")
-    members, starts = np.unique(numbers[order], return_index=True)
-    return dict(zip(members.tolist(), np.split(order, starts[1:]), strict=True))
-
-
-def _in_order(parts: list[tuple[Any, Block]]) -> Block | None:
-    """Blocks merged by the draws they belong to; draws of ended datasets leave no gap."""
-    if not parts:
-        return None
-    order = np.argsort(np.concatenate([where for where, _ in parts]), kind="stable")
-    return Block.concatenate([block for _, block in parts]).take(order)
