@@ -17,7 +17,7 @@ from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.positions import as_positions
+from penstock.positions import as_positions, by_part
 from penstock.runtime.threads import failures, threads_of
 from penstock.sharding import SliceRule
 from penstock.spec import LeafSpec, TensorSpec, as_leaf, assuming, batched, cast, leaf_spec, ragged_rows
@@ -151,67 +151,36 @@ class Batching(OneInput):
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)
-        length = self.input.cardinality
-        if length == INFINITE_CARDINALITY or len(indices) == 0:
-            return (yield from self._read_full(run, epoch, indices))
+        size, length = self.batch_size, self.input.cardinality
+        if len(indices) == 0:
+            return (yield from self._read(run, epoch, indices, size))
         # The last batch is the only one that can be short.
-        last = length // self.batch_size
-        if isinstance(indices, range) and max(indices[0], indices[-1]) < last:
-            return (yield from self._read_full(run, epoch, indices))
-        if isinstance(indices, range) and indices.step == 1:
-            return (yield from self._read_to_the_end(run, epoch, range(indices.start, last)))
-        batches = as_positions(indices)
-        full, short = np.flatnonzero(batches < last), np.flatnonzero(batches == last)
-        parts = [(full, (yield from self._read_full(run, epoch, batches[full])))] if full.size else []
-        if short.size:
-            one = yield from self._read_short(run, epoch, last * self.batch_size, length)
-            parts.append((short, one.take(np.zeros(short.size, dtype=np.int64)) if short.size > 1 else one))
+        shorter = (as_positions(indices) == length // size).astype(np.int8)
+        parts = []
+        for short, which, batches in by_part(indices, shorter):
+            rows = length % size if short else size
+            parts.append((which, (yield from self._read(run, epoch, batches, rows))))
         return Block.in_places(parts)
 
-    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
+    def _read(self, run: Run, epoch: int, batches: Indices, whole: int) -> Reading:
+        """The batches of these numbers, which have `whole` rows each; or of each only the worker's own rows."""
         size = self.batch_size
-        own, real = (range(size), size) if self.own is None else self.own.rows_of(size)
-        rows: Indices
-        if isinstance(own, range) and len(indices) == 1:  # as most are, where batches are large
-            rows = range(int(indices[0]) * size + own.start, int(indices[0]) * size + own.stop)
-        elif len(own) == size and isinstance(indices, range) and indices.step == 1:
-            rows = range(indices.start * size, indices.stop * size)
-        else:
-            rows = (as_positions(indices)[:, None] * size + as_positions(own)).reshape(-1)
-        first = int(indices[0]) if len(indices) else 0
-        return self._batched((yield from self.input.reading(run, epoch, rows)), first, len(own), real, size)
-
-    def _batched(self, rows: Block, number: int, read: int, real: int, whole: int) -> Block:
-        """The elements, from that of a number on, made of rows of which `read` were read of each batch.
-
-        `real` of these the worker gets; one is read where it gets none.
-        """
-        batches = self.numbered(rows, read, number)
-        if self.own is None:
-            return batches
-        columns = batches.columns
-        if real < read and len(batches):
-            columns = tuple(column_of([batch[:real] for batch in column]) for column in columns)
-        return Block((*columns, np.full(len(batches), whole)), batches.structure.beside_a_leaf, len(batches))
-
-    def _read_to_the_end(self, run: Run, epoch: int, full: range) -> Reading:
-        """Some full batches, and the short one behind them."""
-        if self.own is not None:
-            short = yield from self._read_short(run, epoch, full.stop * self.batch_size, self.input.cardinality)
-            return Block.concatenate([(yield from self._read_full(run, epoch, full)), short]) if full else short
-        rows = yield from self.input.reading(run, epoch, range(full.start * self.batch_size, self.input.cardinality))
-        until = len(full) * self.batch_size
-        short = self.numbered(rows.slice(until, len(rows)), len(rows) - until, full.stop)
-        if not full:
-            return short
-        return Block.concatenate([self.numbered(rows.slice(0, until), self.batch_size, full.start), short])
-
-    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
-        """The one batch of the rows from `start` to `stop`."""
-        whole, number = stop - start, start // self.batch_size
         own, real = (range(whole), whole) if self.own is None else self.own.rows_of(whole)
-        rows = range(start + own.start, start + own.stop) if isinstance(own, range) else start + as_positions(own)
-        return self._batched((yield from self.input.reading(run, epoch, rows)), number, len(own), real, whole)
+        rows: Indices
+        if isinstance(own, range) and len(batches) == 1:  # as most are, where batches are large
+            rows = range(int(batches[0]) * size + own.start, int(batches[0]) * size + own.stop)
+        elif len(own) == size and isinstance(batches, range) and batches.step == 1:
+            rows = range(batches.start * size, batches.stop * size)
+        else:
+            rows = (as_positions(batches)[:, None] * size + as_positions(own)).reshape(-1)
+        block = yield from self.input.reading(run, epoch, rows)
+        made = self.numbered(block, len(own), int(batches[0]) if len(batches) else 0)
+        if self.own is None:
+            return made
+        columns = made.columns
+        if real < len(own) and len(made):  # one is read where the worker gets none
+            columns = tuple(column_of([batch[:real] for batch in column]) for column in columns)
+        return Block((*columns, np.full(len(made), whole)), made.structure.beside_a_leaf, len(made))
 
     def stream(self, run: Run, epoch: int) -> "BatchStream":
         return BatchStream(self, run, epoch)
