@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.data.prepared import Prepared
-from penstock.options import Options
 
 DIVISOR = 2
 
@@ -37,14 +35,6 @@ def test_an_array_that_chooses_elements_may_change_between_iterations() -> None:
     chosen[:] = 1
     with pytest.raises(ps.StateMismatchError, match="was choose_from_datasets"):
         iter(dataset).load_state_dict(state)
-
-
-def test_nodes_whose_arguments_cannot_change_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    identities = Prepared(ps.Dataset.range(6).filter(bool).take(2).node, Options()).identities
-    before = identities.now()
-    monkeypatch.setattr("penstock.data.identity._digest", lambda value: pytest.fail("looked at again")[:0])
-    monkeypatch.setattr("penstock.data.identity._code", lambda functions: before[1].code)
-    assert identities.now() == before
 
 
 def test_what_was_worked_out_goes_with_the_dataset() -> None:

@@ -2,14 +2,12 @@
 
 import hashlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from penstock.data.functions.code import SCALARS, Describing
+from penstock.data.functions.code import Describing
 from penstock.data.node import Node
 
 _DIGEST_BYTES = 6
@@ -48,114 +46,31 @@ class Identity:
         return None
 
 
-class Identities:
-    """The identities of a dataset's nodes, of which what cannot change is computed once for all iterations.
+def identities_of(root: Node) -> list[Identity]:
+    """The nodes of a dataset that decide its elements' number or order, as they are now: inputs first.
 
-    A program may bind a constant of a function anew between two iterations, or write to an array. So functions, and
-    arguments that can be changed, are looked at in each iteration that needs its identity.
+    A program may bind a constant of a function anew between two iterations, or write to an array.
     """
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._known: dict[int, _Known] = {}
-
-    def now(self) -> list[Identity]:
-        """The nodes that decide the elements' number or order, as they are now: inputs first."""
-        return list(_Walk(self._known).of(self._node))
-
-
-def identities_of(node: Node) -> list[Identity]:
-    """The nodes of a dataset that decide its elements' number or order: inputs first."""
-    return Identities(node).now()
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What will not change of a node: all but what its functions do.
-
-    Attributes:
-        digest: the node's, or if it decides nothing, that of the node below it.
-        identity: without code; None if it decides nothing.
-        functions: the arguments whose code counts.
-    """
-
-    digest: str
-    identity: Identity | None
-    functions: tuple[Callable[..., Any], ...] = ()
-
-
-class _Walk:
-    """A walk over the nodes of a dataset, which notes their digests.
-
-    Args:
-        known: what is known of nodes by their `id`, to which it adds.
-    """
-
-    def __init__(self, known: dict[int, _Known]) -> None:
-        self._known = known
-        self._digests: dict[int, str] = {}
-
-    def of(self, root: Node) -> list[Identity]:
-        found = []
-        for node in root.walk_all(_inputs):
-            identity = self.identity(node)
-            if identity is not None:
-                found.append(identity)
-        return found
-
-    def identity(self, node: Node) -> Identity | None:
-        known = self._known.get(id(node))
-        if known is None:
-            return self._looked_at(node)
-        self._digests[id(node)] = known.digest
-        if known.identity is None or not known.functions:
-            return known.identity
-        describing = Describing(_dataset)
-        return replace(known.identity, code=_code([describing.function(function) for function in known.functions]))
-
-    def _looked_at(self, node: Node) -> Identity | None:
+    found = []
+    digests: dict[int, str] = {}
+    for node in root.walk_all(_inputs):
         below = (*_inputs(node), *([node.remote] if node.remote else ()))
-        digests = tuple(self._digests[id(part)] for part in below)
         arguments = node.chain.identity
         if arguments is None:
-            known = _Known(digests[0], None)
-        else:
-            functions: list[Any] = []
-            describing = Describing(_dataset)
-            told = {name: _plain(value, describing, functions) for name, value in sorted(arguments.items())}
-            digest = _digest((node.name, told, digests))
-            callables = tuple(value for _, value in sorted(arguments.items()) if _is_function(value))
-            known = _Known(digest, Identity(node, digest, _code(functions), node.label), callables)
-        self._digests[id(node)] = known.digest
-        if all(id(part) in self._known for part in below) and all(map(_stays, (arguments or {}).values())):
-            self._known[id(node)] = known
-        return known.identity
+            digests[id(node)] = digests[id(below[0])]
+            continue
+        functions: list[Any] = []
+        describing = Describing(_dataset)
+        told = {name: _plain(value, describing, functions) for name, value in sorted(arguments.items())}
+        digests[id(node)] = _digest((node.name, told, tuple(digests[id(part)] for part in below)))
+        code = f"{_PYTHON} {_digest(functions)}" if functions else ""
+        found.append(Identity(node, digests[id(node)], code, node.label))
+    return found
 
 
 def _inputs(node: Node) -> tuple[Node, ...]:
     """What a node reads, as states know it."""
     return node.chain.inputs
-
-
-def _code(functions: list[Any]) -> str:
-    return f"{_PYTHON} {_digest(functions)}" if functions else ""
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, np.generic)
-
-
-def _stays(value: Any) -> bool:
-    """Whether nothing can change an argument, unless it is a function."""
-    if isinstance(value, tuple):
-        return all(map(_is_constant, value))
-    if is_dataclass(value) and not callable(value) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return all(_is_constant(getattr(value, item.name)) for item in fields(value))
-    return isinstance(value, (*SCALARS, np.generic, Enum)) or _is_function(value)
-
-
-def _is_constant(value: Any) -> bool:
-    return not _is_function(value) and _stays(value)
 
 
 def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:
@@ -169,7 +84,7 @@ def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:
         return sorted(repr(_plain(entry, describing, functions)) for entry in value)
     if isinstance(value, dict):
         return [(repr(name), _plain(entry, describing, functions)) for name, entry in value.items()]
-    if _is_function(value):
+    if callable(value) and not isinstance(value, np.generic):
         functions.append(describing.function(value))
         return "function"
     return describing.constant(value)

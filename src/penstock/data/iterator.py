@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.data.block import Block
 from penstock.data.guards import guarded_below
-from penstock.data.identity import Identity
+from penstock.data.identity import Identity, identities_of
 from penstock.data.iterator_states import (
     STATE_VERSION,
     check_state,
@@ -201,7 +201,7 @@ class DatasetIterator(Iterator[Element]):
 
     @cached_property
     def _identities(self) -> list[Identity]:
-        return self._prepared.identities.now()
+        return identities_of(self._prepared.node)
 
     @cached_property
     def _entries(self) -> list[list[str]]:

@@ -2,23 +2,21 @@
 
 from functools import cached_property
 
-from penstock.data.identity import Identities
 from penstock.data.node import Node
 from penstock.data.plan import Plan, make_plan
 from penstock.options import Options
 
 
 class Prepared:
-    """A dataset's nodes and options, with the plans and identities that follow from them.
+    """A dataset's nodes and options, with the plan that follows from them.
 
-    They are worked out when they are first asked for. Threads that ask at the same time may do so twice, with equal
-    results. It holds nodes alone, no streams, threads or files of an iteration.
+    It is worked out when it is first asked for. Threads that ask at the same time may do so twice, with equal results.
+    It holds nodes alone, no streams, threads or files of an iteration.
     """
 
     def __init__(self, node: Node, options: Options) -> None:
         self.node = node
         self.options = options
-        self.identities = Identities(node)
 
     @cached_property
     def plan(self) -> Plan:
