@@ -16,6 +16,8 @@ from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.data.streams.turns import Turns
 from penstock.runtime.threads import failures
 
+_ENDLESS: Final = 1 << 62
+"""The length of a turn that ends with the dataset."""
 _ROUNDS: Final = 64
 """Reading the rows of so many turns of a dataset together costs little for each of them."""
 _READ_SECONDS: Final = 0.00025
@@ -110,7 +112,7 @@ class InterleaveStream(Stream):
         self._first = run.first(node.input)
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._current = 0
-        self._left = node.block_length
+        self._length = self._left = node.block_length or _ENDLESS
         self._input_ended = False
         self._alone = 0
         # How many rounds may be read together though fewer rows are allowed, and how many rows were given so far.
@@ -124,86 +126,72 @@ class InterleaveStream(Stream):
         self._moved: set[int] = set()
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if self._left is not None and allow > self._left and not self._alone:
-            block = self._together(self._node.block_length or 1, self._left, allow)
-            if block is not None:
-                return block
-        while True:
-            slot = self._slots[self._current]
-            if slot is None:
-                if self._input_ended and not any(self._slots):
-                    return None
-                if self._input_ended or not self._fill():
-                    self._advance()
-                continue
-            self._moved.add(self._current)
-            block = slot.rows.pull(self._turn(need), self._turn(allow))
-            if block is None:
-                self._empty(self._current)
-                self._advance()
-                continue
-            if self._left is not None:
-                self._left -= len(block)
-                if self._left == 0:
-                    self._advance()
-            return block
+        while (block := self._next(need, allow)) is None:
+            if self._input_ended and not any(self._slots):
+                return None
+        return block
 
-    def _together(self, length: int, left: int, allow: int) -> Block | None:
-        """The rows of the next turns as one block; None where the next one must be looked at alone."""
+    def _next(self, need: int, allow: int) -> Block | None:
+        """The rows of the next turns; None where a turn had none."""
         begun = time.perf_counter()
-        stop = self._current + 1 + self._turns(length, left, allow)
-        turns = Turns(len(self._slots), length, self._current, length - left)
-        while (turn := turns.next) is not None and turn < stop:
-            if not self._look_ahead(turns, turn % len(self._slots), stop):
-                break
-        else:
-            turn = stop
-        self._current = turn % len(self._slots)
-        self._left = length - turns.passed(turn)
+        more = self._turns_ahead(allow)
+        stop = self._current + 1 + more
+        turns = Turns(len(self._slots), self._length, self._current, self._length - self._left)
+        try:
+            while (more or not turns) and (turn := turns.next) is not None and turn < stop:
+                rows = turns.wanted(stop) if more else min(allow, turns.wanted(stop))
+                if not self._take(turns, turn % len(self._slots), 1 if turns else min(need, rows), rows):
+                    break
+        finally:
+            turn = stop if turns.next is None else min(turns.next, stop)
+            self._current = turn % len(self._slots)
+            self._left = self._length - turns.passed(turn)
         if not turns:
             return None
-        made, left_over = turns.in_order(turn if turn < stop else None)
+        made, left_over = turns.in_order(turn if more and turn < stop else None)
         for number, rows in left_over.items():
             slot = self._slots[number]
             assert slot is not None
             slot.rows.give_back(rows)
-        self._met += len(made)
-        self._learn(time.perf_counter() - begun, made.nbytes)
+        if more:
+            self._met += len(made)
+            self._learn(time.perf_counter() - begun, made.nbytes)
         return made
 
-    def _look_ahead(self, turns: Turns, number: int, stop: int) -> bool:
+    def _take(self, turns: Turns, number: int, need: int, rows: int) -> bool:
         """Take rows of a slot whose turn is next, or fill it; False where the rows before that must be given first."""
         slot = self._slots[number]
         if slot is None:
-            if not self._input_ended and not self._fill_ahead(number, first=not turns):
-                return False
-            if self._slots[number] is None:
-                turns.drop()
-            return True
+            return self._fill(turns, number)
         self._moved.add(number)
         begun = time.perf_counter()
         try:
-            block = slot.rows.pull(1, turns.wanted(stop))
+            block = slot.rows.pull(need, rows)
         except failures() as error:
+            if not turns:
+                raise
             slot.rows.withhold(error)
             return False
         self._times.append(time.perf_counter() - begun)
         if block is None:
-            self._empty(number)
+            slot.rows.close()
+            self._alone -= slot.alone
+            self._slots[number] = None
             turns.end_turn()
-        elif not turns.add(block):  # these come in a block of their own
-            slot.rows.give_back(len(block))
-            return False
+        else:
+            turns.add(block)
         return True
 
-    def _turns(self, length: int, left: int, allow: int) -> int:
+    def _turns_ahead(self, allow: int) -> int:
         """How many turns after this one to read together.
 
         Of many slots few rows of each are allowed, and reading these would cost more than the rows. So a few rounds are
         read ahead, but no more rows than were given before.
         """
-        rows = max(allow, min(self._met, self._rounds * length * len(self._slots)))
-        turns = (rows - left) // length
+        if self._alone or allow <= self._left:
+            return 0
+        rows = max(allow, min(self._met, self._rounds * self._length * len(self._slots)))
+        turns = (rows - self._left) // self._length
         if not self._input_ended:
             return turns
         return turns * len(self._slots) // max(1, sum(slot is not None for slot in self._slots))
@@ -220,51 +208,37 @@ class InterleaveStream(Stream):
         elif middle < _READ_SECONDS and nbytes < _BYTES:
             self._rounds = min(_ROUNDS, 2 * self._rounds or 1)
 
-    def _turn(self, rows: int) -> int:
-        return rows if self._left is None else min(rows, self._left)
+    def _fill(self, turns: Turns, number: int) -> bool:
+        """Put the dataset of the next element of the input into a slot, which has no more turns if there is none.
 
-    def _advance(self) -> None:
-        self._current = (self._current + 1) % len(self._slots)
-        self._left = self._node.block_length
-
-    def _empty(self, number: int) -> None:
-        """Close the dataset of a slot, which has ended."""
-        slot = self._slots[number]
-        assert slot is not None
-        slot.rows.close()
-        self._alone -= slot.alone
-        self._slots[number] = None
-
-    def _fill_ahead(self, number: int, *, first: bool) -> bool:
-        """As `_fill`, while rows that come before are not given; False where they must be given first."""
-        if self._failure is not None or (self._input_alone and not first):
+        False where the rows before that must be given first.
+        """
+        if turns and (self._failure is not None or self._input_alone):
             return False
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._input.skip(1)
+            raise failure
         try:
-            found = self._next_element()
+            found = None if self._input_ended else self._next_element()
         except failures() as error:
+            if not turns:
+                raise
             self._input.withhold(error)
             return False
         if found is None:
+            turns.drop()
             return True
         try:
             self._slots[number] = self._open(*found)
         except failures() as error:
+            if not turns:
+                raise
             self._input.give_back(1)
             self._failure = error
             return False
         self._moved.add(number)
         return not self._alone
-
-    def _fill(self) -> bool:
-        """Put the dataset of the next element of the input into the current slot; False if there is none."""
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._input.skip(1)
-            raise failure
-        found = self._next_element()
-        if found is not None:
-            self._slots[self._current] = self._open(*found)
-        return found is not None
 
     def _next_element(self) -> tuple[Block, State, int] | None:
         """The next element of the input, the state before it, and its position."""

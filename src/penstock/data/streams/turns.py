@@ -4,8 +4,7 @@ from heapq import heappop, heapreplace
 
 import numpy as np
 
-from penstock.data.block import Block, Column, is_ragged
-from penstock.spec import alike
+from penstock.data.block import Block
 
 
 class Turns:
@@ -50,10 +49,8 @@ class Turns:
         turn = self._waiting[0]
         return self._length * (1 + (stop - 1 - turn) // self._count) - self.passed(turn)
 
-    def add(self, block: Block) -> bool:
-        """Take the next rows of the stream whose turn is the next one; False if they are of another kind."""
-        if self._blocks and not _alike(self._blocks[0], block):
-            return False
+    def add(self, block: Block) -> None:
+        """Take the next rows of the stream whose turn is the next one."""
         turn = self._waiting[0]
         number = turn % self._count
         self._blocks.append(block)
@@ -61,7 +58,6 @@ class Turns:
         self._before.append(self._passed[number])
         served, self._passed[number] = divmod(self._passed[number] + len(block), self._length)
         heapreplace(self._waiting, turn + self._count * served)
-        return True
 
     def end_turn(self) -> None:
         """The next turn ends, with as many rows as are here."""
@@ -75,10 +71,10 @@ class Turns:
 
     def in_order(self, stop: int | None) -> tuple[Block, dict[int, int]]:
         """The rows up to those of turn `stop` that are here, or all, in order; and the rows left over, by stream."""
+        if len(self._blocks) == 1 and stop is None:
+            return self._blocks[0], {}
         lengths = np.array(list(map(len, self._blocks)))
         block = Block.concatenate(self._blocks)
-        if len(lengths) == 1 and stop is None:
-            return block, {}
         begins = np.cumsum(lengths) - lengths
         passed = np.arange(len(block)) + np.repeat(np.array(self._before) - begins, lengths)
         rounds, within = np.divmod(passed, self._length)
@@ -95,19 +91,3 @@ class Turns:
             left = {self._turns[entry] % self._count: int(over[entry]) for entry in np.flatnonzero(over)}
         gaps = rows < 0
         return block.take(rows[~gaps] if gaps.any() else rows), left
-
-
-def _alike(first: Block, second: Block) -> bool:
-    """Whether the rows of two blocks can stand in one block, each as it is."""
-    same = first.structure is second.structure or first.structure == second.structure
-    return same and all(map(_alike_columns, first.columns, second.columns))
-
-
-def _alike_columns(first: Column, second: Column) -> bool:
-    if first.dtype is not second.dtype and not alike(first.dtype, second.dtype):
-        return False
-    if first.shape[1:] != second.shape[1:]:
-        return False
-    if first.dtype.kind != "O":
-        return True
-    return is_ragged(first) == is_ragged(second) and (not is_ragged(first) or alike(first[0].dtype, second[0].dtype))
