@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.accumulators.accumulator import Accumulator, State
 from penstock.accumulators.keyed import KeyedMoments, KeyedQuantiles
 from penstock.errors import ElementError
-from penstock.transform.columns import Array, texts_of, weights_of
-from penstock.transform.learners import Learner, boundaries
+from penstock.transform.columns import texts_of, weights_of
+from penstock.transform.learners import Learner, Places, boundaries
 from penstock.transform.operations import spread
 
 
@@ -35,45 +34,13 @@ class LearnQuantilesPerKey(Learner):
         return pa.array(list(found), pa.large_binary()), np.array(rows, np.float32).reshape(len(rows), buckets - 1)
 
 
-class KeyedPlaces(Accumulator):
-    """The moments of each key, for each position of an element."""
-
-    def __init__(self) -> None:
-        self.places: list[KeyedMoments] = []
-
-    def add(self, values: Array, keys: pa.LargeBinaryArray) -> None:
-        """Add a row for each element, with a column for each position, and the key of each row."""
-        self.places = self.places or [KeyedMoments() for _ in range(values.shape[1])]
-        for number, place in enumerate(self.places):
-            place.add(values[:, number], keys)
-
-    def merge(self, other: "KeyedPlaces") -> None:
-        self.places = self.places or [KeyedMoments() for _ in other.places]
-        for mine, others in zip(self.places, other.places, strict=True):
-            mine.merge(others)
-
-    def result(self) -> tuple[pa.LargeBinaryArray, dict[str, Array]]:
-        """The keys in order, and their mean, variance, least and most: a row for each, a column for each position."""
-        found = [place.result() for place in self.places or [KeyedMoments()]]
-        names = ("mean", "variance", "least", "most")
-        return found[0][0], {name: np.stack([numbers[name] for _, numbers in found], axis=1) for name in names}
-
-    def state(self) -> State:
-        return {"places": [place.state() for place in self.places]}
-
-    def load(self, state: State) -> None:
-        self.places = [KeyedMoments() for _ in state["places"]]
-        for place, part in zip(self.places, state["places"], strict=True):
-            place.load(part)
-
-
 class LearnMomentsPerKey(Learner):
     """Mean, variance, smallest and largest number of each key."""
 
-    accumulator: KeyedPlaces
+    accumulator: Places
 
-    def empty(self) -> KeyedPlaces:
-        return KeyedPlaces()
+    def empty(self) -> Places:
+        return Places(KeyedMoments)
 
     def add(self, column: Any, key: Any) -> None:
         values = self.numbers(column)
@@ -82,10 +49,13 @@ class LearnMomentsPerKey(Learner):
         names = texts_of(key)
         if len(names) != len(values):
             raise ElementError(f"per key: {len(values)} rows have {len(names)} keys: give a key for each row")
-        self.accumulator.add(values.reshape(len(names), -1), names)
+        wide = values.reshape(len(names), -1)
+        self.accumulator.add(wide, [names] * wide.shape[1])
 
     def result(self, assets: Path) -> tuple[Any, ...]:
-        keys, found = self.accumulator.result()
-        dtype = self.float_dtype()
-        columns = slice(None) if self.elementwise else 0
-        return keys, *(found[name][:, columns].astype(dtype) for name in ("mean", "variance", "least", "most"))
+        found = [place.result() for place in self.accumulator.places or [KeyedMoments()]]
+        names = ("mean", "variance", "least", "most")
+        columns = [
+            np.stack([numbers[name] for _, numbers in found], axis=1).astype(self.float_dtype()) for name in names
+        ]
+        return found[0][0], *(column if self.elementwise else column[:, 0] for column in columns)

@@ -1,6 +1,7 @@
 """What analyzers learn: an accumulator of each kind, and its results in tft's shapes and dtypes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,16 @@ class Learner(ABC):
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
         self.dtype = ""
-        self.accumulator = self.empty()
+        self.accumulator: Any = self.empty()
 
     @abstractmethod
     def empty(self) -> Accumulator:
         """The accumulator of no rows."""
 
-    @abstractmethod
     def add(self, *columns: Any) -> None:
-        """Learn from a block of rows."""
+        """Learn from a block of rows; by default from the numbers of one column."""
+        (column,) = columns
+        self.accumulator.add(self.numbers(column))
 
     @abstractmethod
     def result(self, assets: Path) -> tuple[Any, ...]:
@@ -90,9 +92,6 @@ class LearnExtrema(Learner):
     def empty(self) -> Extrema:
         return Extrema(self.elementwise)
 
-    def add(self, column: Any) -> None:
-        self.accumulator.add(self.numbers(column))
-
     def result(self, assets: Path) -> tuple[Any, ...]:
         found, dtype = self.accumulator.result(), np.dtype(self.dtype or "f4")
         if found is not None:
@@ -110,9 +109,6 @@ class LearnSum(Learner):
 
     def empty(self) -> Sum:
         return Sum(self.elementwise)
-
-    def add(self, column: Any) -> None:
-        self.accumulator.add(self.numbers(column))
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         found, dtype = self.accumulator.result(), np.dtype(self.dtype or "f4")
@@ -143,28 +139,30 @@ class LearnMoments(Learner):
     def empty(self) -> Moments:
         return Moments(self.elementwise)
 
-    def add(self, column: Any) -> None:
-        self.accumulator.add(self.numbers(column))
-
     def result(self, assets: Path) -> tuple[Any, ...]:
         dtype = self.float_dtype()
         return np.asarray(self.accumulator.mean, dtype), np.asarray(self.accumulator.variance, dtype)
 
 
 class Places(Accumulator):
-    """Quantiles of each position of an element."""
+    """An accumulator of its own for each position of an element.
 
-    def __init__(self) -> None:
-        self.places: list[Quantiles] = []
+    Args:
+        kind: makes one of no rows.
+    """
 
-    def add(self, values: Array, weights: Array | None) -> None:
-        """Add a row for each element, with a column for each position."""
-        self.places = self.places or [Quantiles() for _ in range(values.shape[1])]
+    def __init__(self, kind: Callable[[], Any]) -> None:
+        self._kind = kind
+        self.places: list[Any] = []
+
+    def add(self, values: Array, weights_or_keys: Sequence[Any] | None = None) -> None:
+        """Add a row for each element, with a column for each position; weights or keys are given for each position."""
+        self.places = self.places or [self._kind() for _ in range(values.shape[1])]
         for number, place in enumerate(self.places):
-            place.add(values[:, number], None if weights is None else weights[:, number])
+            place.add(values[:, number], None if weights_or_keys is None else weights_or_keys[number])
 
     def merge(self, other: "Places") -> None:
-        self.places = self.places or [Quantiles() for _ in other.places]
+        self.places = self.places or [self._kind() for _ in other.places]
         for mine, others in zip(self.places, other.places, strict=True):
             mine.merge(others)
 
@@ -172,7 +170,7 @@ class Places(Accumulator):
         return {"places": [place.state() for place in self.places]}
 
     def load(self, state: State) -> None:
-        self.places = [Quantiles() for _ in state["places"]]
+        self.places = [self._kind() for _ in state["places"]]
         for place, part in zip(self.places, state["places"], strict=True):
             place.load(part)
 
@@ -183,14 +181,14 @@ class LearnQuantiles(Learner):
     accumulator: Places
 
     def empty(self) -> Places:
-        return Places()
+        return Places(Quantiles)
 
     def add(self, column: Any, weights: Any = None) -> None:
         values = self.numbers(column)
         heavy = None if weights is None else weights_of("quantiles", spread("quantiles", column, weights)[1])
         wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
         if wide.size:
-            self.accumulator.add(wide, None if heavy is None else heavy.reshape(wide.shape))
+            self.accumulator.add(wide, None if heavy is None else list(heavy.reshape(wide.shape).T))
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         buckets = self.arguments["num_buckets"]
@@ -230,7 +228,7 @@ class LearnTukey(Learner):
     accumulator: Places
 
     def empty(self) -> Places:
-        return Places()
+        return Places(Quantiles)
 
     def add(self, column: Any) -> None:
         values = self.numbers(column).astype(self.float_dtype(), copy=False)
@@ -238,7 +236,7 @@ class LearnTukey(Learner):
         wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
         if wide.size:
             self.arguments["shape"] = list(values.shape[1:]) if self.elementwise else []
-            self.accumulator.add(wide, None)
+            self.accumulator.add(wide)
 
     def merge(self, other: Learner) -> None:
         super().merge(other)
