@@ -1,6 +1,7 @@
 """Names that need packages of an extra: what takes their place if such a package is missing."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from penstock.errors import MissingExtraError
@@ -23,6 +24,25 @@ def load(module: str, extra: str | None, public: str, name: str | None = None) -
         if extra is None or package == "penstock":
             raise
         return Missing(public, package, extra)
+
+
+def when_used(package: str, *modules: str, **names: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that imports some of its modules when they are first asked for (PEP 562).
+
+    Args:
+        package: the package's full name.
+        modules: the modules that are asked for by their own names.
+        names: the names of things in modules, each with its module.
+    """
+
+    def find(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in names:
+            return getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
 
 
 class Missing:

@@ -3,8 +3,7 @@
 JAX is imported only when a strategy on devices is asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.distribute.contexts import InputContext as InputContext
 from penstock.distribute.contexts import ReduceOp as ReduceOp
@@ -20,16 +19,16 @@ from penstock.distribute.feed.options import PartialBatch as PartialBatch
 from penstock.distribute.host.strategy import HostStrategy as HostStrategy
 from penstock.distribute.strategy import Strategy as Strategy
 from penstock.distribute.values import PerReplica as PerReplica
+from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.distribute.jax.mirrored import MirroredStrategy as MirroredStrategy
     from penstock.distribute.jax.multi_worker import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute.jax.multi_worker import TPUStrategy as TPUStrategy
 
-_OF_JAX = {"MirroredStrategy": "mirrored", "MultiWorkerMirroredStrategy": "multi_worker", "TPUStrategy": "multi_worker"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _OF_JAX:
-        return getattr(import_module(f"penstock.distribute.jax.{_OF_JAX[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__,
+    MirroredStrategy="jax.mirrored",
+    MultiWorkerMirroredStrategy="jax.multi_worker",
+    TPUStrategy="jax.multi_worker",
+)

@@ -1,7 +1,8 @@
 """Bytes to rows and back. What needs Arrow or a package of an extra is imported only when it is first used."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.formats import images as images
@@ -9,12 +10,4 @@ if TYPE_CHECKING:
     from penstock.formats import row_store as row_store
     from penstock.formats import table_rows as table_rows
     from penstock.formats import tables as tables
-
-
-_WHEN_USED = {"images", "kept_files", "row_store", "table_rows", "tables"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHEN_USED:
-        return importlib.import_module(f"penstock.formats.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, "images", "kept_files", "row_store", "table_rows", "tables")

@@ -4,14 +4,11 @@ What calls functions in processes is imported when a dataset uses it first: few 
 library.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.data.functions import in_processes as in_processes
 
-
-def __getattr__(name: str) -> Any:
-    if name == "in_processes":
-        return importlib.import_module("penstock.data.functions.in_processes")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, "in_processes")

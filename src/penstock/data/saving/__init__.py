@@ -3,18 +3,13 @@
 It is imported when a dataset is saved or loaded: few programs do that, and it needs much of the standard library.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.data.saving import load as load
     from penstock.data.saving import save as save
     from penstock.data.saving import snapshots as snapshots
 
-_WHEN_USED = {"load", "save", "snapshots"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHEN_USED:
-        return importlib.import_module(f"penstock.data.saving.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, "load", "save", "snapshots")

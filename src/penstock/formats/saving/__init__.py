@@ -1,7 +1,8 @@
 """Formats in which datasets are saved: shards of files, and what makes a directory of them a dataset again."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.formats.saving import example_writer as example_writer
@@ -11,10 +12,6 @@ if TYPE_CHECKING:
     from penstock.formats.saving import saved_files as saved_files
     from penstock.formats.saving import tar_shards as tar_shards
 
-_WHEN_USED = {"example_writer", "parquet_shards", "record_shards", "row_shards", "saved_files", "tar_shards"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHEN_USED:
-        return importlib.import_module(f"penstock.formats.saving.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__, "example_writer", "parquet_shards", "record_shards", "row_shards", "saved_files", "tar_shards"
+)
