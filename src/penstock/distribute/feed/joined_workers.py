@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, StepLeaf
 from penstock.sharding import SliceRule
@@ -25,7 +24,7 @@ class JoinedWorkers(StepSource):
 
     def __init__(self, others: list[StepSource], rule: SliceRule, local: Sequence[int]) -> None:
         self.replicas = len(local)
-        self._others = others
+        self._readers = self._others = others
         self._rule = rule
         self._local = local
 
@@ -42,6 +41,10 @@ class JoinedWorkers(StepSource):
         leaves = [StepLeaf([column[start:stop] for start, stop in own]) for column in columns]
         return HostStep(steps[0].structure, leaves, tuple(sizes[number] for number in self._local), sizes)
 
+    def _positions(self, position: Any) -> Sequence[Any]:
+        found: list[Any] = position
+        return found
+
     def position(self) -> Any:
         return [other.position() for other in self._others]
 
@@ -49,29 +52,10 @@ class JoinedWorkers(StepSource):
         return self._others[0].place()
 
     def state_at(self, position: Any) -> Any:
-        return {"workers": [other.state_at(own) for other, own in zip(self._others, position, strict=True)]}
-
-    def explain(self) -> str:
-        return "\n".join(other.explain() for other in self._others)
-
-    def errors_at(self, position: Any) -> SkippedRows:
-        return together(other.errors_at(own) for other, own in zip(self._others, position, strict=True))
-
-    def consumed(self, position: Any) -> None:
-        for other, own in zip(self._others, position, strict=True):
-            other.consumed(own)
-
-    def claim(self) -> None:
-        for other in self._others:
-            other.claim()
+        return {"workers": [other.state_at(own) for other, own in self._readers_at(position)]}
 
     def restore(self, state: Any) -> Any:
-        pairs = zip(self._others, state["workers"], strict=True)
-        return [other.restore(own) for other, own in pairs]
-
-    def close(self, position: Any) -> None:
-        for other, own in zip(self._others, position, strict=True):
-            other.close(own)
+        return [other.restore(own) for other, own in self._readers_at(state["workers"])]
 
 
 def _next_or_none(source: StepSource) -> HostStep | None:

@@ -1,7 +1,7 @@
 """Sources of this worker's steps, and the positions from which they can be resumed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -27,6 +27,15 @@ class StepSource(ABC):
 
     replicas: int
     number = 0
+    _readers: "Sequence[PositionedElements[Any] | StepSource]"
+    """What it reads for the steps."""
+
+    def _positions(self, position: Any) -> Sequence[Any]:
+        """The position of each reader, where this is the position of all."""
+        return [position]
+
+    def _readers_at(self, position: Any) -> "Iterator[tuple[PositionedElements[Any] | StepSource, Any]]":
+        return zip(self._readers, self._positions(position), strict=True)
 
     @abstractmethod
     def next(self) -> HostStep:
@@ -52,28 +61,31 @@ class StepSource(ABC):
         """The state to be restored at a position."""
 
     @abstractmethod
-    def explain(self) -> str:
-        """The plans of the iterators that it reads, with how many calls of their maps run."""
-
-    @abstractmethod
-    def errors_at(self, position: Any) -> SkippedRows:
-        """The rows that were left out before a position."""
-
-    @abstractmethod
-    def consumed(self, position: Any) -> None:
-        """Note that all steps before a position were used: no state will be taken of an earlier one."""
-
-    @abstractmethod
-    def claim(self) -> None:
-        """Tell the dispatcher that elements up to the last state must not be given to another reader."""
-
-    @abstractmethod
     def restore(self, state: Any) -> Any:
         """Continue after the step that a state was taken at; gives the position."""
 
-    @abstractmethod
+    def explain(self) -> str:
+        """The plans of the iterators that it reads, with how many calls of their maps run."""
+        return "\n".join(reader.explain() for reader in self._readers)
+
+    def errors_at(self, position: Any) -> SkippedRows:
+        """The rows that were left out before a position."""
+        return together(reader.errors_at(own) for reader, own in self._readers_at(position))
+
+    def consumed(self, position: Any) -> None:
+        """Note that all steps before a position were used: no state will be taken of an earlier one."""
+        for reader, own in self._readers_at(position):
+            reader.consumed(own)
+
+    def claim(self) -> None:
+        """Tell the dispatcher that elements up to the last state must not be given to another reader."""
+        for reader in self._readers:
+            reader.claim()
+
     def close(self, position: Any) -> None:
         """End everything that runs for the steps; those after the position were not used."""
+        for reader, own in self._readers_at(position):
+            reader.close(own)
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,7 @@ class GlobalBatches(StepSource):
     def __init__(self, batches: PositionedElements[Any], rule: SliceRule, local: Sequence[int], *, pairs: bool) -> None:
         self.replicas = len(local)
         self._batches = batches
+        self._readers = [batches]
         self._rule = rule
         self._local = local
         self._pairs = pairs
@@ -155,18 +168,6 @@ class GlobalBatches(StepSource):
     def state_at(self, position: Any) -> Any:
         return self._batches.state_at(position)
 
-    def explain(self) -> str:
-        return self._batches.explain()
-
-    def errors_at(self, position: Any) -> SkippedRows:
-        return self._batches.errors_at(position)
-
-    def consumed(self, position: Any) -> None:
-        self._batches.consumed(position)
-
-    def claim(self) -> None:
-        self._batches.claim()
-
     def restore(self, state: Any) -> Any:
         if isinstance(state, dict) and "worker" in state:
             number, count = state["worker"]
@@ -175,9 +176,6 @@ class GlobalBatches(StepSource):
                 "global batches: restore it under the AutoShardPolicy that it was saved under"
             )
         return self._batches.restore(state)
-
-    def close(self, position: Any) -> None:
-        self._batches.close(position)
 
 
 class WorkerBatches(StepSource):
@@ -192,6 +190,7 @@ class WorkerBatches(StepSource):
         self.replicas = replicas
         self._rule = rule
         self._batches = batches
+        self._readers = [batches]
         self._workers = workers
         self._worker = worker
         self._before = self._batches.position()
@@ -221,6 +220,9 @@ class WorkerBatches(StepSource):
         rows = rows_of(self._leaves, self._structure)
         self._bounds = self._rule.bounds(rows)
 
+    def _positions(self, position: Any) -> Sequence[Any]:
+        return [position["dataset"]]
+
     def position(self) -> Any:
         dataset = self._before if self._steps_of_batch else self._batches.position()
         state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
@@ -231,18 +233,6 @@ class WorkerBatches(StepSource):
 
     def state_at(self, position: Any) -> Any:
         return {**position, "dataset": self._batches.state_at(position["dataset"])}
-
-    def explain(self) -> str:
-        return self._batches.explain()
-
-    def errors_at(self, position: Any) -> SkippedRows:
-        return self._batches.errors_at(position["dataset"])
-
-    def consumed(self, position: Any) -> None:
-        self._batches.consumed(position["dataset"])
-
-    def claim(self) -> None:
-        self._batches.claim()
 
     def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "steps_of_batch", "dataset")
@@ -257,9 +247,6 @@ class WorkerBatches(StepSource):
             self.next()
         self.number = state["step"]
         return {**state, "dataset": position}
-
-    def close(self, position: Any) -> None:
-        self._batches.close(position["dataset"])
 
 
 class Elements(StepSource):
@@ -276,16 +263,16 @@ class Elements(StepSource):
     ) -> None:
         self.replicas = replicas
         self._rows_of = _rows_or_scalars if scalars else rows_of
-        self._datasets = datasets
+        self._readers = self._datasets = datasets
         self._workers = workers
         self._worker = worker
         # Elements of a step that an exception has interrupted; `_ENDED` in place of a dataset that has ended.
         self._collected: list[Any] = []
-        self._before = self._positions()
+        self._before = self._positions_now()
 
     def next(self) -> HostStep:
         if not self._collected:
-            self._before = self._positions()
+            self._before = self._positions_now()
         while len(self._collected) < self.replicas:
             self._collected.append(next(self._datasets[len(self._collected) % len(self._datasets)], _ENDED))
         elements, self._collected = self._collected, []
@@ -299,11 +286,15 @@ class Elements(StepSource):
         columns = [StepLeaf(list(slices)) for slices in zip(*rows, strict=True)]
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
-    def _positions(self) -> Any:
+    def _positions_now(self) -> Any:
         return [dataset.position() for dataset in self._datasets]
 
+    def _positions(self, position: Any) -> Sequence[Any]:
+        found: list[Any] = position["datasets"]
+        return found
+
     def position(self) -> Any:
-        positions = self._before if self._collected else self._positions()
+        positions = self._before if self._collected else self._positions_now()
         state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**state, "datasets": positions}
 
@@ -311,23 +302,7 @@ class Elements(StepSource):
         return [self.number]
 
     def state_at(self, position: Any) -> Any:
-        pairs = zip(self._datasets, position["datasets"], strict=True)
-        return {**position, "datasets": [dataset.state_at(own) for dataset, own in pairs]}
-
-    def explain(self) -> str:
-        return "\n".join(dataset.explain() for dataset in self._datasets)
-
-    def errors_at(self, position: Any) -> SkippedRows:
-        pairs = zip(self._datasets, position["datasets"], strict=True)
-        return together(dataset.errors_at(own) for dataset, own in pairs)
-
-    def consumed(self, position: Any) -> None:
-        for dataset, own in zip(self._datasets, position["datasets"], strict=True):
-            dataset.consumed(own)
-
-    def claim(self) -> None:
-        for dataset in self._datasets:
-            dataset.claim()
+        return {**position, "datasets": [reader.state_at(own) for reader, own in self._readers_at(position)]}
 
     def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "datasets")
@@ -342,12 +317,7 @@ class Elements(StepSource):
             )
         self._collected = []
         self.number = state["step"]
-        pairs = zip(self._datasets, state["datasets"], strict=True)
-        return {**state, "datasets": [dataset.restore(own) for dataset, own in pairs]}
-
-    def close(self, position: Any) -> None:
-        for dataset, own in zip(self._datasets, position["datasets"], strict=True):
-            dataset.close(own)
+        return {**state, "datasets": [reader.restore(own) for reader, own in self._readers_at(state)]}
 
 
 _ENDED = object()
