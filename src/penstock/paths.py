@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, StorageError
 
 _MOST_LINKS: Final = 40
 """As many as Linux follows."""
@@ -49,6 +49,24 @@ def names_in_directory(names: Sequence[str]) -> list[str]:
         return last
     shared = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071  # what is cut off ends with a slash
     return [name[shared:] for name in names]
+
+
+def within_directory(directory: str | os.PathLike[str], name: str) -> str:
+    """The path of a file that a description in a directory names, which may come from somebody else.
+
+    Raises:
+        StorageError: the name leads out of the directory.
+
+    Example:
+        >>> within_directory("saved", "shards/0.arrow")
+        'saved/shards/0.arrow'
+    """
+    if os.path.isabs(name) or has_protocol(name) or ".." in name.split("/"):
+        raise StorageError(
+            f"{os.fspath(directory)} describes a file by the name {name!r}, which leads out of the directory: it was "
+            "changed since it was written; do not use it, or get it again from where it came"
+        )
+    return os.path.join(directory, name)
 
 
 def link_of_others(path: str | os.PathLike[str]) -> str:

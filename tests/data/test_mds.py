@@ -75,6 +75,16 @@ def test_a_directory_is_read_by_its_index(tmp_path):
         ps.MdsDataset(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["../other.mds", "/etc/hostname", "a/../../other.mds", "s3://bucket/other.mds"])
+def test_an_index_names_no_file_outside_of_its_directory(tmp_path, name):
+    shard_of(tmp_path / "other.mds", [("x", "uint8", 1)], [(bytes([1]),)])
+    (tmp_path / "data").mkdir()
+    index = {"version": 2, "shards": [{"raw_data": {"basename": name}, "zip_data": None}]}
+    (tmp_path / "data" / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ps.StorageError, match="leads out of the directory"):
+        ps.MdsDataset(tmp_path / "data")
+
+
 def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
     path = shard_of(tmp_path / "a.mds", [("x", "pkl", None), ("y", "int8", 1)], [(b"x", b"y")])
     (tmp_path / "cut.mds").write_bytes(path.read_bytes()[:-1])

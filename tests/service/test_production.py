@@ -255,6 +255,19 @@ def test_an_exception_that_is_not_known_here_is_a_service_error():
     assert to_exception(failed).__notes__ == ["n"]
 
 
+class CountingError(Exception):
+    made = 0
+
+    def __init__(self, what):
+        type(self).made += 1
+        super().__init__(what)
+
+
+def test_no_constructor_of_an_exception_runs_a_second_time():
+    arrived = sent(CountingError("why"))
+    assert (type(arrived), str(arrived), CountingError.made) == (CountingError, "why", 1)
+
+
 def test_looking_for_an_exceptions_class_computes_no_attribute(monkeypatch):
     lazy = ModuleType("lazy")
     lazy.__getattr__ = lambda name: pytest.fail(f"{name} was computed")

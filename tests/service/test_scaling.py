@@ -1,6 +1,8 @@
 """How many data workers a service should have, decided without a service; and one that follows."""
 
 import logging
+import select
+import socket
 import time
 import urllib.request
 from urllib.error import HTTPError
@@ -93,6 +95,23 @@ def test_a_service_that_runs_elsewhere_has_the_same_methods() -> None:
                 service.scale(3)
         service.stop()
         dispatcher.join(10)
+
+
+def test_clients_that_send_nothing_more_hold_few_threads() -> None:
+    with ps.service.DispatchServer() as dispatcher, MetricsServer("127.0.0.1", 0, dispatcher.status) as metrics:
+        clients = [socket.create_connection(("127.0.0.1", metrics.port)) for _ in range(100)]
+        for client in clients:
+            client.sendall(b"GET /metrics HTTP/1.0\r\nX: ")
+        until(lambda: sum(not client.recv(1, socket.MSG_DONTWAIT) for client in ended(clients)) >= 68)
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics?any=1") as answer:
+            assert b"penstock_readers 0" in answer.read()
+        for client in clients:
+            client.close()
+
+
+def ended(clients: list[socket.socket]) -> list[socket.socket]:
+    """The clients whose connections the server has closed."""
+    return select.select(clients, [], [], 0)[0]
 
 
 def test_autoscalers_read_how_many_data_workers_are_needed() -> None:

@@ -251,6 +251,16 @@ def test_a_directory_of_another_version_is_refused(tmp_path):
         ps.transform.TransformOutput(tmp_path / "nothing")
 
 
+def test_loading_a_transform_imports_no_module(tmp_path, monkeypatch):
+    analyze(lambda c: {"y": ps.transform.call(np.negative, c["x"])}, tmp_path)
+    path = tmp_path / "transform.json"
+    path.write_text(path.read_text().replace("numpy:negative", "left_behind:function"))
+    (tmp_path / "left_behind.py").write_text("raise AssertionError('it ran')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="calls left_behind:function: import left_behind before"):
+        ps.transform.TransformOutput(tmp_path).transform_features_layer()({"x": [1.0]})
+
+
 def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
     output = analyze(lambda c: {"y": ps.transform.compute_and_apply_vocabulary(c["w"], vocab_filename="v")}, tmp_path)
     with open(output.vocabulary_file_by_name("v"), "a") as file:

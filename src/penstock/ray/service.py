@@ -191,7 +191,8 @@ def service(
         `docs/many-machines.md` has a whole program, which the tests run on a started Ray:
 
             with ps.ray.service(num_workers=2, max_workers=64) as service:
-                for batch in dataset.distribute(service=service.target, job_name="train"):
+                distribute = ps.service.distribute("distributed_epoch", service.target, job_name="train")
+                for batch in dataset.apply(distribute):
                     ...
     """
     least = check_integer("service", "num_workers", num_workers, minimum=1)

@@ -6,10 +6,13 @@ Autoscalers of Kubernetes (KEDA, or its own by an adapter of Prometheus) read `p
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final, Self
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from penstock.addresses import WILDCARDS, joined_address
 from penstock.errors import ServiceError
@@ -20,8 +23,10 @@ _logger = logging.getLogger(__name__)
 
 _PATH: Final = "/metrics"
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_SILENCE_SECONDS: Final = 5.0
-"""A connection that asks for nothing for so long is closed."""
+_CONNECTION_SECONDS: Final = 5.0
+"""A connection is closed after so long, whatever came by it."""
+_MOST_CONNECTIONS: Final = 32
+"""Where one more comes, the oldest is closed: each takes a thread."""
 
 
 def prometheus_text(status: Status) -> str:
@@ -64,7 +69,7 @@ class MetricsServer:
             host = host.strip("[]")
             if host in WILDCARDS and socket.has_dualstack_ipv6():
                 host = "::"  # where Flight listens at 0.0.0.0, it does so for IPv6 too
-            self._server = (_BothServer if ":" in host else ThreadingHTTPServer)((host, port), handler)
+            self._server = (_BothServer if ":" in host else _Server)((host, port), handler)
         except (OSError, OverflowError) as error:
             raise ServiceError(f"metrics cannot be served at {joined_address(host, port)}: {error}") from error
         self.port = int(self._server.server_address[1])
@@ -84,7 +89,38 @@ class MetricsServer:
         self.close()
 
 
-class _BothServer(ThreadingHTTPServer):
+class _Server(ThreadingHTTPServer):
+    """Bounds the connections, which anyone may open, in number and time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._until: dict[socket.socket, float] = {}
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._until) >= _MOST_CONNECTIONS:
+            self._shut(next(iter(self._until)))
+        self._until[request] = time.monotonic() + _CONNECTION_SECONDS
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:  # called twice a second
+        for request, until in list(self._until.items()):
+            if until < time.monotonic():
+                self._shut(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._until.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _logger.debug("a request for metrics was not answered", exc_info=True)
+
+    def _shut(self, request: socket.socket) -> None:
+        self._until.pop(request, None)
+        with suppress(OSError):  # the other side has closed it
+            request.shutdown(socket.SHUT_RDWR)
+
+
+class _BothServer(_Server):
     """Listens at an address of IPv6, and at "::" for IPv4 too."""
 
     address_family = socket.AF_INET6
@@ -97,11 +133,10 @@ class _BothServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server_version = "penstock"
     sys_version = ""
-    timeout = _SILENCE_SECONDS
     status: Callable[[], Status]
 
     def do_GET(self) -> None:
-        if self.path != _PATH:
+        if urlsplit(self.path).path != _PATH:
             self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH} is here")
             return
         body = prometheus_text(self.status()).encode()

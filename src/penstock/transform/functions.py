@@ -1,6 +1,6 @@
-"""Functions of the user's in a transform: saved by their names, and imported wherever it is used."""
+"""Functions of the user's in a transform: saved by their names, and found by them wherever it is used."""
 
-import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,18 +29,19 @@ def name_of(call: str, function: Any) -> str:
 
 
 def imported(name: str) -> Callable[..., Any]:
-    """A function of the user's, by the name of its module and its own.
+    """A function of the user's, by the name of its module and its own. A file that names it runs no other module.
 
     Raises:
-        InvalidArgumentError: it cannot be imported.
+        InvalidArgumentError: its module is not imported, or has no such function.
     """
     module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    found: Any = sys.modules.get(module)
+    if found is None:
         raise InvalidArgumentError(
-            f"the transform calls {name}, which cannot be imported: {error}; install the module that defines it"
-        ) from error
+            f"the transform calls {name}: import {module} before, as loading a transform imports nothing by itself"
+        )
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise InvalidArgumentError(f"the transform calls {name}, and {module} has no such function")
     return found  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
+from penstock.paths import within_directory
 from penstock.preprocessing.tokens import TEXT
 from penstock.spec import TensorSpec
 from penstock.transform.graph import Graph
@@ -50,7 +51,7 @@ def _finite(data: Any) -> Any:
 def value_of(plain: Mapping[str, Any], assets: Path) -> Any:
     """What `plain_value` described."""
     if "vocabulary" in plain:
-        path, records = assets / plain["vocabulary"], plain.get("records", False)
+        path, records = Path(within_directory(assets, plain["vocabulary"])), plain.get("records", False)
         return read_vocabulary(path, plain["size"], plain["with_frequency"], records, plain["digest"])
     if "texts" in plain:
         return pa.array([text.encode("utf-8", "surrogateescape") for text in plain["texts"]], TEXT)

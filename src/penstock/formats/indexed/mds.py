@@ -20,7 +20,7 @@ from penstock.formats.files import compression_of, open_plain
 from penstock.formats.indexed.file_format import Rows
 from penstock.formats.indexed.open_files import OpenFileFormat, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
-from penstock.paths import has_protocol
+from penstock.paths import has_protocol, within_directory
 from penstock.spec import TensorSpec
 
 _INDEX: Final = "index.json"
@@ -154,7 +154,7 @@ def shards_of(directory: str) -> list[str]:
     try:
         with open_plain(os.path.join(directory, _INDEX)) as file:
             about = json.load(file)
-        names = [os.path.join(directory, shard["raw_data"]["basename"]) for shard in about["shards"]]
+        names = [within_directory(directory, shard["raw_data"]["basename"]) for shard in about["shards"]]
         packed = [shard["zip_data"]["basename"] for shard in about["shards"] if shard.get("zip_data")]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(

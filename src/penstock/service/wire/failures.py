@@ -5,7 +5,6 @@ import os
 import socket
 import sys
 import traceback
-from contextlib import suppress
 from typing import Any
 
 from penstock.errors import ServiceError
@@ -50,12 +49,15 @@ def to_exception(failed: Failed) -> Exception:
     traceback last.
     """
     found = _class_of(failed)
-    error = _make_exception(found, failed.arguments) if found is not None else None
-    if found is not None and error is not None and _text_of(error) is None:
-        error = _make_exception(_of_python(found), [failed.message])
-    if error is None:
+    if found is None:
         arguments = ", ".join(map(str, failed.arguments))
-        error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + arguments if arguments else ''}")
+        error: Exception = ServiceError(
+            f"a data worker met {failed.module}.{failed.name}{': ' + arguments if arguments else ''}"
+        )
+    else:
+        error = _make_exception(found, failed.arguments)
+        if _text_of(error) is None:
+            error = _make_exception(_of_python(found), [failed.message])
     for note in failed.notes:
         error.add_note(note)
     return error
@@ -89,12 +91,8 @@ def _of_python(found: type[Exception]) -> type[Exception]:
     return next(above for above in found.__mro__ if above.__module__ == "builtins")
 
 
-def _make_exception(found: type[Exception], arguments: list[Any]) -> Exception | None:
-    """An exception of this class with these arguments, made without `__init__` if that takes others."""
-    with suppress(Exception):  # whatever a user's class does with arguments that it does not expect
-        error = found(*arguments)
-        if list(error.args) == arguments:
-            return error
-    with suppress(Exception):
-        return found.__new__(found, *arguments)
-    return None
+def _make_exception(found: type[Exception], arguments: list[Any]) -> Exception:
+    """An exception of this class with these arguments; no code of the user's makes it, which may do more than that."""
+    error = _of_python(found).__new__(found, *arguments)
+    error.args = tuple(arguments)
+    return error
