@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.data.block import Block
+from penstock.data.skipped import Skips
 from penstock.errors import LostDataWorkerError, ServiceError
-from penstock.service.wire.left_out import Noted
 from penstock.service.wire.subjects import Span
 from penstock.service.worker import window as under_test
 from penstock.service.worker.window import SharedReader, SharedWindow
@@ -76,7 +76,7 @@ class Shared:
     def _open(self) -> Any:
         assert not self.opened, "all read from one stream"
         self.opened = True
-        return self.numbers, Noted(None)
+        return self.numbers, Skips()
 
     def enter(self, trainer: str, consumer: str = "c", position: int = 0, holds_back: bool = False) -> Any:
         return self.window.enter(trainer, consumer, position, holds_back)

@@ -27,7 +27,15 @@ from penstock.data.prepared import Prepared
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
 from penstock.data.tensorflow import ITERATOR
-from penstock.errors import BusyError, ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
+from penstock.errors import (
+    BusyError,
+    ClosedError,
+    InvalidTypeError,
+    OutOfRangeError,
+    PenstockError,
+    StateMismatchError,
+    TooManySkippedError,
+)
 from penstock.optional import Optional
 from penstock.options import Options
 from penstock.rng import draw_seed
@@ -216,6 +224,7 @@ class DatasetIterator(Iterator[Element]):
         self._left = self._ended = False
         self._process = _processes
         self._live = self._pass.run.live
+        self._limited = self._pass.skips.limit is not None
         self._pulls = _pulls_apart(self._pass.cursor)
         self._pace = Pace(demand=self._pass.run.demand)
         # The block whose rows are given, how many of them were put into `_rows`, and what is left of these.
@@ -316,11 +325,23 @@ class DatasetIterator(Iterator[Element]):
             _refuse_stop(error)
             raise
         self._block, self._before_pull = block, None
+        if self._limited:
+            self._check_skips(block)
         if block is None:
             self._pass.skips.sum_up()
         elif block.length > 1 or asked == 1:  # one in place of several says that its stream gives single rows
             self._pace.stop(block.nbytes, block.length)
         return block
+
+    def _check_skips(self, block: Block | None) -> None:
+        """Refuse to go on if too many rows were skipped; a block that was pulled comes with the next pull."""
+        try:
+            self._pass.skips.check()
+        except TooManySkippedError:
+            if block is not None:
+                self._pass.cursor.give_back(block.length)
+                self._block = None
+            raise
 
     def _end_failed_pull(self) -> None:
         self._before_pull, self._pulls = None, _pulls_apart(self._pass.cursor)

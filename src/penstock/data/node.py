@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.skipped import SkipLog, Skips, SkipsAhead
+from penstock.data.skipped import Skips, SkipsAhead
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.live import LiveStreams
 from penstock.data.streams.reading import Load, Reading, finished
@@ -91,7 +91,7 @@ class Run:
         self.copiers = Copiers(threads)
         self.live = LiveStreams()
         self.reads_again = self.guarded = False
-        self.skips: Skips = SkipLog()
+        self.skips = Skips()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
         self.bell = Bell()

@@ -10,8 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 from penstock.errors import (
@@ -62,6 +61,8 @@ class SkippedRow:
     site: str
     position: int | None
     error: str
+    log: bool = field(default=False, repr=False, compare=False)
+    """Whether the log tells of it."""
 
     def __str__(self) -> str:
         where = "" if self.position is None else f"element {self.position} of "
@@ -96,14 +97,14 @@ class SkippedRows:
         return "\n".join([_rows(self.count) + " skipped", *rows, *more])
 
 
-def skipped_row(error: Exception, node: str, site: str) -> SkippedRow:
+def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) -> SkippedRow:
     """What an exception says of the row it happened at; by default that it came out of a node."""
     found = _noted(error)
     if found is None:
-        return SkippedRow(_shortened(node), site, None, _text(error))
+        return SkippedRow(_shortened(node), site, None, _text(error), log)
     element = found["element"]
     position = int(element) if element and element.isdecimal() else None
-    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error))
+    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error), log)
 
 
 def skipped_rows(snapshot: Any) -> SkippedRows:
@@ -137,151 +138,153 @@ def belongs_to_row(error: Exception) -> bool:
 
 @dataclass(frozen=True)
 class SkipNote:
-    """A note that rows were left out: one, or all that another process has left out before an element.
+    """A note that rows were skipped: one, or all that another process has skipped before an element.
 
     Attributes:
         key: names the pass.
         number: how many rows and failures the pass has met, these included; no two notes have the same.
-        rows: what the first of them were, at least one.
-        logged: for each of these, whether the log should tell. The last one speaks for those that follow.
-        more: how many there are besides.
+        rows: what the first of them were, at least one. The last one speaks for those that are not here.
+        count: how many there are.
     """
 
     key: str
     number: int
     rows: tuple[SkippedRow, ...]
-    logged: tuple[bool, ...]
-    more: int = 0
+    count: int = 1
 
     @property
-    def count(self) -> int:
-        """How many rows."""
-        return len(self.rows) + self.more
+    def digest(self) -> int:
+        """A number that stands for the note."""
+        return crc32(f"{self.number} of {self.key}".encode())
 
 
-@dataclass(frozen=True)
-class ReadFrom:
-    """A source was read from a position on: what comes next is made of these rows, or of those after them.
-
-    Attributes:
-        position: of the first of them.
-    """
-
-    position: int
+Noticed = SkipNote | int
+"""What is noted while rows are read ahead, and counts when they are given: skipped rows, or where a source was read."""
 
 
-Noticed = SkipNote | ReadFrom
-"""What is noted while rows are read ahead, and counts when they are given."""
-
-
-class Skips(Protocol):
-    """Takes what an iteration leaves out, and where its source was read.
-
-    Attributes:
-        limit: the most rows that may be left out; None for any number.
-    """
-
-    limit: int | None
-
-    def knows(self, key: str, number: int) -> bool:
-        """Whether a pass was counted up to this number already."""
-
-    def add(self, skip: SkipNote) -> None:
-        """Count rows, unless the pass was counted up to their number already.
-
-        Raises:
-            TooManySkippedError: they are more than the limit.
-        """
-
-    def read_from(self, start: ReadFrom) -> None:
-        """Note where a source was read; only the source of a span of a data service says so."""
-
-
-class KnownPasses:
-    """How far each pass was counted, of those that failed last."""
-
-    def __init__(self) -> None:
-        self._numbers: OrderedDict[str, int] = OrderedDict()
-
-    def know(self, key: str, number: int) -> bool:
-        """Whether a pass was counted up to this number already."""
-        return number <= self._numbers.get(key, 0)
-
-    def note(self, key: str, number: int) -> None:
-        """A pass is counted up to this number."""
-        self._numbers[key] = number
-        self._numbers.move_to_end(key)
-        while len(self._numbers) > _KNOWN_PASSES:
-            self._numbers.popitem(last=False)
-
-    def snapshot(self) -> dict[str, int]:
-        """How far they were counted, as plain data."""
-        return dict(self._numbers)
-
-    @staticmethod
-    def of(snapshot: Any) -> "KnownPasses":
-        """What a snapshot tells."""
-        known = KnownPasses()
-        known._numbers.update((str(key), int(number)) for key, number in snapshot.items())
-        return known
-
-
-class SkipLog:
-    """What one iteration has left out.
+class Skips:
+    """The rows that were skipped, each counted once though it may be read again, or in two places.
 
     Args:
-        limit: the most rows that may be left out; None for any number.
+        limit: the most rows that may be skipped; None for any number.
+
+    Attributes:
+        rows: what was skipped so far, or since `take`.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
-        self._lock = RLock()  # a signal handler may ask for the state in the middle of any method
-        self._count = self._digest = 0
-        self._rows: list[SkippedRow] = []
-        self._passes = KnownPasses()
-        self._logged = 0
-        self._untold = 0
-        self._snapshot: Any = None
+        self.rows = SkippedRows()
+        # How far each pass was counted.
+        self._passes: OrderedDict[str, int] = OrderedDict()
+        self._refused = 0
 
-    @property
-    def rows(self) -> SkippedRows:
-        """What was left out so far."""
-        with self._lock:
-            return SkippedRows(self._count, tuple(self._rows))
+    def knows(self, note: SkipNote) -> bool:
+        """Whether a note was counted already."""
+        return note.number <= self._passes.get(note.key, 0)
 
-    def knows(self, key: str, number: int) -> bool:
-        """Whether a pass was counted up to this number already."""
-        return self._passes.know(key, number)
+    def add(self, note: SkipNote) -> bool:
+        """Count the rows of a note; False if they were counted already."""
+        if self.knows(note):
+            return False
+        self._passes[note.key] = note.number
+        self._passes.move_to_end(note.key)
+        while len(self._passes) > _KNOWN_PASSES:
+            self._passes.popitem(last=False)
+        self._add_rows(note)
+        return True
 
-    def add(self, skip: SkipNote) -> None:
-        """Count rows, unless the pass was counted up to their number already.
+    def _add_rows(self, note: SkipNote) -> None:
+        self.rows = together([self.rows, SkippedRows(note.count, note.rows, note.digest)])
+
+    def read_from(self, position: int) -> None:
+        """Note that a source was read from a position on: what comes next is made of these rows, or of those after."""
+
+    def check(self) -> None:
+        """Refuse to go on if too many rows were skipped; once, until there are more.
 
         Raises:
             TooManySkippedError: they are more than the limit.
         """
-        with self._lock:
-            if self.knows(skip.key, skip.number):
-                return
-            self._passes.note(skip.key, skip.number)
-            self._count += skip.count
-            # A sum, because passes that are read in turns may note their rows in any order.
-            self._digest = (self._digest + crc32(f"{skip.number} of {skip.key}".encode())) % _DIGESTS
-            self._rows.extend(skip.rows[: KEPT_ROWS - len(self._rows)])
+        if self.limit is None or self.rows.count <= max(self.limit, self._refused):
+            return
+        self._refused = self.rows.count
+        named = "".join(f"\n  {row}" for row in self.rows.rows[:_NAMED_ROWS])
+        raise TooManySkippedError(
+            f"more rows failed than Options(max_errors={self.limit}) allows; the first were{named}\n"
+            "mend the data or the functions named here, or raise max_errors"
+        )
+
+    def take(self) -> SkippedRows:
+        """What was skipped since this was called last."""
+        rows, self.rows, self._refused = self.rows, SkippedRows(), 0
+        return rows
+
+    def passes(self) -> dict[str, int]:
+        """How far each pass was counted, as plain data."""
+        return dict(self._passes)
+
+    def restore_passes(self, passes: dict[str, int]) -> None:
+        """Continue as one that had counted these passes."""
+        self._passes = OrderedDict((str(key), int(number)) for key, number in passes.items())
+
+
+class SkipsAhead(Skips):
+    """What is skipped by whatever reads ahead, and where it reads. It counts when the consumer has come there."""
+
+    def __init__(self, consumer: Skips) -> None:
+        super().__init__(consumer.limit)
+        self._consumer = consumer
+        self._noticed: list[Noticed] = []
+
+    def knows(self, note: SkipNote) -> bool:
+        return self._consumer.knows(note)
+
+    def add(self, note: SkipNote) -> bool:
+        new = not self.knows(note)
+        if new:
+            self._noticed.append(note)
+            self._add_rows(note)
+        return new
+
+    def read_from(self, position: int) -> None:
+        self._noticed.append(position)
+
+    def taken(self) -> list[Noticed]:
+        """What was noted since this was called last."""
+        self.take()
+        noticed, self._noticed = self._noticed, []
+        return noticed
+
+    def count(self, noticed: list[Noticed]) -> None:
+        """The consumer has come to these."""
+        for entry in noticed:
+            if isinstance(entry, SkipNote):
+                self._consumer.add(entry)
+            else:
+                self._consumer.read_from(entry)
+
+
+class SkipLog(Skips):
+    """What one iteration has skipped: it tells the log, and is a part of the state."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(limit)
+        self._logged = 0
+        self._untold = 0
+        self._snapshot: Any = None
+
+    def add(self, note: SkipNote) -> bool:
+        new = super().add(note)
+        if new:
             self._snapshot = None
-        self._tell(skip)
-        if self.limit is not None and self._count > self.limit:
-            raise too_many(self.limit, self._rows)
-
-    def read_from(self, start: ReadFrom) -> None:
-        """Nobody asks an iteration of this process."""
-
-    def _tell(self, skip: SkipNote) -> None:
-        for row, log in zip(skip.rows, skip.logged, strict=True):
-            if log:
-                self._tell_of(row)
-        if skip.logged[-1]:
-            self._logged += skip.more
-            self._untold += skip.more
+            for row in note.rows:
+                if row.log:
+                    self._tell_of(row)
+            if note.rows[-1].log:
+                self._logged += note.count - len(note.rows)
+                self._untold += note.count - len(note.rows)
+        return new
 
     def _tell_of(self, row: SkippedRow) -> None:
         self._logged += 1
@@ -296,84 +299,23 @@ class SkipLog:
         """Say in the log how many rows it has not told of; once."""
         untold, self._untold = self._untold, 0
         if untold:
-            _logger.warning("skipped %s in this iteration, %d of them without a line here", _rows(self._count), untold)
+            _logger.warning(
+                "skipped %s in this iteration, %d of them without a line here", _rows(self.rows.count), untold
+            )
 
     def snapshot(self) -> Any:
-        """What was left out, as plain data for a state; None if nothing was."""
-        if not self._count:
-            return None
-        with self._lock:
-            if self._snapshot is None and self._count:
-                rows = [[row.node, row.site, row.position, row.error] for row in self._rows]
-                passes = self._passes.snapshot()
-                self._snapshot = {"count": self._count, "rows": rows, "passes": passes, "digest": self._digest}
-            return self._snapshot
+        """What was skipped, as plain data for a state; None if nothing was."""
+        if self._snapshot is None and self.rows.count:
+            rows = [[row.node, row.site, row.position, row.error] for row in self.rows.rows]
+            counts = {"count": self.rows.count, "digest": self.rows.digest}
+            self._snapshot = {**counts, "rows": rows, "passes": self.passes()}
+        return self._snapshot
 
     def restore(self, snapshot: Any) -> None:
         """Continue from a snapshot."""
-        self._count, self._digest = int(snapshot["count"]), int(snapshot.get("digest", 0))
-        self._rows = [SkippedRow(*row) for row in snapshot["rows"]]
-        self._passes = KnownPasses.of(snapshot["passes"])
-        self._logged = self._count
-
-
-class SkipsAhead:
-    """What is left out by whatever reads ahead, and where it reads. It counts when the consumer has come there."""
-
-    def __init__(self, consumer: Skips) -> None:
-        self._consumer = consumer
-        self._pending: list[Noticed] = []
-        self.limit: int | None = consumer.limit
-
-    def knows(self, key: str, number: int) -> bool:
-        """Whether a pass was counted up to this number already."""
-        return self._consumer.knows(key, number)
-
-    def add(self, skip: SkipNote) -> None:
-        """Note rows, unless the pass was counted up to their number already.
-
-        Raises:
-            TooManySkippedError: the rows since the last `taken` alone are more than the limit.
-        """
-        if self.knows(skip.key, skip.number):
-            return
-        self._pending.append(skip)
-        if self.limit is None:
-            return
-        skips = [entry for entry in self._pending if isinstance(entry, SkipNote)]
-        if sum(skip.count for skip in skips) > self.limit:
-            raise too_many(self.limit, [row for skip in skips for row in skip.rows])
-
-    def read_from(self, start: ReadFrom) -> None:
-        """Note where a source was read."""
-        self._pending.append(start)
-
-    def taken(self) -> list[Noticed]:
-        """What was noted since this was called last."""
-        pending, self._pending = self._pending, []
-        return pending
-
-    def count(self, noticed: list[Noticed]) -> None:
-        """The consumer has come to these: they count, and leave the list.
-
-        Raises:
-            TooManySkippedError: they are more than the limit.
-        """
-        while noticed:
-            entry = noticed.pop(0)
-            if isinstance(entry, ReadFrom):
-                self._consumer.read_from(entry)
-            else:
-                self._consumer.add(entry)
-
-
-def too_many(limit: int, rows: list[SkippedRow]) -> TooManySkippedError:
-    """The error of an iteration that skips more than it may."""
-    named = "".join(f"\n  {row}" for row in rows[:_NAMED_ROWS])
-    return TooManySkippedError(
-        f"more rows failed than Options(max_errors={limit}) allows; the first were{named}\n"
-        "mend the data or the functions named here, or raise max_errors"
-    )
+        self.rows = skipped_rows(snapshot)
+        self.restore_passes(snapshot["passes"])
+        self._logged = self._refused = self.rows.count
 
 
 def _noted(error: Exception) -> re.Match[str] | None:

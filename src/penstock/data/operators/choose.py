@@ -12,7 +12,7 @@ from penstock.data.node import Node, Run, added, surely
 from penstock.data.one_kind import OneKindStream, merged_spec
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
-from penstock.errors import ElementError, TooManySkippedError
+from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import by_part
 from penstock.runtime.threads import failures
@@ -88,9 +88,6 @@ class ChooseStream(Stream):
         self._members: list[Cursor] = []
         self._skips: list[SkipsAhead] = []
         self._left_out: list[list[Noticed]] = [[] for _ in node.members]
-        self._before_end: dict[
-            int, State
-        ] = {}  # of members at whose end something was left out that does not count yet
         for member in node.members:
             own, skips = run.ahead()
             self._members.append(Cursor(OneKindStream(run, node, member, member.open(own, epoch))))
@@ -119,9 +116,6 @@ class ChooseStream(Stream):
             if block is not None:
                 return block
         self._stopped = True
-        for skips, left_out in zip(self._skips, self._left_out, strict=True):
-            skips.count(left_out)
-        self._before_end.clear()
         return None
 
     def _take(self, numbers: Any) -> Block | None:
@@ -131,34 +125,32 @@ class ChooseStream(Stream):
         drawn = {number: where for number, where, _ in by_part(numbers, numbers)}
         for number, where in drawn.items():
             self._moved.add(number)
-            if self._ended[number]:
-                block = before = None
-            else:
-                # What does not show how far it is read leaves nothing out.
-                before = self._members[number].state() if where[0] > 0 and not self._ahead else None
+            member, first, left_out = self._members[number], int(where[0]), self._left_out[number]
+            block, failure = self._pulled(number, len(where))
+            left_out += self._skips[number].taken()
+            if first > 0 and (failure is not None or left_out):  # what was drawn before it comes first
+                usable = min(usable, first)
+                if block is None:
+                    member.withhold(failure)
+                    failure = None  # it would refer to itself by this frame
+                    continue
+            if first == 0:
+                self._skips[number].count(left_out)
+                left_out.clear()
+            if failure is not None:
+                self._give_back(numbers, pulled)
                 try:
-                    block = self._members[number].pull(1, len(where))
-                except failures() as error:
-                    self._left_out[number] += self._skips[number].taken()
-                    if where[0] > 0:  # what was drawn before it comes first
-                        self._members[number].withhold(error)
-                        usable = min(usable, int(where[0]))
-                        continue
-                    self._give_back(numbers, pulled)
-                    self._skips[number].count(self._left_out[number])
-                    raise
-            self._left_out[number] += self._skips[number].taken()
-            if self._left_out[number] and where[0] > 0:
-                usable = min(usable, int(where[0]))
+                    raise failure
+                finally:
+                    del failure
             if block is not None:
                 pulled[number] = block
                 if len(block) < len(where):
                     usable = min(usable, int(where[len(block)]))
                 continue
-            self._end(number, before)
+            self._ended[number] = True
             if self._node.stop_on_empty_dataset:
-                usable = min(usable, int(where[0]))
-        self._count_left_out(numbers, pulled)
+                usable = min(usable, first)
         self._choice.give_back(len(numbers) - usable)
         self._most = max(1, 2 * usable)
         self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
@@ -166,6 +158,15 @@ class ChooseStream(Stream):
         if block is not None and _MORE * block.nbytes <= _BYTES:
             self._together = max(self._together, min(_MORE * usable, self._together_most))
         return block
+
+    def _pulled(self, number: int, rows: int) -> tuple[Block | None, BaseException | None]:
+        """The next rows of a member, or what it has raised; neither at its end."""
+        if self._ended[number]:
+            return None, None
+        try:
+            return self._members[number].pull(1, rows), None
+        except failures() as error:
+            return None, error
 
     def _merged(self, pulled: dict[int, Block], drawn: dict[int, Any], usable: int) -> Block | None:
         """What was pulled for the first `usable` draws; the rest is given back."""
@@ -179,36 +180,16 @@ class ChooseStream(Stream):
                 parts.append((where, block.slice(0, where.size)))
         return Block.in_places(parts) if parts else None
 
-    def _end(self, number: int, before: State | None) -> None:
-        """Note that a member has ended; `before` is its state before that, where draws of others come first."""
-        if self._left_out[number] and before is not None:
-            self._before_end[number] = before
-        self._ended[number] = True
-
-    def _count_left_out(self, numbers: Any, pulled: dict[int, Block]) -> None:
-        """Count what was left out before the first of these draws."""
-        first = int(numbers[0])
-        try:
-            self._skips[first].count(self._left_out[first])
-        except TooManySkippedError:  # the elements come with the next pull
-            self._give_back(numbers, pulled)
-            raise
-        self._before_end.pop(first, None)
-
     def _give_back(self, numbers: Any, pulled: dict[int, Block]) -> None:
         for member, rows in pulled.items():
             self._members[member].give_back(len(rows))
         self._choice.give_back(len(numbers))
 
     def state(self) -> State:
-        # A restored stream meets those ends again at which something must still be counted.
         for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this
             self._states[number] = self._members[number].state()
             self._moved.discard(number)
-        members, ended = list(self._states), list(self._ended)
-        for number, before in self._before_end.items():
-            members[number], ended[number] = before, False
-        return [[*members, self._choice.state()], ended, self._stopped and not self._before_end]
+        return [[*self._states, self._choice.state()], list(self._ended), self._stopped]
 
     def restore(self, state: State) -> None:
         positions, self._ended, self._stopped = state[0], list(state[1]), state[2]

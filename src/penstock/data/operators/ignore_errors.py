@@ -7,7 +7,7 @@ from penstock.data.block import Block
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import SkipNote, belongs_to_row, skipped_row
 from penstock.data.streams.live import LiveStream
-from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.channel import Closed
 
@@ -43,8 +43,8 @@ class IgnoreErrors(SameElements):
         return IgnoreErrorsStream(self, run, epoch)
 
 
-class IgnoreErrorsStream(Stream):
-    """The state is the input's, which counts rows and failures; a live stream counts them itself.
+class IgnoreErrorsStream(OneInputStream):
+    """The state is the input's, which counts rows and failures; above a live stream it is that stream's own.
 
     A block never holds rows from both sides of a failure: all failures before a row count when it is given.
     """
@@ -55,77 +55,54 @@ class IgnoreErrorsStream(Stream):
         self._threads = run.threads
         self._key = run.name_of(node, epoch)
         stream = node.input.open(run, epoch)
-        self._cursor = Cursor(stream)
-        # A live stream counts its own rows, and gives whole blocks.
-        self._live = stream if isinstance(stream, LiveStream) else None
-        self._input = self._live or self._cursor
-        # States of a live stream before its last block: before the failures in front of that block, and after them.
-        self._before: State = None
-        self._first: State = None
+        self._above_live = isinstance(stream, LiveStream)
+        self._input = Cursor(stream)
+        # States before the last block: before the failures in front of it, and after them.
+        self._before = self._first = self._input.state()
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if self._live is not None:
-            self._before = self._first = self._live.state()
+        self._first = self._input.state()
+        self._before = self._bare(self._first)
         while True:
             try:
-                block = self._input.pull(need, allow)
+                return self._input.pull(need, allow)
             except Exception as error:
                 self._skip(error)
-                continue
-            return block
+            self._first = self._input.state()
 
     def _skip(self, error: Exception) -> None:
         """Leave out the row that failed. An exception that is about something else is raised again."""
         if not belongs_to_row(error):
             raise error
-        row = skipped_row(error, self._node.input.label, self._node.input.site)
-        if self._live is None:
-            number = self._number()
-        else:
-            self._first, number = self._live.state(), self._live.number
-        self._skips.add(SkipNote(self._key, number, (row,), (self._node.log,)))
+        row = skipped_row(error, self._node.input.label, self._node.input.site, log=self._node.log)
+        below, rows, met = self._input.state()
+        # A live stream counts rows and failures itself, also after a restore.
+        self._skips.add(SkipNote(self._key, below["number"] + rows if _is_live(below) else met, (row,)))
+        self._skips.check()
         if self._threads.stopped:  # nobody waits for a row any more, and no further row may ever come
             raise Closed
 
-    def _number(self) -> int:
-        """The number of rows and failures so far; a live stream counts them itself, also after a restore."""
-        below, rows, met = self._cursor.state()
-        return int(below["number"]) + int(rows) if _is_live(below) else int(met)
-
     def advanced(self, state: State, rows: int) -> State | None:
-        if self._live is None or state != self._before:
-            return None
-        return self._live.advanced(self._first, rows)
+        return self._bare(self._input.later(self._first, rows)) if state == self._before else None
 
     def state(self) -> State:
-        if self._live is not None:
-            return self._live.state()
-        # The same with a prefetch or a map in between, because the element's number counts. Above another
-        # ignore_errors it does not: there what has come is fewer than that.
-        below, rows, met = state = self._cursor.state()
-        return _moved(below, rows) if _is_live(below) and met == below["number"] + rows else state
+        return self._bare(self._input.state())
+
+    def _bare(self, state: State) -> State:
+        """The state of the cursor; above a live stream that stream's, which names the next element by its number.
+
+        It is the same with a prefetch or a map in between, as long as elements have the same numbers there.
+        """
+        below, rows, met = state
+        if not _is_live(below) or not (self._above_live or met == below["number"] + rows):
+            return state
+        return {**below, "number": below["number"] + rows}
 
     def restore(self, state: State) -> None:
-        if self._live is None and _is_live(state):
-            state = [state, 0, state["number"]]
-        elif self._live is not None and not _is_live(state):  # a map that was in between is gone
-            below, rows, _ = state
-            state = _moved(below, rows)
-        self._input.restore(state)
+        self._input.restore([state, 0, state["number"]] if _is_live(state) else state)
 
     def unread(self, rows: int) -> None:
-        if self._live is None:
-            self._cursor.give_back(rows)
-        else:
-            self._live.unread(rows)
-
-    def close(self) -> None:
-        self._input.close()
-
-
-def _moved(state: State, rows: int) -> State:
-    """The state of a live stream, so many rows later."""
-    return {**state, "number": state["number"] + rows}
+        self._input.give_back(rows)
 
 
 def _is_live(state: State) -> bool:

@@ -1,6 +1,6 @@
 """A stream that is read by a thread of its own, a bounded distance ahead of the consumer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from penstock.data.block import Block
 from penstock.data.skipped import Noticed, SkipsAhead
@@ -13,26 +13,18 @@ _AUTOTUNED_BLOCKS = 2
 
 
 @dataclass(frozen=True)
-class _Ready:
-    block: Block
+class _Item:
+    """What the thread has read: a block, what was raised in place of a row, or the end.
+
+    Attributes:
+        after: the state after it.
+        skips: what was skipped before it.
+    """
+
+    block: Block | None
+    error: BaseException | None
     after: State
-    skips: list[Noticed] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Failed:
-    error: BaseException
-    after: State
-    skips: list[Noticed] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Ended:
-    after: State
-    skips: list[Noticed] = field(default_factory=list)
-
-
-_Item = _Ready | _Failed | _Ended
+    skips: list[Noticed]
 
 
 class Ahead(Stream):
@@ -51,7 +43,6 @@ class Ahead(Stream):
         self._channel: Channel[_Item] = Channel(_AUTOTUNED_BLOCKS if rows is None else rows)
         self._state = stream.state()
         self._skips = skips
-        self._taken: _Item | None = None
         self._started = False
         self._ended = False
 
@@ -61,15 +52,12 @@ class Ahead(Stream):
         if not self._started:
             self._started = True
             self._threads.start(self._produce, "prefetch")
-        item = self._taken = self._taken or self._channel.get()
-        self._skips.count(item.skips)  # if these are too many, the item comes with the next pull
-        self._taken = None
+        item = self._channel.get()
+        self._skips.count(item.skips)
         self._state = item.after
-        if isinstance(item, _Failed):
+        if item.error is not None:
             raise item.error
-        if isinstance(item, _Ended):
-            self._ended = True
-            return None
+        self._ended = item.block is None
         return item.block
 
     def _produce(self) -> None:
@@ -89,15 +77,17 @@ class Ahead(Stream):
         try:
             block = self._stream.pull(1, min(allowed, room) if self._by_rows else allowed)
         except failures() as error:
-            self._channel.put(_Failed(error, self._stream.state(), self._skips.taken()))
+            self._put(None, error)
             return True
         if block is None:
-            self._channel.put(_Ended(self._stream.state(), self._skips.taken()))
+            self._put(None)
             return False
         pace.stop(block.nbytes, len(block))
-        ready = _Ready(block, self._stream.state(), self._skips.taken())
-        self._channel.put(ready, len(block) if self._by_rows else 1)
+        self._put(block, rows=len(block) if self._by_rows else 1)
         return True
+
+    def _put(self, block: Block | None, error: BaseException | None = None, rows: int = 1) -> None:
+        self._channel.put(_Item(block, error, self._stream.state(), self._skips.taken()), rows)
 
     def skip(self, rows: int) -> int:
         if self._started:

@@ -110,7 +110,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
             if piece.done:
                 break
             self._work.callers.bell.wait(rung)
-        self._skips.count(piece.skips)  # if these are too many, the piece comes with the next pull
+        self._skips.count(piece.skips)
         self._pieces.popleft()
         if piece.error is not None:
             raise piece.error
@@ -229,25 +229,26 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         except failures() as error:
             self._input.withhold(to_keep(error))
             return self._made_ahead(need, allow)
-        skips, count = self._skips.taken(), 0 if rows is None else len(rows)
-        if skips or rows is None:
-            self._add(self._piece_of_last(rows, count, skips))
-            return self._made_ahead(need, allow)
+        self._skips.count(self._skips.taken())
+        if rows is None:
+            self._ended = True
+            return None
+        count = len(rows)
         pending = self._work.start(rows, self._work.first + self._input.met - count)
         if not pending.done:  # threads make the rest of the calls
-            piece = self._piece_of_last(rows, count, [])
+            piece = self._piece_of_last(rows, count)
             piece.pending = pending
             self._pieces.append(piece)
             return self._made_ahead(need, allow)
         output: Block | None
         output, failure = pending.outcome()
         if failure is not None:
-            self._failure, self._failed = failure.error, self._rest(self._piece_of_last(rows, count, []), failure.row)
+            self._failure, self._failed = failure.error, self._rest(self._piece_of_last(rows, count), failure.row)
         return output
 
-    def _piece_of_last(self, rows: Block | None, count: int, skips: list[Noticed]) -> _CalledPiece:
+    def _piece_of_last(self, rows: Block, count: int) -> _CalledPiece:
         """The `count` rows that were pulled last."""
-        return _CalledPiece(self._input.state_before(count), self._input.met - count, rows, skips)
+        return _CalledPiece(self._input.state_before(count), self._input.met - count, rows, [])
 
     def state(self) -> State:
         if self._failed is not None:

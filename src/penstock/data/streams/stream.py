@@ -96,6 +96,8 @@ class Cursor(Stream):
         self._block: Block | None = None
         self._offset = 0
         self._pulling = False
+        # Whether the next pull gives what the last one gave in place of rows: a failure, or None, the end.
+        self._withholds = False
         self._withheld: BaseException | None = None
         # How many results `made` asks for together: few after one that failed, because others may be near.
         self._together = _ANY
@@ -111,8 +113,10 @@ class Cursor(Stream):
         return 0 if self._block is None else self._block.length - self._offset
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if self._withheld is not None:
-            failure, self._withheld = self._withheld, None
+        if self._withholds:
+            failure, self._withheld, self._withholds = self._withheld, None, False
+            if failure is None:
+                return None
             self.met += 1
             raise failure
         block, start = self._block, self._offset
@@ -144,10 +148,10 @@ class Cursor(Stream):
         self._offset -= rows
         self.met -= rows
 
-    def withhold(self, failure: BaseException) -> None:
-        """Let a failure that `pull` has just raised come with the next `pull` instead."""
-        self._withheld = failure
-        self.met -= 1
+    def withhold(self, failure: BaseException | None) -> None:
+        """Let a failure that `pull` has just raised, or the end, come with the next `pull` instead."""
+        self._withheld, self._withholds = failure, True
+        self.met -= failure is not None
 
     def made(self, rows: Block, make: Callable[[Block], Made], each: int = 1) -> Made:
         """What `make` makes of rows that `pull` gave last, or of the first of them; the others are put back in front.
@@ -187,7 +191,7 @@ class Cursor(Stream):
         return self.met - begun
 
     def state(self) -> State:
-        if self._pulling or self._withheld is not None:
+        if self._pulling or self._withholds:
             return self._after(self._before, 0, self.met)
         if self.ready:
             return self._after(self._before, self._offset, self.met)

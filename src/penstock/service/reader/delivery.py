@@ -32,9 +32,6 @@ class DeliveryOrder(ABC):
     def gave_up(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
         """Note that the items of a task were given up."""
 
-    def put_back(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
-        """Have `next_task` return the task again that it has just returned."""
-
     def item_of(self, task: FetchTask) -> Arrival:
         """The item to deliver: the oldest one of the task, of which the rest was put behind it if it is too long."""
         return task.items[0]
@@ -72,9 +69,6 @@ class AsArrived(DeliveryOrder):
 
     def arrived(self, task: FetchTask) -> None:
         self._ready.append(task)
-
-    def put_back(self, task: FetchTask) -> None:
-        self._ready.appendleft(task)
 
     def gave_up(self, task: FetchTask) -> None:
         self._ready = deque(ready for ready in self._ready if ready is not task)
@@ -140,10 +134,6 @@ class RedeliveryFirst(DeliveryOrder):
     def arrived(self, task: FetchTask) -> None:
         if not task.again:
             self._later.arrived(task)
-
-    def put_back(self, task: FetchTask) -> None:
-        if not task.again:
-            self._later.put_back(task)
 
     def gave_up(self, task: FetchTask) -> None:
         self._later.gave_up(task)

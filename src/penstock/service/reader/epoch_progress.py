@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import ServiceError, TooManySkippedError
+from penstock.errors import ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.reader.delivery import RedeliveryFirst
 from penstock.service.reader.delivery_log import DeliveryLog, entries_of
@@ -165,18 +165,10 @@ class EpochProgress:
         return list(tasks.values())
 
     def count_left_out(self, task: FetchTask, counted: Callable[[int, LeftOut], None]) -> None:
-        """Count the rows left out before the next item of a task, under that item's number.
-
-        Raises:
-            TooManySkippedError: too many rows were left out; the item is still delivered next.
-        """
+        """Count the rows left out before the next item of a task, under that item's number."""
         left_out = task.items[0].left_out
         if left_out is not None:
-            try:
-                counted(self.delivered.number, left_out)
-            except TooManySkippedError:
-                self.order.put_back(task)
-                raise
+            counted(self.delivered.number, left_out)
 
     def deliver(self, task: FetchTask) -> Arrival:
         """Remove the next item of a task, and log its delivery."""

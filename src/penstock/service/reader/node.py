@@ -32,8 +32,9 @@ from penstock.service.wire.dispatcher_messages import (
     OpenEpoch,
     RegisterDataset,
 )
-from penstock.service.wire.left_out import LeftOutCounter
+from penstock.service.wire.left_out import note_of
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, Span, content_id
+from penstock.service.wire.worker_messages import LeftOut
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ class DistributeStream(LiveStream):
         self._threads: Threads = run.threads
         self._given_seed = run.seed if run.seeded else None
         self._live = run.live
-        self._left_out = LeftOutCounter(run.skips, self.key)
+        self._skips = run.skips
         # The number before the last block, and that of its first element: rows left out in between take a number too.
         self._before = self._first = 0
         self._read_twice = run.reads_twice(node)
@@ -248,7 +249,10 @@ class DistributeStream(LiveStream):
         reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
         replay = self._replay or self._position_of_dead_consumer(opened)
         progress = EpochProgress(options, shared=opened.leased, replay=replay, number=self._number)
-        return Reader(options, opened, dispatcher, reopen, workers, self._threads, progress, self._left_out.count)
+        return Reader(options, opened, dispatcher, reopen, workers, self._threads, progress, self._count_left_out)
+
+    def _count_left_out(self, number: int, left_out: LeftOut) -> None:
+        self._skips.add(note_of(left_out, self.key, number))
 
     def _position_of_dead_consumer(self, opened: EpochOpened) -> State:
         """For coordinated reads, where the consumer that died left off; None if none did."""

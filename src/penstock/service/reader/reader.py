@@ -74,7 +74,6 @@ class Reader:
 
         Raises:
             ClosedError: the reader was stopped.
-            TooManySkippedError: too many rows were left out; the next elements come after it.
             Exception: what a user's function raised in place of an element; the reader continues after it.
         """
         shared = self._shared

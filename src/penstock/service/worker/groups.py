@@ -13,11 +13,11 @@ from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.operators.expand import Interleave
 from penstock.data.plan import with_inputs
-from penstock.data.skipped import ReadFrom
+from penstock.data.skipped import Skips
 from penstock.data.streams.by_index import IndexStream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.service.wire.left_out import Noted
+from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.cut import base_of, by_row
@@ -91,11 +91,11 @@ class Feed(IndexStream):
         self._skips = run.skips
 
     def pull(self, need: int, allow: int) -> Block | None:
-        self._skips.read_from(ReadFrom(int(self.state())))
+        self._skips.read_from(int(self.state()))
         return super().pull(need, allow)
 
 
-class SpanProgress(Noted):
+class SpanProgress(Skips):
     """Where the elements of a span are, and what was left out between them.
 
     Attributes:
@@ -108,9 +108,8 @@ class SpanProgress(Noted):
         self.position = start
         self.met = 0
 
-    def read_from(self, start: ReadFrom) -> None:
-        """Count from these rows on."""
-        self.position, self.met = start.position, 0
+    def read_from(self, position: int) -> None:
+        self.position, self.met = position, 0
 
 
 class GroupsReader(SpanReader):
@@ -143,7 +142,7 @@ class GroupsReader(SpanReader):
 
     def _pull(self, rows: int) -> Piece | None:
         found = pulled(self._stream, rows)
-        left_out = self._progress.take()
+        left_out = left_out_of(self._progress.take())
         if found is None:
             self._last_left_out = left_out
             return None

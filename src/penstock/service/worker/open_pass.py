@@ -8,11 +8,11 @@ from threading import Lock
 from penstock.data.guards import guarded_below
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
+from penstock.data.skipped import Skips
 from penstock.data.streams.stream import Cursor
 from penstock.options import Options
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
-from penstock.service.wire.left_out import Noted
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import PassInfo, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
@@ -71,12 +71,12 @@ class _FromBeginning:
     epoch: int
     by_groups: bool
 
-    def __call__(self) -> tuple[Cursor, Noted]:
+    def __call__(self) -> tuple[Cursor, Skips]:
         """The stream, and the rows that it leaves out."""
         whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
-        noted = Noted(self.run.skips.limit)
-        run = (SpanRun(self.run, whole) if self.by_groups else self.run).leaving_to(noted)
-        return self.root.cursor(run, self.epoch), noted
+        skips = Skips(self.run.skips.limit)
+        run = (SpanRun(self.run, whole) if self.by_groups else self.run).leaving_to(skips)
+        return self.root.cursor(run, self.epoch), skips
 
 
 class OpenPass:
@@ -107,7 +107,7 @@ class OpenPass:
         seed = seed_of(key.seed, key.policy, key.info)
         self._run = Run(self._root, seed, self._threads, seeded=seeded, epoch=key.epoch)
         self._run.guarded = options.on_error == "skip"
-        self._run.skips = Noted(options.max_errors)
+        self._run.skips = Skips(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below
         from_beginning = _FromBeginning(self._root, self._run, self._epoch, self.kind == "groups")

@@ -6,9 +6,9 @@ from penstock.data.node import Node, Run
 from penstock.data.operators.order import Shard, ShardStream
 from penstock.data.plan import with_inputs
 from penstock.data.shards import EveryNth, NotByFile, divided_at_hints, divided_by_file, hints_of, shard_of_files
+from penstock.data.skipped import Skips
 from penstock.errors import InvalidArgumentError
 from penstock.rng import mix
-from penstock.service.wire.left_out import Noted
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import PassInfo
 from penstock.service.worker.cut import base_of, without_prefetch
@@ -19,7 +19,7 @@ class PassShard(Shard):
     """A pass's shard of elements that every pass makes: only the first reports rows left out among them."""
 
     def stream(self, run: Run, epoch: int) -> ShardStream:
-        return super().stream(run if self.index == 0 else run.leaving_to(Noted(run.skips.limit)), epoch)
+        return super().stream(run if self.index == 0 else run.leaving_to(Skips(run.skips.limit)), epoch)
 
 
 class OnePass(EveryNth):

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from penstock.data.skipped import Skips
 from penstock.data.streams.stream import Cursor, State
 from penstock.errors import LostDataWorkerError
 from penstock.runtime.pacing import Pace
-from penstock.service.wire.left_out import Noted
+from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, pulled
@@ -20,7 +21,7 @@ _HEADS = 4
 _SAVED_STATES = 64
 
 
-Opened = tuple[Cursor, Noted]
+Opened = tuple[Cursor, Skips]
 """A stream, and what it leaves out."""
 
 
@@ -111,10 +112,10 @@ class Head:
             self._stream = self._open()
             if self._saved[1] is not None:
                 self._restore(*self._saved[1])
-        stream, noted = self._stream
+        stream, skips = self._stream
         self._passed(self.next, self._stream)
         found = pulled(stream, min(self._pace.start(), wanted))
-        left_out = noted.take()
+        left_out = left_out_of(skips.take())
         if found is None:
             self._ended = True
             if left_out is not None:
@@ -125,10 +126,10 @@ class Head:
         self._window.add(found, left_out)
         self._window.make_room(self._window.nbytes - self._window_bytes, self.next)
 
-    def _restore(self, state: State, known: State) -> None:
+    def _restore(self, state: State, passes: dict[str, int]) -> None:
         assert self._stream is not None
-        stream, noted = self._stream
-        noted.restore(known)
+        stream, skips = self._stream
+        skips.restore_passes(passes)
         stream.restore(state)
 
     @property
@@ -228,7 +229,7 @@ class Sequence:
         with self._lock:
             if position < max(self._states) + self._between:
                 return
-            self._states[position] = stream[0].state(), stream[1].state()
+            self._states[position] = stream[0].state(), stream[1].passes()
             if len(self._states) > _SAVED_STATES:
                 self._states = dict(sorted(self._states.items())[::2])
                 self._between *= 2

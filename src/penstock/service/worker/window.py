@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from threading import Condition
 
 from penstock.data.block import Block
+from penstock.data.skipped import Skips
 from penstock.data.streams.stream import Cursor
 from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.pacing import Pace
-from penstock.service.wire.left_out import Noted
+from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, pulled
@@ -142,7 +143,7 @@ class SharedWindow:
 
     def __init__(
         self,
-        open: Callable[[], tuple[Cursor, Noted]],
+        open: Callable[[], tuple[Cursor, Skips]],
         window_bytes: int,
         most_bytes: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
@@ -156,7 +157,7 @@ class SharedWindow:
         self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
         self._clock = clock
         self._stream: Cursor | None = None
-        self._noted: Noted | None = None
+        self._skips: Skips | None = None
         self._producing = False
         self._ended = self._closed = False
         self._readers: list[_WindowReader] = []
@@ -283,10 +284,10 @@ class SharedWindow:
         self._producing = True
         self._changed.release()
         try:
-            if self._stream is None or self._noted is None:
-                self._stream, self._noted = self._open()
+            if self._stream is None or self._skips is None:
+                self._stream, self._skips = self._open()
             found = pulled(self._stream, rows)
-            left_out = self._noted.take()
+            left_out = left_out_of(self._skips.take())
         finally:
             self._changed.acquire()
             self._producing = False
