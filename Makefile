@@ -88,12 +88,10 @@ test-lowest:
 # The newest of all packages, in an environment of its own, beyond the upper bounds of pyproject.toml: what a next
 # version breaks shows here first. Left out are tests of
 # - loops in ragged steps, whose equations JAX above 0.10 describes in another way;
-# - memory, where Python 3.13 and NumPy 2.5 count an array that is enlarged in place twice;
-# - 429 by fsspec, whose newest version takes the first answer for one about the file's size.
+# - memory, where Python 3.13 and NumPy 2.5 count an array that is enlarged in place twice.
 NEWEST := $(VENV)-newest
 NOT_ON_NEWEST = --deselect tests/data/test_streaming_shuffle.py::test_one_buffer_of_large_rows_is_in_memory \
 	--deselect 'tests/data/test_memory.py::test_large_rows_are_held_as_far_as_operators_say[shuffle(32)]' \
-	--deselect 'tests/data/test_file_systems.py::test_a_server_is_left_alone_for_as_long_as_it_asks[http]' \
 	--deselect tests/distribute/test_ragged_loops.py::test_a_loop_over_rows_that_meets
 test-newest:
 	@$(or $(PYTHON),python3.13) -m venv --clear $(NEWEST)

@@ -108,6 +108,12 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def called(call: ast.Call) -> str:
+    """The last part of the name of what is called, if it has one."""
+    function = call.func
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
 MODULES = {name_of(path): path for path in sorted(SOURCES.rglob("*.py"))}
 
 
@@ -116,7 +122,9 @@ def imports_of(module: str) -> list[Import]:
     def visit(node: ast.AST, function: str | None, for_types: bool) -> Iterator[Import]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             function = node.name
-        for_types = for_types or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        for_types = for_types or (
+            isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        )
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno, function, for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -125,7 +133,7 @@ def imports_of(module: str) -> list[Import]:
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
                 yield Import(inner if inner in MODULES else source, node.lineno, function, for_types)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and called(node).endswith(("import_module", "__import__")):
             # A name that is only known when the program runs, such as that of a user's class, is nothing to hold here.
             names = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
             yield from (Import(str(name), node.lineno, function, for_types) for name in names)
@@ -247,4 +255,6 @@ def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
         assert [name for name in loaded if name.startswith(("pyarrow", "penstock.distribute"))] == []
         assert threads == 1
         ratios.append((ended - libraries) / (libraries - begun))
-    assert min(ratios) < 2  # that of NumPy: about 1
+        if ratios[-1] < 2:  # that of NumPy: about 1; a busy machine may need another try
+            return
+    assert min(ratios) < 2

@@ -92,7 +92,9 @@ def elsewhere() -> Iterator[Any]:
         yield connected
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("ray", marks=pytest.mark.extended), "connected"])
+@pytest.mark.parametrize(
+    "kind", ["local", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("ray", "connected"))]
+)
 def test_all_services_have_one_interface_and_drain_alike(kind: str) -> None:
     started = {
         "local": lambda: ps.service.local(1, max_workers=2),
@@ -123,6 +125,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"tls_cert": cert, "tls_key": key, "tls_root": cert, "tls_name": "data"}
 
 
+@pytest.mark.extended
 def test_one_certificate_with_one_name_serves_machines_that_it_does_not_know(tls: dict[str, Any]) -> None:
     with ps.ray.service(1, worker_options={"num_cpus": 0.5}, **tls) as service:
         address = ray.get(service._dispatcher.address.remote())
@@ -168,6 +171,7 @@ def coordinated(num_ps: int, *, shared_memory: bool, **tls: Any) -> Iterator[ps.
         yield ps.ClusterCoordinator(strategy)
 
 
+@pytest.mark.extended
 def test_workers_and_servers_that_are_actors_share_memory_and_raise_errors_once(tmp_path: Path) -> None:
     with coordinated(2, shared_memory=True) as coordinator:
         promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)

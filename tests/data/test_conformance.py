@@ -259,17 +259,31 @@ def seeded(dataset: ps.Dataset) -> ps.Dataset:
     return dataset.with_options(ps.Options(seed=77))
 
 
-@pytest.mark.parametrize("source", [numbers, streamed, generated], ids=["index", "stream", "generator"])
-@pytest.mark.parametrize("name", OPERATORS)
-def test_operator_conforms(name, source):
-    elements = check_conformance(lambda: seeded(OPERATORS[name](source())), limit=40)
+BELOW = {"index": numbers, "stream": streamed, "generator": generated}
+
+
+def alternating(names, options):
+    """Each operator with one of two options, in turn; with the other one in the extended tests."""
+    found = []
+    for number, name in enumerate(names):
+        for place, option in enumerate(options):
+            marks = [pytest.mark.extended] if (number + place) % 2 else []
+            found.append(pytest.param(name, option, id=f"{name}-{option}", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "below"), [*((name, "index") for name in OPERATORS), *alternating(OPERATORS, ["stream", "generator"])]
+)
+def test_operator_conforms(name, below):
+    elements = check_conformance(lambda: seeded(OPERATORS[name](BELOW[below]())), limit=40)
     assert len(elements) >= (0 if name == "skip all" else 1)
 
 
-@pytest.mark.parametrize("source", [numbers, streamed, generated], ids=["index", "stream", "generator"])
+@pytest.mark.parametrize("below", BELOW)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operator_conforms_over_nothing(name, source):
-    check_conformance(lambda: seeded(OPERATORS[name](source(0))), limit=40)
+def test_operator_conforms_over_nothing(name, below):
+    check_conformance(lambda: seeded(OPERATORS[name](BELOW[below](0))), limit=40)
 
 
 def raising(source, place):
@@ -292,6 +306,18 @@ def refusing(source, place):
 # What an element becomes depends on its number, or on what it stands beside.
 BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows")
 FAILING = {"raised": raising, "refused": refusing}
+SKIPPING = sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"})
+
+
+def skipping(name, failing, place):
+    source = (numbers, streamed, generated)[(place + len(name)) % 3]
+    return seeded(OPERATORS[name](FAILING[failing](source, place))).with_options(ps.Options(on_error="skip"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "failing"), alternating(SKIPPING, list(FAILING)))
+def test_operator_conforms_over_an_element_that_fails(name, failing):
+    check_conformance(lambda: skipping(name, failing, len(name) % 12), limit=12)
 
 
 @pytest.mark.slow
@@ -299,21 +325,18 @@ FAILING = {"raised": raising, "refused": refusing}
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name, marks=pytest.mark.extended if name == "cache in a directory" else ()
-        )  # files for every place
-        for name in sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"})
+        pytest.param(name, marks=pytest.mark.extended if name == "cache in a directory" else ())  # files for each place
+        for name in SKIPPING
+        if not any(word in name for word in BY_PLACE)
     ],
 )
 def test_one_element_that_fails_costs_itself_alone_at_every_place(name, failing):
-    def make(place):
-        source = (numbers, streamed, generated)[(place + len(name)) % 3]
-        return seeded(OPERATORS[name](FAILING[failing](source, place))).with_options(ps.Options(on_error="skip"))
-
-    check_conformance(lambda: make(len(name) % 12), limit=12)
-    for place in range(0 if any(word in name for word in BY_PLACE) else 12):
+    for place in range(12):
         others = seeded(OPERATORS[name](streamed(12).filter(lambda x, place=place: x != place)))
-        with iter(make(place)) as found, iter(others.with_options(ps.Options(on_error="skip"))) as expected:
+        with (
+            iter(skipping(name, failing, place)) as found,
+            iter(others.with_options(ps.Options(on_error="skip"))) as expected,
+        ):
             both = ([_frozen(element) for element in elements] for elements in (found, expected))
             assert_same_elements(*both, f"without element {place}")
             assert found.errors.count - expected.errors.count <= (3 if "repeat" in name else 1)

@@ -395,7 +395,7 @@ EXACT = ("nothing", "batch", "take", "enumerate")
     threads=st.sampled_from([None, 2]),
     refused=st.booleans(),
 )
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_what_is_left_is_what_the_good_rows_give_at_every_state(name, bad, kind, explicit, threads, refused):
     def make():
         mapped = (refusing if refused else raising)(kind, bad, threads)

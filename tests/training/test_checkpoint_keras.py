@@ -93,7 +93,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [4, 2, 1])
+@pytest.mark.parametrize("replicas", [4, 2, pytest.param(1, marks=pytest.mark.extended)])
 def test_training_goes_on_as_if_nothing_had_been(saved: tuple[str, list[Any]], replicas: int) -> None:
     path, expected = saved
     strategy, training = mirrored(replicas), Training.make()

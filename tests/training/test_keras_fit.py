@@ -129,23 +129,28 @@ def trained_on_arrays(optimizer: str) -> Trained:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["momentum", pytest.param("adam", marks=pytest.mark.long)])
-def test_the_numbers_are_those_of_arrays_without_penstock_on_any_number_of_devices(optimizer: str) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "replicas"),
+    [
+        ("momentum", 4),
+        pytest.param("momentum", 1, marks=pytest.mark.extended),
+        *(pytest.param("adam", replicas, marks=pytest.mark.long) for replicas in (1, 4)),
+    ],
+)
+def test_the_numbers_are_those_of_arrays_without_penstock(optimizer: str, replicas: int) -> None:
     """Momentum has a state of its own, and shows gradients of a wrong size, to which Adam is blind."""
-    expected = trained_on_arrays(optimizer)
-    for replicas in (1, 4):
-        found = trained(replicas, optimizer)
-        assert found.history.keys() == expected.history.keys()
-        for name, values in expected.history.items():
-            np.testing.assert_allclose(found.history[name], values, rtol=1e-5)
-        for one, two in zip(weights_of(expected.model), weights_of(found.model), strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found.evaluated, expected.evaluated, rtol=1e-5)
-        np.testing.assert_allclose(found.predicted, expected.predicted, rtol=1e-5, atol=1e-6)
+    expected, found = trained_on_arrays(optimizer), trained(replicas, optimizer)
+    assert found.history.keys() == expected.history.keys()
+    for name, values in expected.history.items():
+        np.testing.assert_allclose(found.history[name], values, rtol=1e-5)
+    for one, two in zip(weights_of(expected.model), weights_of(found.model), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.evaluated, expected.evaluated, rtol=1e-5)
+    np.testing.assert_allclose(found.predicted, expected.predicted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 3, 4])
+@pytest.mark.parametrize("replicas", [3, *(pytest.param(count, marks=pytest.mark.extended) for count in (1, 4))])
 def test_each_epoch_sees_every_row_once(replicas: int) -> None:
     ledger = Ledger()
     with mirrored(replicas).scope():
@@ -246,7 +251,14 @@ def test_sample_weights_count() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "labels",
-    [NUMBERS % 3, NUMBERS[:, None] % 3, np.eye(3)[NUMBERS % 3], NUMBERS % 3 == 1, np.eye(3, dtype=bool)[NUMBERS % 3]],
+    [
+        NUMBERS[:, None] % 3,
+        np.eye(3, dtype=bool)[NUMBERS % 3],
+        *(
+            pytest.param(labels, marks=pytest.mark.extended)
+            for labels in (NUMBERS % 3, NUMBERS % 3 == 1, np.eye(3)[NUMBERS % 3])
+        ),
+    ],
     ids=lambda labels: f"{labels.dtype}{labels.shape}",
 )
 def test_classes_weigh_as_with_arrays(labels: Any) -> None:

@@ -123,8 +123,10 @@ def test_an_object_that_takes_the_place_of_a_forgotten_one_is_not_taken_for_it(s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "mean_with_sample_weight"])
-@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize(
+    ("reduction", "differentiated"),
+    [("sum_over_batch_size", True), ("mean", False), ("mean_with_sample_weight", True)],
+)
 def test_a_loss_that_averages_is_refused_where_it_is_called(strategy, reduction: str, differentiated: bool) -> None:
     with strategy.scope():
         model, loss = dense(), keras.losses.MeanSquaredError(reduction=reduction)

@@ -55,7 +55,7 @@ def test_a_killed_fit_goes_on_with_the_next_batch_and_ends_as_if_nothing_had_hap
     [
         ("finite", 4),
         ("repeated", 3),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("finite", 1), ("finite", 5), ("repeated", 8)]),
+        *(pytest.param(*case, marks=pytest.mark.extended) for case in [("finite", 1), ("finite", 5), ("repeated", 8)]),
     ],
 )
 def test_whatever_the_batch_the_ledger_is_complete(tmp_path: Path, kind: str, batch: int) -> None:
@@ -199,7 +199,7 @@ STOPPING = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize("name", ["early", "own", pytest.param("plateau", marks=pytest.mark.extended)])
 def test_callbacks_stop_a_resumed_fit_where_they_would_have(tmp_path: Path, name: str) -> None:
     whole = stopping_fit(tmp_path / "whole", STOPPING[name](), [])
     for batch in (6, 14):  # in two epochs, one after the other
