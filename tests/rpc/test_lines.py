@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.rpc import listener as listening
+from penstock.rpc.connection import PlainConnection
 from penstock.rpc.frames import ArrayPart, Header, Place
 from penstock.rpc.line import Line, TooLongError
 from penstock.rpc.listener import Address, Listener, dial
@@ -264,3 +265,20 @@ def test_nobody_who_calls_is_a_timeout_and_no_hang(listener: Listener) -> None:
 def test_a_process_that_listens_and_says_nothing_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError, match="not said within 0 s"):
         dial(Address("127.0.0.1", silent.getsockname()[1]), SECRET, 1, seconds=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_does_not_keep_a_connection_open() -> None:
+    own, its = socket.socketpair()
+    connection = PlainConnection(own)
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        connection.close()
+        its.settimeout(60)
+        assert its.recv(1) == b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        its.close()

@@ -12,6 +12,8 @@ from contextlib import suppress
 from os import close
 from typing import Final
 
+from penstock.runtime.forking import close_in_forked_processes
+
 MOST_FILES: Final = 65
 """How many files can come with what is received at once; Linux allows 253."""
 
@@ -36,6 +38,7 @@ class SocketConnection(ABC):
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
+        close_in_forked_processes(connection)
         self._socket = connection
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
