@@ -30,7 +30,7 @@ LEVELS = (
     "data/functions/",
     "data/",
     "data/operators/",
-    "data/arguments data/guards data/iterator data/plan data/prepared data/randomness data/sample",
+    "data/arguments data/skip_guards data/iterator data/plan data/prepared data/randomness data/sample",
     "data/contents data/folders data/listings data/saving/",
     "data data/dataset data/files data/shards data/archives data/table_files",
     "rpc/",

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.data.guards import guarded_below
 from penstock.data.node import Run
+from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog
 from penstock.runtime.threads import Threads
 

@@ -17,7 +17,7 @@ from penstock.data.block import Block
 from penstock.data.functions.in_threads import Calls
 from penstock.data.node import Run
 from penstock.data.streams.by_index import IndexStream
-from penstock.data.streams.reading import Pending, Reading
+from penstock.data.streams.index_reading import Pending, Reading
 from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads

@@ -17,7 +17,6 @@ from penstock.data.arguments import as_numbers, as_signature, check_function, ch
 from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
-from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.kept_rows import Kept
 from penstock.data.node import Node, Run, describe
@@ -46,6 +45,7 @@ from penstock.data.plan import described
 from penstock.data.prepared import Prepared
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
+from penstock.data.skip_guards import settled
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files

@@ -9,7 +9,6 @@ from threading import Lock, RLock, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.data.block import Block
-from penstock.data.guards import guarded_below
 from penstock.data.identity import Identity, identities_of
 from penstock.data.iterator_states import (
     STATE_VERSION,
@@ -24,6 +23,7 @@ from penstock.data.iterator_states import (
 from penstock.data.node import Run, too_deep
 from penstock.data.plan import Plan, described
 from penstock.data.prepared import Prepared
+from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
 from penstock.data.tensorflow import ITERATOR

@@ -16,7 +16,7 @@ from penstock import formats
 from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.kept_directory import FilePass, KeptDirectory, PassLock, read_store
 from penstock.data.node import Node
-from penstock.data.streams.reading import Load, Reading
+from penstock.data.streams.index_reading import Load, Reading
 from penstock.positions import as_positions
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads

@@ -36,8 +36,8 @@ import numpy as np
 from penstock.data.block import Block, Indices
 from penstock.data.skipped import Skips, SkipsAhead
 from penstock.data.streams.by_index import IndexStream
-from penstock.data.streams.live import LiveStreams
-from penstock.data.streams.reading import Load, Reading, finished
+from penstock.data.streams.index_reading import Load, Reading, finished
+from penstock.data.streams.live_streams import LiveStreams
 from penstock.data.streams.stream import CountingCursor, Cursor, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

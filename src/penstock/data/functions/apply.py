@@ -10,7 +10,7 @@ import numpy as np
 from penstock.data.block import Block, owned
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.output import Failure, OutputBlock, Results, first_result, no_result
-from penstock.data.functions.promise import Promise
+from penstock.data.functions.output_signature import Promise
 from penstock.data.functions.taking import fill
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError

@@ -10,10 +10,10 @@ from penstock.data.block import Block, own
 from penstock.data.functions.apply import as_promised, map_rows, note
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.output import Failure, OutputBlock, Results
-from penstock.data.functions.promise import Promise
+from penstock.data.functions.output_signature import Promise
 from penstock.data.functions.taking import fill
 from penstock.data.node import Node, Run
-from penstock.data.streams.reading import Pending
+from penstock.data.streams.index_reading import Pending
 from penstock.runtime.callers import Callers, Work
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures

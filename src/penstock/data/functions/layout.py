@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.data.functions.promise import Promise
+from penstock.data.functions.output_signature import Promise
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.spec import TensorSpec, alike, as_leaf, of_rows_like
 from penstock.structure import Structure, flatten

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, column_of, object_column, own
 from penstock.data.functions.layout import KINDS, Layout, dtype_of_leaf
-from penstock.data.functions.promise import Promise
+from penstock.data.functions.output_signature import Promise
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.memory import empty
 from penstock.runtime.threads import Threads, failures

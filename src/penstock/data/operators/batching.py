@@ -13,7 +13,7 @@ import numpy as np
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, scaled
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY

@@ -12,7 +12,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Node, Run, added, deciding, surely
 from penstock.data.one_kind import OneKindStream, merged_spec, of_one_kind
 from penstock.data.streams.chained import ChainedStream
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted

@@ -21,12 +21,12 @@ from penstock.data.functions.apply import (
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.output import Failure, Results, first_result
-from penstock.data.functions.promise import PromisedResults
+from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
-from penstock.data.streams.calls import CallSettings, CallsInOrder
-from penstock.data.streams.reading import Pending, Reading
+from penstock.data.streams.index_reading import Pending, Reading
+from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
 from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError
 from penstock.options import AUTOTUNE

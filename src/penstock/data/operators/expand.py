@@ -10,10 +10,10 @@ from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.one_kind import OneKindStream
-from penstock.data.streams.ahead import Ahead
-from penstock.data.streams.live import from_beginning
+from penstock.data.streams.interleaved import InterleavedRows
+from penstock.data.streams.live_streams import from_beginning
+from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import Cursor, State, Stream
-from penstock.data.streams.turns import Turns
 from penstock.runtime.threads import failures
 
 _ENDLESS: Final = 1 << 62
@@ -136,7 +136,7 @@ class InterleaveStream(Stream):
         begun = time.perf_counter()
         more = self._turns_ahead(allow)
         stop = self._current + 1 + more
-        turns = Turns(len(self._slots), self._length, self._current, self._length - self._left)
+        turns = InterleavedRows(len(self._slots), self._length, self._current, self._length - self._left)
         try:
             while (more or not turns) and (turn := turns.next) is not None and turn < stop:
                 rows = turns.wanted(stop) if more else min(allow, turns.wanted(stop))
@@ -158,7 +158,7 @@ class InterleaveStream(Stream):
             self._learn(time.perf_counter() - begun, made.nbytes)
         return made
 
-    def _take(self, turns: Turns, number: int, need: int, rows: int) -> bool:
+    def _take(self, turns: InterleavedRows, number: int, need: int, rows: int) -> bool:
         """Take rows of a slot whose turn is next, or fill it; False where the rows before that must be given first."""
         slot = self._slots[number]
         if slot is None:
@@ -208,7 +208,7 @@ class InterleaveStream(Stream):
         elif middle < _READ_SECONDS and nbytes < _BYTES:
             self._rounds = min(_ROUNDS, 2 * self._rounds or 1)
 
-    def _fill(self, turns: Turns, number: int) -> bool:
+    def _fill(self, turns: InterleavedRows, number: int) -> bool:
         """Put the dataset of the next element of the input into a slot, which has no more turns if there is none.
 
         False where the rows before that must be given first.
@@ -257,7 +257,7 @@ class InterleaveStream(Stream):
         self._alone += alone
         if self._node.num_parallel_calls:
             own, skips = run.ahead()
-            stream: Stream = Ahead(node.open(own, self._epoch), None, run.threads, skips)
+            stream: Stream = PrefetchedStream(node.open(own, self._epoch), None, run.threads, skips)
         else:
             stream = node.open(run, self._epoch)
         return _Slot(before, position, Cursor(OneKindStream(self._run, self._node, node, stream, position)), alone)

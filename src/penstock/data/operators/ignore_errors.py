@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import SkipNote, belongs_to_row, skipped_row
-from penstock.data.streams.live import LiveStream
+from penstock.data.streams.live_streams import LiveStream
 from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.channel import Closed

@@ -9,8 +9,8 @@ from penstock.data.block import Block, Indices
 from penstock.data.kept_directory import read_store
 from penstock.data.kept_rows import Kept, PassRecorder
 from penstock.data.node import DependsOn, Node, Run, SameElements
-from penstock.data.streams.ahead import Ahead
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
+from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import State, Stream
 from penstock.options import AUTOTUNE
 from penstock.rng import mix
@@ -45,7 +45,7 @@ class Prefetch(SameElements):
             return self.input.open(run, epoch)
         own, skips = run.ahead()
         rows = None if self.buffer_size == AUTOTUNE else self.buffer_size
-        return Ahead(self.input.open(own, epoch), rows, run.threads, skips)
+        return PrefetchedStream(self.input.open(own, epoch), rows, run.threads, skips)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, scaled, surely
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.chained import ChainedStream
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -13,7 +13,7 @@ from penstock.data.collecting import Collector
 from penstock.data.functions.answers import truth
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
-from penstock.data.functions.promise import PromisedResults
+from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run, SomeElements
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State

@@ -10,7 +10,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.positions import as_positions

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.data.block import Block
-from penstock.data.streams.reading import Awaited, Pending, Reading, to_keep
-from penstock.data.streams.room import Room, results_of
+from penstock.data.streams.index_reading import Awaited, Pending, Reading, to_keep
+from penstock.data.streams.lookahead import Lookahead, results_of
 from penstock.data.streams.stream import State, Stream
 from penstock.errors import StateMismatchError
 from penstock.options import INFINITE_CARDINALITY
@@ -127,7 +127,7 @@ class IndexStream(Stream):
         self._rows = 1
         # How many rows are read together at least.
         self._together = 1
-        self._room = Room()
+        self._lookahead = Lookahead()
         self._then: Callable[[], None] | None = None
 
     def _left(self, rows: int, start: int) -> int:
@@ -197,7 +197,7 @@ class IndexStream(Stream):
 
     def _meet(self, piece: _ReadPiece) -> None:
         if isinstance(piece.pending, Pending):
-            self._room.meet(piece.pending.callers)
+            self._lookahead.meet(piece.pending.callers)
 
     def _finish(self, head: _ReadPiece) -> None:
         """Have the first piece read to its end."""
@@ -224,7 +224,7 @@ class IndexStream(Stream):
 
     def _fill(self) -> None:
         """Begin further pieces as long as there is room for their calls."""
-        while self._pieces and self._room.free(self._pieces):
+        while self._pieces and self._lookahead.free(self._pieces):
             if not self._begin(min(self._rows, self._most)):
                 if self._then is not None and self._pieces:
                     self._then()
@@ -241,7 +241,7 @@ class IndexStream(Stream):
             self._learn_together(head)
         if head.tasks > 1 or head.seconds > 2 * _SECONDS:
             self._rows = max(1, self._rows // 2)
-        elif head.tasks == 1 and self._room.wide and head.seconds < _SECONDS and head.block.nbytes < _SMALL_BYTES:
+        elif head.tasks == 1 and self._lookahead.wide and head.seconds < _SECONDS and head.block.nbytes < _SMALL_BYTES:
             self._rows = max(self._rows, min(2 * len(head.block), self._ANY))
 
     def _learn_together(self, head: _ReadPiece) -> None:

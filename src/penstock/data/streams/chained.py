@@ -1,6 +1,6 @@
 """Streams of operators of which several in a row are one for a state: `take` and `concatenate`."""
 
-from penstock.data.streams.live import LiveStreams
+from penstock.data.streams.live_streams import LiveStreams
 from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import StateMismatchError
 

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.data.block import Block
 from penstock.data.node import Node, Run
-from penstock.data.streams.live import LiveStream
+from penstock.data.streams.live_streams import LiveStream
 from penstock.data.streams.stream import State
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options

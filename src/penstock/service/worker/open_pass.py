@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from penstock.data.guards import guarded_below
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
+from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import Skips
 from penstock.data.streams.stream import Cursor
 from penstock.options import Options

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.streams.by_index import IndexStream
-from penstock.data.streams.reading import Reading
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Stream
 from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY

@@ -27,7 +27,7 @@ class _Item:
     skips: list[Noticed]
 
 
-class Ahead(Stream):
+class PrefetchedStream(Stream):
     """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of adapted size).
 
     The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread

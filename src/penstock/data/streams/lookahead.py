@@ -31,7 +31,7 @@ class Begun(Protocol):
         """How many results they are, in calls that took long enough to be a task, or were for a large row."""
 
 
-class Room:
+class Lookahead:
     """Decides whether to begin another piece of work before it is asked for.
 
     It begins one as long as the callers want more and few results wait to be taken: as many as calls may run, if

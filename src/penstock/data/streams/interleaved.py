@@ -7,7 +7,7 @@ import numpy as np
 from penstock.data.block import Block
 
 
-class Turns:
+class InterleavedRows:
     """Blocks of streams that take turns of `length` rows each; of `count` streams every one has every `count`-th turn.
 
     Turns are numbered; turn `n` is one of stream `n` modulo `count`. Rows have numbers too, `length` for each turn.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from penstock.data.block import Block
 from penstock.data.skipped import Noticed, SkipsAhead
-from penstock.data.streams.reading import Pending, to_keep
-from penstock.data.streams.room import OVERTAKING, Room, results_of
+from penstock.data.streams.index_reading import Pending, to_keep
+from penstock.data.streams.lookahead import OVERTAKING, Lookahead, results_of
 from penstock.data.streams.stream import Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
@@ -88,8 +88,8 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         self._work = work
         self._skips = skips
         self._pieces: deque[_CalledPiece] = deque()
-        self._room = Room()
-        self._room.meet(work.callers)
+        self._lookahead = Lookahead()
+        self._lookahead.meet(work.callers)
         self._most_rows = 1 << 40
         self._ended = False
         # The piece that begins with the row whose failure comes with the next pull.
@@ -152,7 +152,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
             return
         # Waiting for the rows of a slow source must not delay results that are there.
         reads = 2 if self._work.paced else -1
-        while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
+        while reads and not self._ended and ((need > 0 and not self._pieces) or self._lookahead.free(self._pieces)):
             serial = self._work.callers.serial
             rows = allow if serial else min(self._work.callers.chunk, self._most_rows)
             sure = rows if not self._work.paced else need if here else self._sure(need)
@@ -162,7 +162,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
             if here:
                 break
             reads -= bool(self._pieces) and self._pieces[0].done
-        if self._ended and self._then is not None and self._room.free(self._pieces) and self._pieces:
+        if self._ended and self._then is not None and self._lookahead.free(self._pieces) and self._pieces:
             self._then()
 
     def _sure(self, need: int) -> int:
