@@ -221,7 +221,7 @@ class DatasetIterator(Iterator[Element]):
         self._pass.run.demand.ahead = self._ahead
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
-        self._left = self._ended = False
+        self._left = self._was_ended = False
         self._process = _processes
         self._live = self._pass.run.live
         self._limited = self._pass.skips.limit is not None
@@ -257,7 +257,7 @@ class DatasetIterator(Iterator[Element]):
         Raises:
             StopIteration: there are none.
         """
-        if self._before_pull is not None or self._left or self._ended or self._process != _processes:
+        if self._before_pull is not None or self._left or self._was_ended or self._process != _processes:
             self._check_usable()
         if length_hint(self._rows):
             return
@@ -494,7 +494,7 @@ class DatasetIterator(Iterator[Element]):
             self._end()
 
     def _end(self) -> None:
-        self._ended, before = True, self._before_pull
+        self._was_ended, before = True, self._before_pull
         not_given = self._not_given if before is None else self._pass.cursor.met - before
         self._rows, self._block, self._before_pull = _NO_ROWS, None, None
         self._pass.skips.sum_up()
