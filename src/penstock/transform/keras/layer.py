@@ -7,82 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-_SAME_NAMES = frozenset(
-    (
-        "absolute",
-        "add",
-        "arccos",
-        "arccosh",
-        "arcsin",
-        "arcsinh",
-        "arctan",
-        "arctan2",
-        "arctanh",
-        "ceil",
-        "cos",
-        "cosh",
-        "divide",
-        "equal",
-        "exp",
-        "expm1",
-        "floor",
-        "floor_divide",
-        "greater",
-        "greater_equal",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "less",
-        "less_equal",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "logaddexp",
-        "logical_and",
-        "logical_not",
-        "logical_or",
-        "logical_xor",
-        "matmul",
-        "maximum",
-        "minimum",
-        "mod",
-        "multiply",
-        "negative",
-        "not_equal",
-        "power",
-        "reciprocal",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "subtract",
-        "tan",
-        "tanh",
-        "true_divide",
-        "where",
-        "sum",
-        "mean",
-        "max",
-        "min",
-        "prod",
-        "std",
-        "var",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "cumsum",
-        "expand_dims",
-        "squeeze",
-        "ones_like",
-        "zeros_like",
-        "round",
-        "nan_to_num",
-    )
-)
-"""NumPy's functions that Keras computes by the same name with the same arguments."""
+_OTHERWISE = frozenset({"digitize", "full_like", "isin", "median"})
+"""NumPy's functions that Keras has with other arguments. All others that it has by the same name it computes alike."""
 
 _OTHER_NAMES = {"amax": "max", "amin": "min", "remainder": "mod"}
 
@@ -143,7 +69,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 def computable(operation: str) -> bool:
     """Whether a layer can compute this operation on numbers."""
     name = operation.removeprefix("numpy.")
-    return operation in _OPERATIONS or (name != operation and (name in _SAME_NAMES or name in _OTHER_NAMES))
+    alike = name != operation and name not in _OTHERWISE and hasattr(ops, _OTHER_NAMES.get(name, name))
+    return operation in _OPERATIONS or alike
 
 
 def _computing(operation: str, arguments: Mapping[str, Any]) -> Callable[..., Any]:
