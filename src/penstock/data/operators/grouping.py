@@ -82,15 +82,29 @@ class GroupByWindow(OneInput):
 
 @dataclass
 class _Group:
-    """Collected rows: their numbers in the input, in order, and their leaves.
+    """Collected rows of one key: their numbers in the input, in order, and their leaves.
 
     Attributes:
         size: how many make a window.
     """
 
+    key: int
     size: int
     numbers: list[int] = field(default_factory=list)
     leaves: list[Sequence[Any]] = field(default_factory=list)
+    _entry: list[Any] | None = None
+
+    def add(self, number: int, leaves: Sequence[Any]) -> None:
+        """Add a row."""
+        self.numbers.append(number)
+        self.leaves.append(leaves)
+        self._entry = None
+
+    def entry(self) -> list[Any]:
+        """Plain data for a state. Most groups are the same in one state as in the next, so it is kept."""
+        if self._entry is None:
+            self._entry = [self.key, self.numbers.copy()]
+        return self._entry
 
 
 class GroupByWindowStream(Stream):
@@ -105,10 +119,9 @@ class GroupByWindowStream(Stream):
         # States of the input, with the number of the next row; the oldest one that a collected row needs is kept.
         self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, _Group] = {}
-        # The groups as the last state had them, in the same order, and the keys of those that have more rows by now.
-        # Most groups are the same in one state as in the next, so a state costs what has changed.
-        self._in_state: dict[int, list[Any]] = {}
-        self._changed: set[int] = set()
+        self._entries: list[Any] | None = None  # of the groups, until these change
+        # When the input has ended: those that are not given yet, the next one last. The others stay in `_groups`.
+        self._left: list[_Group] | None = None
         self._structure: Any = None
         # The rows of the input's last block that were not looked at yet, with their keys, and the number of the first.
         self._rows: Iterator[tuple[Sequence[Any], Any]] | None = None
@@ -117,7 +130,7 @@ class GroupByWindowStream(Stream):
         # Above 0 where windows were given before this stream was restored.
         self._before = 0
         self._state: State = None
-        self._window: tuple[int, _Group] | None = None
+        self._window: _Group | None = None
         self._output: Cursor | None = None
         # What reads the element of a window that gives one: a pass over it would cost several times as much.
         self._only_element: Callable[[], Block] | None = None
@@ -153,10 +166,11 @@ class GroupByWindowStream(Stream):
             sure = self._sure()
             block = self._input.pull(sure, max(sure, self._pace.start()))
             if block is None:
-                if not self._groups:
+                if self._left is None:
+                    self._left = self._ordered()
+                if not self._left:
                     return False
-                key = min(self._groups)
-                self._emit(key)
+                self._emit(self._left.pop())
                 return True
             self._pace.stop(block.nbytes, len(block))
             self._input_states.append((met, input_state))
@@ -164,6 +178,10 @@ class GroupByWindowStream(Stream):
             # In this order: the key function is not called after the last row, nor before a window is given.
             keys = call_rows(self._node.key_function, block)
             self._rows, self._number = zip(_leaves_of_rows(block), keys, strict=False), met
+
+    def _ordered(self) -> list[_Group]:
+        """The groups in the order of their keys, the first one last."""
+        return sorted(self._groups.values(), key=lambda group: group.key, reverse=True)
 
     def _sure(self) -> int:
         """How many rows are needed before a window can be full."""
@@ -174,19 +192,18 @@ class GroupByWindowStream(Stream):
 
     def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> bool:
         """Sort rows, each with its key, into groups until one is full; the rest of them waits for the next window."""
-        groups, key_of, changed = self._groups, self._key, self._changed
-        full: int | None = None
+        groups, key_of = self._groups, self._key
+        full: _Group | None = None
         number = self._number
+        self._entries = None
         try:
             for leaves, value in rows:
                 key = key_of(value, leaves)
                 group = groups.get(key) or self._begin_group(key)
-                group.numbers.append(number)
-                group.leaves.append(leaves)
-                changed.add(key)
+                group.add(number, leaves)
                 number += 1
                 if len(group.numbers) >= group.size:
-                    full = key
+                    full = group
                     break
             else:
                 if number < self._input.met:
@@ -200,24 +217,22 @@ class GroupByWindowStream(Stream):
         self._number = number
         if full is None:
             return False
+        del self._groups[full.key]
         self._emit(full)
         return True
 
     def _begin_group(self, key: int) -> _Group:
         answer = self._node.window_size_function(key)
         size = integer(f"{self._node.name}(window_size_func), for key {key},", answer, low=1)
-        self._in_state[key] = [key, []]
-        return self._groups.setdefault(key, _Group(size))
+        return self._groups.setdefault(key, _Group(key, size))
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
         """The key of an element with these leaves, from the key function's result."""
         return integer("group_by_window(key_func)", value)
 
-    def _emit(self, key: int) -> None:
-        self._window = (key, self._groups.pop(key))
-        del self._in_state[key]
-        self._changed.discard(key)
-        node, run = self._dataset(*self._window)
+    def _emit(self, window: _Group) -> None:
+        self._window = window
+        node, run = self._dataset(window)
         if node.indexable and node.cardinality == 1 and not run.live:
             self._only_element = lambda: of_one_kind(
                 self._run, self._node, node.read(run, self._epoch, range(1)), self._before, node
@@ -229,11 +244,12 @@ class GroupByWindowStream(Stream):
         """The dataset for a window, opened."""
         return Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch), self._before))
 
-    def _dataset(self, key: int, rows: _Group) -> tuple[Node, Run]:
+    def _dataset(self, rows: _Group) -> tuple[Node, Run]:
         """The dataset for a window, and what it runs in."""
-        columns = tuple(map(column_of, zip(*rows.leaves, strict=True)))
-        window = self._node.dataset_of(Block(columns, self._structure, len(rows.leaves)))
-        node = self._run.prepare(self._made(key, window))
+        leaves, rows.leaves = rows.leaves, []  # copied into columns here
+        columns = tuple(map(column_of, zip(*leaves, strict=True)))
+        window = self._node.dataset_of(Block(columns, self._structure, len(leaves)))
+        node = self._run.prepare(self._made(rows.key, window))
         return node, self._run.inner(self._node, node, self._epoch, rows.numbers[0])
 
     def _made(self, key: int, window: Any) -> Node:
@@ -243,7 +259,7 @@ class GroupByWindowStream(Stream):
     def _forget_input_states(self) -> None:
         """Forget the states that no collected row needs. Numbers increase within a group, and from group to group."""
         held = next(iter(self._groups.values())).numbers[0] if self._groups else self._taken
-        first = held if self._window is None else min(held, self._window[1].numbers[0])
+        first = held if self._window is None else min(held, self._window.numbers[0])
         states, unneeded = self._input_states, 0
         while unneeded + 1 < len(states) and states[unneeded + 1][0] <= first:
             unneeded += 1
@@ -262,18 +278,17 @@ class GroupByWindowStream(Stream):
             _, input_state = self._input_states[0]
         else:
             input_state = self._input.state_before(waiting)
-        for key in list(self._changed):  # a signal handler may ask for the state too, in the middle of this
-            self._in_state[key] = [key, self._groups[key].numbers.copy()]
-            self._changed.discard(key)
-        groups = list(self._in_state.values())
+        if self._entries is None:
+            self._entries = [group.entry() for group in self._groups.values()]
         window = None
         if self._window is not None and self._output is not None:
-            window = [self._window[0], list(self._window[1].numbers), self._output.state()]
-        return [input_state, self._input.known - waiting, groups, window]
+            window = [*self._window.entry(), self._output.state()]
+        given = 0 if self._left is None else len(self._groups) - len(self._left)
+        return [input_state, self._input.known - waiting, self._entries, window, given]
 
     def restore(self, state: State) -> None:
         self._state, self._before = None, 1
-        input_state, known, groups, window = state
+        input_state, known, groups, window, given = state
         self._input.restore_at(input_state, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
         found: dict[int, list[Any]] = {}
@@ -288,17 +303,19 @@ class GroupByWindowStream(Stream):
                 found[number] = [own(column[number - met]) for column in block.columns]
         for key, numbers in groups:
             self._restore_group(self._begin_group(key), numbers, found)
-            self._changed.add(key)
+        if given:
+            self._left = self._ordered()[:-given]
         if window is not None:
-            self._window = (window[0], self._restore_group(_Group(len(window[1])), window[1], found))
-            node, run = self._dataset(*self._window)
+            key, numbers = window[:2]
+            self._window = self._restore_group(_Group(key, len(numbers)), numbers, found)
+            node, run = self._dataset(self._window)
             self._output = self._opened(node, run)
             self._output.restore(window[2])
 
     @staticmethod
     def _restore_group(group: _Group, numbers: list[int], found: dict[int, list[Any]]) -> _Group:
-        group.numbers.extend(numbers)
-        group.leaves.extend(found[number] for number in numbers)
+        for number in numbers:
+            group.add(number, found[number])
         return group
 
     def close(self) -> None:
