@@ -6,7 +6,7 @@ from typing import ClassVar
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import OneInputStream
 from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
@@ -37,6 +37,8 @@ class AssertCardinality(SameElements):
 class AssertCardinalityStream(OneInputStream):
     """The state is the input's, how many elements there were, and whether their number was found to be wrong."""
 
+    counts = ("_met", "_wrong")
+
     def __init__(self, node: AssertCardinality, run: Run, epoch: int) -> None:
         self._node = node
         self._met = 0
@@ -65,10 +67,3 @@ class AssertCardinalityStream(OneInputStream):
             raise CardinalityError(f"{self._node.where()}: expected {wanted}, got {found}")
         self._met += len(block)
         return block
-
-    def state(self) -> State:
-        return [self._input.state(), self._met, self._wrong]
-
-    def restore(self, state: State) -> None:
-        position, self._met, self._wrong = state
-        self._input.restore(position)

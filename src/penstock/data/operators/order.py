@@ -215,6 +215,8 @@ class SkipStream(OneInputStream):
     index. What a source raises as it breaks off there comes at the end.
     """
 
+    counts = ("_left",)
+
     def __init__(self, node: Skip, run: Run, epoch: int) -> None:
         self._left = node.count
         self._input = node.input.cursor(run, epoch)
@@ -237,13 +239,6 @@ class SkipStream(OneInputStream):
             pace.stop(block.nbytes, len(block))
         block = self._input.pull(need, allow)
         return _end(passed_over) if block is None else block
-
-    def state(self) -> State:
-        return [self._input.state(), self._left]
-
-    def restore(self, state: State) -> None:
-        position, self._left = state
-        self._input.restore(position)
 
 
 def _of_row(error: BaseException) -> Exception:
@@ -290,6 +285,8 @@ class ShardStream(OneInputStream):
     index. What a source raises as it breaks off comes at the end of each.
     """
 
+    counts = ("_phase",)
+
     def __init__(self, node: Shard, run: Run, epoch: int) -> None:
         self._node = node
         self._phase = 0
@@ -325,13 +322,6 @@ class ShardStream(OneInputStream):
             wanted = range(ahead - 1, len(block), count)
             if len(wanted):
                 return block.take(wanted)
-
-    def state(self) -> State:
-        return [self._input.state(), self._phase]
-
-    def restore(self, state: State) -> None:
-        position, self._phase = state
-        self._input.restore(position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,6 +371,8 @@ class Enumerate(SameElements):
 class EnumerateStream(OneInputStream):
     """The state is the input's, and the position."""
 
+    counts = ("_position",)
+
     def __init__(self, node: Enumerate, run: Run, epoch: int) -> None:
         self._node = node
         self._position = 0
@@ -392,10 +384,3 @@ class EnumerateStream(OneInputStream):
             return None
         start, self._position = self._position, self._position + len(block)
         return self._node.numbered(block, np.arange(start, self._position))
-
-    def state(self) -> State:
-        return [self._input.state(), self._position]
-
-    def restore(self, state: State) -> None:
-        position, self._position = state
-        self._input.restore(position)

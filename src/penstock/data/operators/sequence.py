@@ -167,6 +167,8 @@ class TakeWhile(SomeElements):
 class TakeWhileStream(FunctionStream):
     """The state is the input's, and whether the end was met."""
 
+    counts = ("_ended",)
+
     def __init__(self, node: TakeWhile, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
         self._node = node
@@ -188,13 +190,6 @@ class TakeWhileStream(FunctionStream):
         else:
             self._input.give_back(len(block) - taken)
         return block.slice(0, taken) if taken else None
-
-    def state(self) -> State:
-        return [self._input.state(), self._ended]
-
-    def restore(self, state: State) -> None:
-        position, self._ended = state
-        self._input.restore(position)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from penstock.data.block import Block
 from penstock.runtime.threads import failures
@@ -317,8 +317,13 @@ class RowsBeforeFailure(Stream):
 
 
 class OneInputStream(Stream):
-    """A stream over one input, whose rows it takes by a cursor; its state is that cursor's, unless it has more."""
+    """A stream over one input, whose rows it takes by a cursor; its state is that cursor's, unless it has more.
 
+    Attributes:
+        counts: the names of its attributes, numbers or truth values, that are in its state beside that of the input.
+    """
+
+    counts: ClassVar[tuple[str, ...]] = ()
     _input: Cursor
 
     @property
@@ -326,9 +331,14 @@ class OneInputStream(Stream):
         return (self._input,)
 
     def state(self) -> State:
-        return self._input.state()
+        position = self._input.state()
+        return [position, *(getattr(self, name) for name in self.counts)] if self.counts else position
 
     def restore(self, state: State) -> None:
+        if self.counts:
+            state, *found = state
+            for name, value in zip(self.counts, found, strict=True):
+                setattr(self, name, value)
         self._input.restore(state)
 
     def close(self) -> None:
