@@ -199,8 +199,8 @@ def __getattr__(name: str) -> _typing.Any:
         return _importlib.import_module("penstock.version").VERSION
     # Looked up in the error alone, so that importing penstock does not read the table.
     advice = _importlib.import_module("penstock.data.tensorflow").PACKAGE.get(name)
-    of_others = f", which is {advice.of}'s name: {advice.why}" if advice else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{of_others}")
+    of_tensorflow = f", which is TensorFlow's name: {advice.why}" if advice else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{of_tensorflow}")
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""Names of other libraries where penstock has others: using one raises an error that says what to use instead.
+"""TensorFlow's names where penstock has others: using one raises an error that says what to use instead.
 
-The tables are beside what they are about: TensorFlow's in files `tensorflow.py`, which `tests/test_tensorflow_names.py`
-compares with TensorFlow's own lists; those of PyTorch's `DataLoader` in `torch/data_loader.py`.
+The tables are beside what they are about, in files `tensorflow.py`; `tests/test_tensorflow_names.py` compares them with
+TensorFlow's own lists.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,21 +21,15 @@ class NotHere:
     """Why there is no such thing, and what to do instead."""
 
     why: str
-    of: str = "TensorFlow"
 
 
 Names = Mapping[str, str | NotHere]
-"""By the other library's name: the name here, which TensorFlow calls so, or why there is none."""
-
-
-def names_of(library: str, advice: Mapping[str, str]) -> dict[str, NotHere]:
-    """What to do instead, by each name of a library."""
-    return {name: NotHere(why, library) for name, why in advice.items()}
+"""By TensorFlow's name: the name here, or why there is none."""
 
 
 @dataclass(frozen=True)
 class OtherNames:
-    """What other libraries call the parts of a class.
+    """What TensorFlow calls the parts of a class.
 
     Attributes:
         keywords: of each method, those arguments that are called otherwise; `__init__` for the class itself.
@@ -96,7 +90,7 @@ def _explained(call: str, names: Names, keywords: Mapping[str, Any]) -> Iterator
     for theirs in keywords:
         ours = names.get(theirs)
         if isinstance(ours, NotHere):
-            yield f"{call}({theirs}=...) is {ours.of}'s and not taken here: {ours.why}"
+            yield f"{call}({theirs}=...) is TensorFlow's and not taken here: {ours.why}"
         elif ours is not None:
             yield f"{call}({theirs}=...) is TensorFlow's name: here it is {call}({ours}=...)"
 
@@ -121,8 +115,8 @@ def _attribute_error(names: Names, by_keyword: bool) -> Callable[[Any, str], Any
             return object.__getattribute__(self, name)
         kind, ours = type(self).__name__, names[name]
         here = f"say ps.{kind}({ours}=...)" if by_keyword else f"here it is {kind}.{ours}"
-        advice, library = (ours.why, ours.of) if isinstance(ours, NotHere) else (here, "TensorFlow")
-        message = f"{kind!r} object has no attribute {name!r}, which is {library}'s name: {advice}"
+        advice = ours.why if isinstance(ours, NotHere) else here
+        message = f"{kind!r} object has no attribute {name!r}, which is TensorFlow's name: {advice}"
         raise AttributeError(message, name=name, obj=self)
 
     return __getattr__
@@ -133,7 +127,7 @@ def _assignment_error(names: Names) -> Callable[[Any, str, Any], None]:
         kind = type(self).__name__
         ours = names.get(name, name)
         if isinstance(ours, NotHere):
-            raise FrozenInstanceError(f"{kind}.{name} is {ours.of}'s and not here: {ours.why}")
+            raise FrozenInstanceError(f"{kind}.{name} is TensorFlow's and not here: {ours.why}")
         raise FrozenInstanceError(f"ps.{kind} is not changed after it was made: say ps.{kind}({ours}=...)")
 
     return __setattr__

@@ -1,6 +1,5 @@
 """`ps.torch.loader` in one process: elements, states, and what it refuses."""
 
-import inspect
 import json
 from typing import Any
 
@@ -153,14 +152,6 @@ def test_bad_calls_are_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
-def test_arguments_of_data_loader_are_taken_or_answered() -> None:
-    ours = inspect.signature(ps.torch.loader).parameters
-    for name in inspect.signature(torch.utils.data.DataLoader).parameters:
-        if name not in ours:
-            with pytest.raises(ps.InvalidTypeError, match=rf"loader\({name}=...\) is PyTorch's and not taken here: \w"):
-                ps.torch.loader(ps.Dataset.range(3).batch(2), **{name: None})
-
-
 def test_pinned_memory_needs_cuda() -> None:
     with pytest.raises(ps.InvalidArgumentError, match="needs CUDA, which torch does not find here: leave it out"):
         ps.torch.loader(ps.Dataset.range(4).batch(2), pin_memory=True)

@@ -1,4 +1,4 @@
-"""What TensorFlow calls the arguments and methods of a dataset, where it is something else; with those of others."""
+"""What TensorFlow calls the arguments and methods of a dataset, where it is something else."""
 
 from typing import Final
 

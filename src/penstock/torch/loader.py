@@ -13,9 +13,7 @@ from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
-from penstock.other_names import other_keywords
 from penstock.rng import draw_seed
-from penstock.torch.data_loader import DATA_LOADER
 from penstock.torch.meeting import connected, meeting_of
 from penstock.torch.placing import Placing
 from penstock.torch.ranks import Ranks, find_ranks, group_is_initialised, launched
@@ -24,7 +22,6 @@ from penstock.torch.tensors import check_dtypes
 _KEY = "penstock"
 
 
-@other_keywords(DATA_LOADER)
 def loader(
     dataset: Dataset[Any],
     mesh: Any = None,
