@@ -1,8 +1,12 @@
 """Streams that call a user's function for each row of one input, in order."""
 
+from abc import abstractmethod
+
+from penstock.data.block import Block
 from penstock.data.functions.apply import note
 from penstock.data.node import OneInput, Run
 from penstock.data.streams.stream import OneInputStream, RowsBeforeFailure
+from penstock.runtime.pacing import Pace
 
 
 class FunctionStream(RowsBeforeFailure, OneInputStream):
@@ -25,3 +29,23 @@ class FunctionStream(RowsBeforeFailure, OneInputStream):
 
     def _pass_failed_row(self) -> None:
         self._input.skip(1)
+
+
+class SelectingStream(FunctionStream):
+    """One pass of an operator that leaves out the rows for which a function says so."""
+
+    def _make(self, need: int, allow: int) -> Block | None:
+        pace = Pace(allow, demand=self._run.demand)  # more at a time while all are left out
+        while self._failure is None:
+            block = self._input.pull(need, pace.start())
+            if block is None:
+                return None
+            selected = self._selected(block)
+            if selected is not None:
+                return selected
+            pace.stop(block.nbytes, len(block))
+        return None
+
+    @abstractmethod
+    def _selected(self, block: Block) -> Block | None:
+        """What is given of these rows, up to the first at which the function fails; None for none of them."""

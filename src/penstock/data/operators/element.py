@@ -23,7 +23,7 @@ from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.output import Failure, Results, first_result
 from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
-from penstock.data.functions.stream import FunctionStream
+from penstock.data.functions.stream import FunctionStream, SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.streams.index_reading import Pending, Reading
 from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
@@ -33,7 +33,6 @@ from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
-from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures, threads_of
 
 
@@ -235,26 +234,18 @@ class Filter(SomeElements):
         return FilterStream(self, run, epoch)
 
 
-class FilterStream(FunctionStream):
+class FilterStream(SelectingStream):
     """The state is the input's: rejected rows need no memory."""
 
     def __init__(self, node: Filter, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
         self._node = node
 
-    def _make(self, need: int, allow: int) -> Block | None:
-        pace = Pace(allow, demand=self._run.demand)  # more at a time while all are rejected
-        while self._failure is None:
-            block = self._input.pull(need, pace.start())
-            if block is None:
-                return None
-            kept = self._decide(block)
-            if len(kept) == len(block):
-                return block
-            if len(kept):
-                return block.take(kept)
-            pace.stop(block.nbytes, len(block))
-        return None
+    def _selected(self, block: Block) -> Block | None:
+        kept = self._decide(block)
+        if len(kept) == len(block):
+            return block
+        return block.take(kept) if len(kept) else None
 
     def _decide(self, block: Block) -> Any:
         """The rows to keep, up to the first at which the predicate raises."""

@@ -9,17 +9,14 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import checked_rows
-from penstock.data.functions.stream import FunctionStream
+from penstock.data.functions.stream import SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.streams.stream import State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
-from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
-from penstock.structure import LEAF, Structure
-
-_CLASSED = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
+from penstock.structure import LEAF, PAIR
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class RejectionResample(OneInput):
         return RejectionResampleStream(self, run, epoch)
 
 
-class RejectionResampleStream(FunctionStream):
+class RejectionResampleStream(SelectingStream):
     """A missing initial distribution is estimated by the classes seen so far; the state has their counts."""
 
     def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
@@ -59,20 +56,14 @@ class RejectionResampleStream(FunctionStream):
         self._target = np.array(node.target_distribution)
         self._counts = np.zeros(len(self._target), dtype=np.int64)
 
-    def _make(self, need: int, allow: int) -> Block | None:
-        pace = Pace(allow, demand=self._run.demand)  # more at a time while all are rejected
-        while self._failure is None:
-            block = self._input.pull(need, pace.start())
-            if block is None:
-                return None
-            classes, kept = self._decide(block)
-            if kept:
-                rows = np.array(kept, dtype=np.int64)
-                taken = block.take(rows)
-                numbers = np.array(classes, dtype=np.int64)[rows]
-                return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
-            pace.stop(block.nbytes, len(block))
-        return None
+    def _selected(self, block: Block) -> Block | None:
+        classes, kept = self._decide(block)
+        if not kept:
+            return None
+        rows = np.array(kept, dtype=np.int64)
+        taken = block.take(rows)
+        numbers = np.array(classes, dtype=np.int64)[rows]
+        return Block((numbers, *taken.columns), PAIR.nested([LEAF, block.structure]), len(kept))
 
     def _decide(self, block: Block) -> tuple[list[int], list[int]]:
         """The classes of the rows, and which rows are kept."""
