@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import InvalidTypeError
-from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
+from penstock.formats.plain_data import structure_of_data, structure_to_data
 from penstock.spec import as_leaf, covers, describe_mismatch, merged, spec_of
 from penstock.structure import flatten, map_structure
 
@@ -64,7 +64,7 @@ def test_dictionaries_keep_the_order_of_their_keys_here_and_when_sent(value):
         flatten(map_structure(lambda leaf: {"z": 0, "a": 0}, value))[1]
     )
     with suppress(InvalidTypeError):  # classes of this test have no name
-        sent = structure_of_data(json.loads(json.dumps(structure_to_data(structure))), stored_class)
+        sent = structure_of_data(json.loads(json.dumps(structure_to_data(structure))))
         assert repr(sent.unflatten(found)) == repr(value)
 
 

@@ -87,8 +87,7 @@ def saved(format):
         rows = ps.Dataset.range(COUNT).map(lambda x: {"x": x, "more": np.full(40, x, np.int32)})
         rows.save(folder / "saved", format=format, shards=3)
 
-    by_file = NOT_BY_FILE if format == "penstock" else None
-    return Kind(write, load, "saved/*1*", by_file=by_file, remote=LOCAL)
+    return Kind(write, load, "saved/*1*", remote=LOCAL)
 
 
 def load(folder):

@@ -150,7 +150,7 @@ def _without_index(names: list[str]) -> list[str]:
 
 
 def _is_saved(name: str) -> bool:
-    return not has_protocol(name) and os.path.exists(os.path.join(name, "rows.json"))
+    return not has_protocol(name) and os.path.exists(os.path.join(name, "part-00000.rows"))
 
 
 def _unpacked(begin: bytes) -> bytes:

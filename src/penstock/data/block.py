@@ -355,7 +355,7 @@ def _has_own_memory(leaf: Any) -> bool:
 
 def locked_entries(column: Column) -> Column:
     """An object column whose arrays are read-only; a dense column as it is."""
-    if column.dtype.kind != "O" or np.ndarray not in set(map(type, column.flat)):
+    if column.dtype.kind != "O" or np.ndarray not in set(map(type, column.ravel().tolist())):
         return column
     entries = np.empty(column.shape, dtype=object)
     for position, entry in enumerate(column.flat):

@@ -15,10 +15,11 @@ from penstock import formats
 from penstock.data import functions, saving
 from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
+from penstock.data.cached_rows import CachedRows
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.iterator import DatasetIterator, Element, Iterations
-from penstock.data.kept_rows import Kept
+from penstock.data.made_by import MadeBy
 from penstock.data.node import Node, Run, describe
 from penstock.data.one_kind import check_one_kind, merged_spec
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
@@ -1171,7 +1172,7 @@ class Dataset(Generic[Element]):
         """
         if not isinstance(filename, (str, os.PathLike)):
             raise InvalidTypeError(f"cache(filename=...) takes a path, got {filename!r}")
-        return self._then(Cache(self.node, local_path(filename), kept=Kept(self.node), site=user_site()))
+        return self._then(Cache(self.node, local_path(filename), rows=CachedRows(self.node), site=user_site()))
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> "Dataset[Element]":
         """The same elements; a thread prepares up to `buffer_size` of them in advance.
@@ -1672,9 +1673,8 @@ class Dataset(Generic[Element]):
         """
         directory = saving.save.SaveRequest.checked_path("snapshot", path)
 
-        def save(note: dict[str, Any]) -> None:
-            beside = {saving.snapshots.NOTE: note}
-            save_dataset(self, saving.save.SaveRequest("snapshot", directory, format, shards, None, beside))
+        def save(made_by: MadeBy) -> None:
+            save_dataset(self, saving.save.SaveRequest("snapshot", directory, format, shards, None, made_by))
 
         saving.snapshots.make_snapshot(directory, self.node, self._options, save)
         return self._then(Dataset.load(directory).node)

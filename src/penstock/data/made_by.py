@@ -1,22 +1,31 @@
-"""Notes beside stored rows of what made them, by which the rows of another dataset are refused."""
+"""Notes beside stored rows of the pipeline that made them, by which the rows of another one are refused."""
 
 import hashlib
+import os
+import secrets
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.functions.code import Describing
 from penstock.data.identity import identities_of
 from penstock.data.node import Node
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidTypeError, StorageError
+from penstock.formats.checked_json import of_another_version, read_checked_json, write_checked_json
 from penstock.options import Options
 
+NOTE: Final = "_made_by.json"
+NEW: Final = ".new"
+"""The ending of a note that is being written."""
+_VERSION: Final = 2
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+_OF_EARLIER_VERSIONS: Final = ("cache.json", "_snapshot.json")
 
 
-def note_of(node: Node, options: Options, *, strict: bool = True) -> dict[str, Any]:
-    """What is stored of the pipeline that made some rows, as plain data.
+class MadeBy:
+    """The note of a pipeline.
 
     Args:
         node: the last of the pipeline.
@@ -27,41 +36,76 @@ def note_of(node: Node, options: Options, *, strict: bool = True) -> dict[str, A
     Raises:
         InvalidTypeError: there is such a thing, and that is an error.
     """
-    fingerprint = ""
-    with suppress(*([] if strict else [InvalidTypeError])):
-        fingerprint = fingerprint_of(node, options)
-    describing = Describing(lambda value: None)
-    arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
-    code = [describing.function(value) for value in arguments if callable(value)]
-    nodes = [identity.entry() for identity in identities_of(node)]
-    digest = hashlib.blake2b(repr(code).encode(), digest_size=6).hexdigest()
-    return {"python": _PYTHON, "fingerprint": fingerprint, "code": digest, "nodes": nodes}
 
+    def __init__(self, node: Node, options: Options, *, strict: bool = True) -> None:
+        self._node = node
+        self._options = options
+        self._fingerprint = ""
+        with suppress(*([] if strict else [InvalidTypeError])):
+            self._fingerprint = fingerprint_of(node, options)
 
-def difference(note: dict[str, Any], found: dict[str, Any], node: Node) -> str:
-    """How what made stored rows differs from a pipeline, in words; "" where it does not.
+    def forget_changed(self) -> None:
+        """Know functions by their code if they have changed what they use, such as a list of what they have seen."""
+        if self._fingerprint != MadeBy(self._node, self._options, strict=False)._fingerprint:
+            self._fingerprint = ""
 
-    Args:
-        note: of the pipeline.
-        found: the note beside the rows.
-        node: the last of the pipeline.
+    def write(self, directory: Path) -> None:
+        """Put the note into a directory that has none.
 
-    Raises:
-        KeyError, TypeError, ValueError: `found` is no such note.
-    """
-    own = identities_of(node)
-    for number, (identity, entry) in enumerate(zip(own, found["nodes"])):
-        if (words := identity.difference(entry)) is not None:
-            return f"node {number} {words}"
-    if len(own) != len(found["nodes"]):
-        return f"one of {len(found['nodes'])} steps that count, and here are {len(own)}"
-    if found["python"] != note["python"]:
+        Raises:
+            OSError: it cannot be written.
+        """
+        new = directory / f"_{secrets.token_hex(8)}{NEW}"
+        write_checked_json(new, {"version": _VERSION, **self._content})
+        with suppress(FileExistsError):  # another process was faster
+            os.link(new, directory / NOTE)
+        new.unlink()
+
+    def is_of(self, directory: Path) -> bool:
+        """Whether the rows in a directory are those of this pipeline; False where it has no note.
+
+        Raises:
+            StorageError: another pipeline has made them, or an earlier version of penstock.
+        """
+        found = read_checked_json(directory / NOTE, _VERSION)
+        if found is None:
+            if any((directory / name).exists() for name in _OF_EARLIER_VERSIONS):
+                raise of_another_version(directory)
+            return False
+        if words := self._difference(found):
+            raise StorageError(
+                f"'{directory}' holds rows of another dataset: {words}; delete the directory, or take another one"
+            )
+        return True
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        """What is written, as plain data."""
+        describing = Describing(lambda value: None)
+        arguments = [value for below in self._node.walk_all() for value in below.arguments_by_name.values()]
+        code = [describing.function(value) for value in arguments if callable(value)]
+        return {
+            "python": _PYTHON,
+            "fingerprint": self._fingerprint,
+            "code": hashlib.blake2b(repr(code).encode(), digest_size=6).hexdigest(),
+            "nodes": [identity.entry() for identity in identities_of(self._node)],
+        }
+
+    def _difference(self, found: dict[str, Any]) -> str:
+        """How the pipeline differs from what made stored rows, in words; "" where it does not."""
+        identities = identities_of(self._node)
+        for number, (identity, entry) in enumerate(zip(identities, found["nodes"])):
+            if (words := identity.difference(entry)) is not None:
+                return f"node {number} {words}"
+        if len(identities) != len(found["nodes"]):
+            return f"one of {len(found['nodes'])} steps that count, and here are {len(identities)}"
+        if found["python"] != _PYTHON:
+            return ""
+        if found["code"] != self._content["code"]:
+            return "its steps are the same, but not the code of a function"
+        if found["fingerprint"] and self._fingerprint and found["fingerprint"] != self._fingerprint:
+            return (
+                "its steps are the same, but not an array, an argument or an option of them, or what a function uses, "
+                "or another version of penstock made it"
+            )
         return ""
-    if found["code"] != note["code"]:
-        return "its steps are the same, but not the code of a function"
-    if found["fingerprint"] and note["fingerprint"] and found["fingerprint"] != note["fingerprint"]:
-        return (
-            "its steps are the same, but not an array, an argument or an option of them, or what a function uses, or "
-            "another version of penstock made it"
-        )
-    return ""

@@ -6,8 +6,6 @@ from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.formats import images as images
-    from penstock.formats import kept_files as kept_files
-    from penstock.formats import row_store as row_store
     from penstock.formats import table_rows as table_rows
     from penstock.formats import tables as tables
-__getattr__ = when_used(__name__, "images", "kept_files", "row_store", "table_rows", "tables")
+__getattr__ = when_used(__name__, "images", "table_rows", "tables")

@@ -32,8 +32,16 @@ def read_checked_json(path: Path, version: int) -> dict[str, Any] | None:
     if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
         raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
     if content["version"] != version:
-        raise StorageError(f"{path.parent} has version {content['version']}, this penstock reads {version}")
+        raise of_another_version(path.parent)
     return content
+
+
+def of_another_version(directory: Path) -> StorageError:
+    """The error of a directory whose description is of another version."""
+    return StorageError(
+        f"'{directory}' was written by another version of penstock, in a format that this one does not read: delete it "
+        "and write it again, or take another directory"
+    )
 
 
 def _checksum(content: Any) -> int:

@@ -12,6 +12,7 @@ The metadata of a field says how to read it: {"kind": …, "dtype": …, "shape"
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,35 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError
-from penstock.formats.spec_data import dtype_name
-from penstock.spec import LeafSpec, TensorSpec, leaf_spec
+from penstock.formats.plain_data import dtype_of_data, dtype_to_data
 
 Column = npt.NDArray[Any]
 
 _NUMBER_KINDS = "iuf"
 _METADATA_KEY = b"penstock"
+
+
+def encode_columns(columns: Sequence[Column], metadata: Mapping[bytes, str] | None = None) -> pa.Buffer:
+    """Columns, and what else is said of them, as a stream of Arrow's with one batch.
+
+    Raises:
+        InvalidTypeError: as `encode_column`.
+    """
+    encoded = [encode_column(str(number), column) for number, column in enumerate(columns)]
+    fields, arrays = zip(*encoded, strict=True)
+    schema = pa.schema(fields, metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(list(arrays), schema=schema))
+    return sink.getvalue()
+
+
+def decode_columns(stream: pa.Buffer) -> tuple[tuple[Column, ...], Mapping[bytes, bytes]]:
+    """What `encode_columns` encoded: columns that are views of the stream where rows have one shape."""
+    reader = pa.ipc.open_stream(stream)
+    batch = reader.read_next_batch()
+    columns = tuple(map(decode_column, batch.schema, batch.columns))
+    return columns, reader.schema.metadata
 
 
 def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
@@ -42,7 +65,7 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     if column.dtype.kind != "O":
         array = _encode_dense(column)
         return _field(
-            name, array, {"kind": "dense", "dtype": dtype_name(column.dtype), "shape": column.shape[1:]}
+            name, array, {"kind": "dense", "dtype": dtype_to_data(column.dtype), "shape": column.shape[1:]}
         ), array
     if column.ndim > 1:
         rows = np.empty(len(column), dtype=object)
@@ -79,41 +102,19 @@ def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Colum
     """
     meta = json.loads(field.metadata[_METADATA_KEY])
     if meta["kind"] == "dense":
-        dense = _decode_dense(array, np.dtype(meta["dtype"]), tuple(meta["shape"]))
+        dense = _decode_dense(array, dtype_of_data(meta["dtype"]), tuple(meta["shape"]))
         return dense.copy() if copy else dense
     rows = np.empty(len(array), dtype=object)
     if meta["kind"] != "ragged":
         rows[:] = array.to_pylist()
         return rows
     lists, shapes = array.field("values"), array.field("shape").to_pylist()
-    values = decode_column(_field_of_values(meta, lists), lists.flatten(), copy)
+    inner = pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
+    values = decode_column(inner, lists.flatten(), copy)
     starts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
     for number, shape in enumerate(shapes):
         rows[number] = values[starts[number] : starts[number + 1]].reshape(shape)
     return rows
-
-
-def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
-    """The specification of the rows of a column, without decoding it; None for an axis whose length differs."""
-    meta = json.loads(field.metadata[_METADATA_KEY])
-    if meta["kind"] == "dense":
-        return TensorSpec(meta["shape"], np.dtype(meta["dtype"]))
-    if meta["kind"] != "ragged":
-        return TensorSpec((), object)
-    axes = array.field("shape").value_lengths().unique().to_pylist()
-    if len(axes) != 1:
-        return TensorSpec((), object)
-    lists = array.field("values")
-    entry = spec_of_encoded(_field_of_values(meta, lists), lists.flatten())
-    if entry.shape:
-        return leaf_spec((*[None] * axes[0], *entry.shape), entry.dtype, axes[0] + entry.ragged_rank)
-    shapes = array.field("shape").flatten().to_numpy(zero_copy_only=False).reshape(len(array), axes[0])
-    alike = (shapes == shapes[0]).all(axis=0)
-    return TensorSpec([int(length) if one else None for length, one in zip(shapes[0], alike, strict=True)], entry.dtype)
-
-
-def _field_of_values(meta: dict[str, Any], lists: pa.Array) -> pa.Field:
-    return pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
 
 
 def _field(name: str, array: pa.Array, meta: dict[str, Any]) -> pa.Field:

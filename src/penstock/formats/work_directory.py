@@ -7,24 +7,95 @@ A directory whose lock is free is what a writer has left that was killed: the ne
 """
 
 import fcntl
+import logging
 import os
 import shutil
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.errors import StorageError
 from penstock.paths import link_of_others
 
-KEPT_ENDING: Final = ".unfinished"
+UNFINISHED: Final = ".unfinished"
 _OWNER: Final = "owner"
 _CLEANING_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.02
+_LINE_SECONDS: Final = 30.0
+
+_logger = logging.getLogger(__name__)
+
+Written = TypeVar("Written")
 
 
 class BeingWritten(StorageError):
-    """Somebody else is writing there."""
+    """Somebody else is writing there.
+
+    Attributes:
+        process: who it is; 0 if that is not known.
+        directory: where it writes until all is there.
+    """
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        self.process = _process(directory)
+        self.directory = directory
+        super().__init__(f"{path} is being written by process {self.process or 'another one'}")
+
+
+def written_once(
+    path: Path,
+    write: Callable[[], Written],
+    *,
+    patience: float | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Written | None:
+    """Let one of several processes write at a path, which all others wait for; if it dies, another one goes on.
+
+    Args:
+        path: where it will be, when it is complete.
+        write: called unless it is there; it makes a `WorkDirectory`.
+        patience: after so many seconds in which nothing was written, this waits no longer: who writes may itself wait
+            for this process. Nor does it wait for this process itself. None waits as long as the writer lives.
+        stopped: whether to wait no longer.
+
+    Returns:
+        What `write` returns; None where another process has written, and where this does not wait for it.
+    """
+    size, grown = -1, time.monotonic()
+    told = grown
+    while not path.exists() and not stopped():
+        try:
+            return write()
+        except BeingWritten as error:
+            now, found = time.monotonic(), _bytes_in(error.directory)
+            if found != size:
+                size, grown = found, now
+            if patience is not None and error.process == os.getpid():
+                return None
+            if patience is not None and now - grown > patience:
+                _logger.warning("%s, which stands still", error)
+                return None
+            if now - told > _LINE_SECONDS:
+                told = now
+                _logger.info("%s: this process waits", error)
+            time.sleep(_PAUSE_SECONDS)
+        except StorageError:
+            if not path.exists():  # otherwise another process was faster
+                raise
+    return None
+
+
+@contextmanager
+def writing_at(path: Path) -> Iterator[None]:
+    """Let what the system refuses, as a full disk, be a StorageError with the place."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"'{str(path).removesuffix(UNFINISHED)}' cannot be written: {error}") from error
 
 
 class WorkDirectory:
@@ -47,7 +118,7 @@ class WorkDirectory:
         if path.exists():
             raise StorageError(f"{path} exists: remove it first, or write to another place")
         self._final = path
-        self.path = path.with_name(path.name + KEPT_ENDING)
+        self.path = path.with_name(path.name + UNFINISHED)
         if link := link_of_others(self.path):
             raise StorageError(f"'{self.path}' is not written to: {link}")
         if self.path.exists() and (user := self.path.stat().st_uid) != os.getuid():
@@ -60,8 +131,8 @@ class WorkDirectory:
     def _claimed(self) -> int:
         until = time.monotonic() + _CLEANING_SECONDS
         while (lock := self._try_to_claim()) is None:
-            if time.monotonic() > until:
-                raise BeingWritten(f"{self._final} is being written by process {_process(self.path) or 'another one'}")
+            if _process(self.path) == os.getpid() or time.monotonic() > until:
+                raise BeingWritten(self._final, self.path)
             time.sleep(_PAUSE_SECONDS)
         return lock
 
@@ -101,9 +172,15 @@ class WorkDirectory:
             return not _is_alive(_process(self.path))
         return True
 
-    def publish(self) -> None:
-        """Let it appear."""
+    def clear(self) -> None:
+        """Remove what is there."""
+        _clear(self.path)
+
+    def publish(self, *, without: str = "") -> None:
+        """Let it appear; without a directory in it that has served its purpose."""
         self.path.rename(self._final)
+        if without:
+            shutil.rmtree(self._final / without, ignore_errors=True)
         (self._final / _OWNER).unlink()
         self._let_go()
 
@@ -120,6 +197,13 @@ class WorkDirectory:
     def _let_go(self) -> None:
         os.close(self._lock)
         self._lock = -1
+
+
+def _bytes_in(directory: Path) -> int:
+    """How many bytes have been written there."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        return sum(entry.stat().st_size for entry in entries)
+    return 0
 
 
 def _process(directory: Path) -> int:
@@ -141,12 +225,17 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+def _clear(directory: Path) -> None:
+    """Remove all but the owner: what has files and no owner is nobody's that penstock knows."""
+    for left in list(directory.iterdir()):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        elif left.name != _OWNER:
+            left.unlink(missing_ok=True)
+
+
 def _remove(directory: Path) -> None:
-    """Remove a work directory, its owner last: what has files and no owner is nobody's that penstock knows."""
+    """Remove a work directory, its owner last."""
     with suppress(OSError):
-        for left in list(directory.iterdir()):
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
-            elif left.name != _OWNER:
-                left.unlink(missing_ok=True)
+        _clear(directory)
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,14 +1,12 @@
-"""Operators that keep what was read: prefetch, cache, and the rows of `save`."""
+"""Operators that keep what was read: prefetch and cache."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
-from penstock import formats
 from penstock.data.block import Block, Indices
-from penstock.data.kept_directory import read_store
-from penstock.data.kept_rows import Kept, PassRecorder
-from penstock.data.node import DependsOn, Node, Run, SameElements
+from penstock.data.cache_directory import PassWriter
+from penstock.data.cached_rows import CachedRows, PassRecorder
+from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import State, Stream
@@ -49,33 +47,6 @@ class Prefetch(SameElements):
 
 
 @dataclass(frozen=True, eq=False)
-class Saved(Node):
-    """The rows that `Dataset.save` wrote."""
-
-    name: ClassVar[str] = "load"
-    indexable = True
-    fails = False
-    path: str
-    store: "formats.row_store.RowStore" = field(repr=False)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Without the path where they are stored."""
-        return {"rows": self.store.rows}
-
-    @property
-    def cardinality(self) -> int:
-        return self.store.rows
-
-    @cached_property
-    def spec(self) -> Any:  # cached, because it looks at every batch of rows
-        return self.store.structure.unflatten(self.store.specs()) if self.store.structure else None
-
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return read_store(self.store, indices, run.copiers)
-
-
-@dataclass(frozen=True, eq=False)
 class Cache(SameElements):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
@@ -87,7 +58,7 @@ class Cache(SameElements):
     name: ClassVar[str] = "cache"
     varies = False
     filename: str = ""
-    kept: "Kept" = field(repr=False, kw_only=True)
+    rows: CachedRows = field(repr=False, kw_only=True)
 
     @property
     def depends_on(self) -> DependsOn:
@@ -108,14 +79,14 @@ class Cache(SameElements):
         return self.input.indexable and self.input.cardinality >= 0
 
     def forgetful(self) -> "Cache":
-        return replace(self, kept=Kept(self.input))
+        return replace(self, rows=CachedRows(self.input))
 
     def seed(self, run: Run) -> int:
         """The run's seed if something below has no seed of its own, because the kept rows then depend on it; else 0."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        rows = self.kept.rows(self.seed(run), self.filename, self.cardinality)
+        rows = self.rows.by_index(self.seed(run), self.filename, self.cardinality)
         loads = run.loads.setdefault(id(self), [])
         return rows.reading(indices, lambda missing: self.input.reading(run, 0, missing), run.copiers, loads)
 
@@ -135,9 +106,9 @@ class CacheStream(Stream):
         self._node = node
         self._seed = node.seed(run)
         self._threads = run.threads
-        self._complete = node.kept.complete(self._seed, node.filename)
+        self._complete = node.rows.complete(self._seed, node.filename)
         self._input = None if self._complete else node.input.cursor(run, 0)
-        self._recorder: PassRecorder | None = None
+        self._recorder: PassRecorder | PassWriter | None = None
         self._position = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -160,32 +131,23 @@ class CacheStream(Stream):
         if block is not None:
             self._position += len(block)
             if self._recorder is not None:
-                block = self._recorder.add(block)
+                block = block.read_only()
+                self._recorder.add(block)
         elif self._recorder is not None:
-            self._node.kept.completed(self._seed, self._recorder.finish())
+            self._node.rows.completed(self._seed, self._recorder.finish())
             self._recorder = None
         return block
 
     def _begin(self) -> None:
         """Record the rows, unless another iteration does or has done so since this one was opened."""
-        kept = self._node.kept
-        if self._reads_complete_pass() or not kept.begin():
-            return
-        try:
-            directory = kept.locked_directory(self._node.filename, self._threads) if self._node.filename else None
-            if self._node.filename and (directory is None or self._reads_complete_pass()):
-                kept.given_up()
-                if directory is not None:
-                    directory[1].release()
-                return
-            self._recorder = PassRecorder(directory)
-        except BaseException:
-            kept.given_up()
-            raise
+        if not self._reads_complete_pass():
+            self._recorder = self._node.rows.recorder(self._node.filename, self._threads)
+            if self._recorder is None:
+                self._reads_complete_pass()
 
     def _reads_complete_pass(self) -> bool:
         """Read what another iteration has kept by now in place of the input; returns whether there is anything."""
-        self._complete = self._node.kept.complete(self._seed, self._node.filename)
+        self._complete = self._node.rows.complete(self._seed, self._node.filename)
         if self._complete is not None and self._input is not None:
             self._input.close()
             self._input = None
@@ -195,7 +157,7 @@ class CacheStream(Stream):
         if self._recorder is not None:
             self._recorder.discard()
             self._recorder = None
-            self._node.kept.given_up()
+            self._node.rows.given_up()
 
     def state(self) -> State:
         return [None, self._position, self._position]

@@ -18,7 +18,7 @@ from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run, SomeElements
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
-from penstock.formats.values import decode_value, encode_value
+from penstock.formats.plain_data import decode_value, encode_value
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf

@@ -3,13 +3,11 @@
 import os
 from pathlib import Path
 
-from penstock import formats
 from penstock.data.arguments import user_site
 from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.indexed_files import IndexedFiles
-from penstock.data.operators.keep import Saved
-from penstock.data.operators.sources import FileNames, Range
+from penstock.data.operators.sources import FileNames
 from penstock.errors import InvalidArgumentError
 from penstock.formats.saving.manifest import read_manifest
 from penstock.formats.saving.saved_files import SavedFiles
@@ -31,12 +29,7 @@ def saved_node(path: str | os.PathLike[str]) -> Node:
             f"their format, such as ps.ParquetDataset('{given}/*.parquet')"
         )
     directory = Path(given)
-    manifest = read_manifest(directory)
-    if manifest is None:
-        return Saved(str(directory), formats.row_store.RowStore(directory), site=user_site())
-    if manifest.structure is None:  # earlier versions described a dataset without rows so
-        return Range(0, 0, 1, site=user_site())
-    files = SavedFiles(manifest, directory.absolute())
+    files = SavedFiles(read_manifest(directory), directory.absolute())
     counts = {name: files.count(name) for name in files.files}
     names = FileNames("files", (object_column(counts),), LEAF, len(counts), site=user_site())
     sizes = {name: size for name, (_, size) in files.files.items()}

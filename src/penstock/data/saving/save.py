@@ -1,11 +1,10 @@
 """Saving a dataset in shards: in several threads where its rows are read by index, and resumed where it was killed."""
 
-import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -13,19 +12,19 @@ from typing import Any, Final
 from penstock.data.block import Block
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, next_block
+from penstock.data.made_by import MadeBy
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.saving.progress import SaveProgress
-from penstock.data.saving.shard import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
+from penstock.data.saving.shard import NOTES, SavePlan, ShardNotes, ShardTask, iterator_at, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.formats import saving
-from penstock.formats.saving.leaves import spec_of
+from penstock.formats.plain_data import spec_to_data
+from penstock.formats.saving.manifest import describe_no_rows, write_manifest
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shard_format import Description
-from penstock.formats.spec_data import spec_to_data
-from penstock.formats.work_directory import WorkDirectory
+from penstock.formats.work_directory import WorkDirectory, writing_at
 from penstock.options import Options, check_integer
 from penstock.paths import has_protocol, local_path
 from penstock.structure import flatten
@@ -50,7 +49,7 @@ class SaveRequest:
         format: the name of the format.
         shards: how many there shall be; None for as many as their size asks for.
         rows_per_shard: how many rows each shall have but the last; None for any number.
-        beside: plain data that is written into the directory along with the rows, by the names of files.
+        made_by: the note of the pipeline that is written beside the rows; None for no note.
     """
 
     call: str
@@ -58,7 +57,7 @@ class SaveRequest:
     format: str
     shards: int | None
     rows_per_shard: int | None
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    made_by: MadeBy | None = None
 
     @staticmethod
     def checked_path(call: str, path: str | os.PathLike[str]) -> Path:
@@ -135,27 +134,23 @@ class Save:
         Raises:
             StorageError: something is at the path, somebody else is writing it, or it cannot be written.
         """
-        with told_where(self.request.path):
+        with writing_at(self.request.path):
             work = WorkDirectory(self.request.path)
-        self.notes = ShardNotes(work.path)
+        self.notes = ShardNotes(work)
         try:
             done = self._write(begin, write_missing)
             ordered = [done[number] for number in sorted(done)]
-            with told_where(self.request.path):
-                self._describe(work.path, ordered)
-                for name, note in self.request.beside.items():
-                    (work.path / name).write_text(json.dumps(note))
-                work.publish()
-                self.notes.remove(self.request.path)
+            with writing_at(self.request.path):
+                if ordered:
+                    write_manifest(work.path, self.request.format, ordered)
+                else:
+                    describe_no_rows(work.path, self._spec_if_told())
+                if self.request.made_by is not None:
+                    self.request.made_by.write(work.path)
+                work.publish(without=NOTES)
         except BaseException:
             self._give_up(work)
             raise
-
-    def _describe(self, directory: Path, shards: list[Description]) -> None:
-        if shards:
-            shard_format(self.request.call, self.request.format).complete(directory, shards)
-        else:
-            saving.row_shards.describe_no_rows(directory, self._spec_if_told())
 
     def _give_up(self, work: WorkDirectory) -> None:
         """Leave what somebody can go on with, or nothing."""
@@ -217,11 +212,9 @@ class Save:
         first = next_block(iterator, 1)
         specs: list[Any] = []
         if first is not None:
-            found = [spec_of(column) for column in first.columns] if format.name != "penstock" else []
-            if format.needs_spec:
-                found = flatten(self._element_spec())[0]
+            found = flatten(self._element_spec())[0] if format.needs_spec else []
             format.check(first.structure, found, first.columns)
-            specs = [spec_to_data(spec) for spec in found]
+            specs = list(map(spec_to_data, found))
         by_index = in_any_order(self.node, self.options)
         size = first.nbytes if first is not None else 0
         bounds = self._bounds(size if by_index else None)

@@ -13,8 +13,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,11 +25,10 @@ from penstock.data.iterator_states import drawn_in
 from penstock.data.node import Node
 from penstock.data.operators.order import Skip, Take
 from penstock.data.prepared import Prepared
-from penstock.errors import StorageError
+from penstock.formats.plain_data import spec_of_data
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shard_format import Description
-from penstock.formats.spec_data import spec_of_data
-from penstock.formats.work_directory import KEPT_ENDING
+from penstock.formats.work_directory import WorkDirectory, writing_at
 from penstock.options import Options
 
 NOTES: Final = "_save"
@@ -62,9 +61,10 @@ class SavePlan:
 class ShardNotes:
     """What a directory says about the save in it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._place = directory / NOTES
+    def __init__(self, work: WorkDirectory) -> None:
+        self.directory = work.path
+        self._work = work
+        self._place = work.path / NOTES
 
     def plan(self) -> SavePlan | None:
         """What is being saved there; None if nothing says so."""
@@ -75,11 +75,7 @@ class ShardNotes:
 
     def begin(self, plan: SavePlan) -> None:
         """Begin anew: what is there goes."""
-        for left in self.directory.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name != "owner":
-                left.unlink()
+        self._work.clear()
         self._place.mkdir()
         _write(self._place / _PLAN, asdict(plan))
 
@@ -93,10 +89,6 @@ class ShardNotes:
     def add(self, number: int, description: Description) -> None:
         """Note that a shard is complete."""
         _write(self._place / f"{number:05d}.json", description)
-
-    def remove(self, directory: Path) -> None:
-        """Remove the notes from where the directory is now."""
-        shutil.rmtree(directory / NOTES, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -150,15 +142,15 @@ def write_shard(
         writer = shard_format("save", plan.format).writer(path, number, [spec_of_data(spec) for spec in plan.specs])
         try:
             for block in blocks:
-                with told_where(directory):
+                with writing_at(directory):
                     writer.write(block.columns, block.structure, len(block))
                 on_rows(len(block))
-            with told_where(directory):
+            with writing_at(directory):
                 description: Description = json.loads(json.dumps(writer.finish()))
         finally:
             with suppress(OSError):  # on a full disk it has something left to write
                 writer.close()
-        with told_where(directory):
+        with writing_at(directory):
             for name in (*description["files"], *description.get("files_beside", ())):
                 (directory / name).parent.mkdir(exist_ok=True)
                 _sync(path / name)
@@ -166,18 +158,6 @@ def write_shard(
         return description
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def told_where(directory: Path) -> Iterator[None]:
-    """What the system refuses, as a full disk, with the place."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        path = str(directory).removesuffix(KEPT_ENDING)
-        raise StorageError(f"'{path}' cannot be written: {error}") from error
 
 
 def _write(path: Path, data: Any) -> None:

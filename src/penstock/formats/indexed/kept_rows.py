@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from sys import getsizeof
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -35,12 +36,15 @@ def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """The rows of several columns of one leaf, at least one; each may have rows of another length, or of several."""
     if len(columns) == 1:
         return columns[0]
-    if len({column.shape[1:] for column in columns}) == 1:
-        dtype = columns[0].dtype
-        alike = all(column.dtype == dtype for column in columns)
-        shape = (sum(map(len, columns)), *columns[0].shape[1:])
-        return np.concatenate(columns, out=output(shape, dtype) if alike else None)
-    return np.fromiter(chain.from_iterable(columns), object, sum(map(len, columns)))
+    first = columns[0]
+    rows = sum(map(len, columns))
+    if len({(column.dtype == object, column.shape[1:]) for column in columns}) > 1:
+        arrays = (column if column.dtype == object else map(np.asarray, column) for column in columns)
+        return np.fromiter(chain.from_iterable(arrays), object, rows)
+    if any(column.dtype != first.dtype for column in columns):
+        return np.concatenate(columns)
+    out = output((rows, *first.shape[1:]), first.dtype)
+    return np.concatenate(columns, out=out) if out is not None else np.concatenate(columns, dtype=first.dtype)
 
 
 def bytes_of(columns: Iterable[npt.NDArray[Any]]) -> int:
@@ -52,5 +56,5 @@ def _bytes_of(column: npt.NDArray[Any]) -> int:
     if column.dtype.kind != "O":
         return column.nbytes
     entries = column[:: max(1, len(column) // 100)]  # a sample tells about how large they are
-    sizes = [entry.nbytes if isinstance(entry, np.ndarray) else len(entry) + 50 for entry in entries]
+    sizes = [entry.nbytes if isinstance(entry, np.ndarray) else getsizeof(entry) for entry in entries]
     return column.nbytes + int(np.mean(sizes or [0]) * len(column))

@@ -6,12 +6,24 @@ from penstock.extras import when_used
 
 if TYPE_CHECKING:
     from penstock.formats.saving import example_writer as example_writer
+    from penstock.formats.saving import manifest as manifest
+    from penstock.formats.saving import numbered_rows as numbered_rows
     from penstock.formats.saving import parquet_shards as parquet_shards
     from penstock.formats.saving import record_shards as record_shards
+    from penstock.formats.saving import row_files as row_files
     from penstock.formats.saving import row_shards as row_shards
     from penstock.formats.saving import saved_files as saved_files
     from penstock.formats.saving import tar_shards as tar_shards
 
 __getattr__ = when_used(
-    __name__, "example_writer", "parquet_shards", "record_shards", "row_shards", "saved_files", "tar_shards"
+    __name__,
+    "example_writer",
+    "manifest",
+    "numbered_rows",
+    "parquet_shards",
+    "record_shards",
+    "row_files",
+    "row_shards",
+    "saved_files",
+    "tar_shards",
 )

@@ -1,6 +1,6 @@
 """The leaves of rows that are saved: what each holds, and its name in formats with named columns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.spec_data import spec_of_data, spec_to_data
-from penstock.formats.structure_data import structure_to_data
-from penstock.spec import LeafSpec, TensorSpec, merged_specs, spec_of_leaf
+from penstock.formats.plain_data import spec_of_data, spec_to_data, structure_to_data
+from penstock.spec import LeafSpec, TensorSpec, merged, merged_specs, spec_of_leaf
 from penstock.structure import Structure
 
 Column = npt.NDArray[Any]
 Columns = tuple[Column, ...]
-Kind = Literal["numbers", "text", "bytes"]
+Kind = Literal["numbers", "text", "bytes", "any"]
 
 ONLY: Final = "value"
 """The name of a leaf that is a whole element."""
@@ -90,14 +89,48 @@ def dense(column: Column) -> Column:
     return column
 
 
-def spec_of(column: Column) -> LeafSpec:
+def any_kind(column: Column) -> Kind:
+    """What the rows of a column hold, for a format that holds everything."""
+    return "any"
+
+
+def _spec_of(column: Column, kind: Kind) -> LeafSpec:
     """The specification of the rows of a column."""
-    return merged_specs(map(spec_of_leaf, column)) if is_ragged(column) else TensorSpec(column.shape[1:], column.dtype)
+    if not is_ragged(column):
+        return TensorSpec(column.shape[1:], column.dtype)
+    differing = {id(row) if row.dtype == object else (row.dtype, row.shape): row for row in column}
+    return _covering(map(spec_of_leaf, differing.values()), kind)
+
+
+def _covering(specs: Iterable[LeafSpec], kind: Kind) -> LeafSpec:
+    """The specification that covers all of these; where any rows can be saved, perhaps that of objects.
+
+    Raises:
+        ElementError: they have nothing in common.
+    """
+    try:
+        return merged_specs(specs)
+    except ElementError:
+        if kind != "any":
+            raise
+        return TensorSpec((), object)
+
+
+def _add(specs: list[LeafSpec], spec: LeafSpec) -> None:
+    """Add a specification, or extend the one that differs in the lengths of axes alone: there may be many of these."""
+    for number, known in enumerate(specs):
+        if (known.dtype, len(known.shape), known.ragged_rank) == (spec.dtype, len(spec.shape), spec.ragged_rank):
+            specs[number] = merged(known, spec)
+            return
+    specs.append(spec)
 
 
 @dataclass
 class Leaves:
     """The leaves of the rows that a writer has received.
+
+    Args:
+        kind_of: tells what the rows of a column hold.
 
     Attributes:
         structure: of a row; None before the first.
@@ -105,9 +138,10 @@ class Leaves:
         specs: for each leaf, the specifications of its rows so far.
     """
 
+    kind_of: Callable[[Column], Kind] = kind_of
     structure: Structure | None = None
     kinds: list[Kind] = field(default_factory=list)
-    specs: list[dict[LeafSpec, None]] = field(default_factory=list)
+    specs: list[list[LeafSpec]] = field(default_factory=list)
 
     def note(self, columns: Columns, structure: Structure) -> None:
         """Note the leaves of rows.
@@ -116,12 +150,12 @@ class Leaves:
             InvalidTypeError: Python objects that cannot be saved.
             ElementError: a leaf holds strings in some rows, and something else in others.
         """
-        kinds = [kind_of(column) for column in columns]
+        kinds = list(map(self.kind_of, columns))
         if self.structure is None:
-            self.structure, self.kinds, self.specs = structure, kinds, [{} for _ in columns]
+            self.structure, self.kinds, self.specs = structure, kinds, [[] for _ in columns]
         _check_same(self.structure, self.kinds, kinds)
-        for specs, column in zip(self.specs, columns, strict=True):
-            specs[spec_of(column)] = None
+        for specs, column, kind in zip(self.specs, columns, kinds, strict=True):
+            _add(specs, _spec_of(column, kind))
 
     def to_data(self) -> dict[str, Any]:
         """The structure, the kinds and the specifications as plain data."""
@@ -129,7 +163,7 @@ class Leaves:
         return {
             "structure": structure,
             "kinds": self.kinds,
-            "specs": [[spec_to_data(spec) for spec in specs] for specs in self.specs],
+            "specs": [list(map(spec_to_data, specs)) for specs in self.specs],
         }
 
 
@@ -169,7 +203,7 @@ def merged_leaves(structure: Structure, shards: Sequence[Any]) -> list[SavedLeaf
         _check_same(structure, kinds, shard["kinds"])
     specs = zip(*(shard["specs"] for shard in shards), strict=True)
     return [
-        SavedLeaf(kind, merged_specs(spec_of_data(one) for several in found for one in several))
+        SavedLeaf(kind, _covering((spec_of_data(one) for several in found for one in several), kind))
         for kind, found in zip(kinds, specs, strict=True)
     ]
 

@@ -1,24 +1,26 @@
 """The manifest of a saved dataset: `_dataset.json` beside its files.
 
-    {"content": {"version", "format", "structure", "kinds", "specs", "shards": [{"rows", "files", "bytes"}]}, "crc32c"}
+    {"content": {"version", "format", "structure", "kinds", "specs", "files": {name: [rows, bytes]}}, "crc32c"}
 
 Its name begins with an underscore, so that readers of directories, such as Arrow's and Spark's, ignore it.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.formats.checked_json import read_checked_json, write_checked_json
+from penstock.errors import StorageError
+from penstock.formats.checked_json import of_another_version, read_checked_json, write_checked_json
+from penstock.formats.plain_data import spec_of_data, spec_to_data, structure_of_data, structure_to_data
 from penstock.formats.saving.leaves import SavedLeaf, merged_leaves
-from penstock.formats.saving.shard_format import Description
-from penstock.formats.spec_data import spec_of_data, spec_to_data
-from penstock.formats.structure_data import stored_class, structure_of_data
-from penstock.structure import Structure
+from penstock.formats.saving.shard_format import Description, shard_path
+from penstock.structure import Structure, flatten
 
 MANIFEST: Final = "_dataset.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
+_OF_EARLIER_VERSIONS: Final = "rows.json"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Manifest:
 
     Attributes:
         format: the name of its format.
-        structure: of an element; None if there are no elements, as earlier versions described such a dataset.
+        structure: of an element; None if there are no elements, and nothing told what they would be.
         leaves: of an element.
         files: the rows and the bytes of each file, by its name.
     """
@@ -44,33 +46,55 @@ def write_manifest(directory: Path, format: str, shards: Sequence[Description]) 
     Raises:
         ElementError: their rows have nothing in common.
     """
-    structure: Any = shards[0]["structure"]
-    leaves = merged_leaves(structure_of_data(structure, stored_class), shards)
+    structure = structure_of_data(shards[0]["structure"])
+    rows = {name: shard["rows"] for shard in shards for name in shard["files"]}
+    _write(directory, format, structure, merged_leaves(structure, shards), rows)
+
+
+def describe_no_rows(directory: Path, element_spec: Any) -> None:
+    """Describe a dataset without rows, in an empty file, whatever the format was to be.
+
+    Args:
+        directory: of the dataset.
+        element_spec: what its elements would be; None where nothing tells.
+
+    Raises:
+        InvalidTypeError: elements of a class that cannot be found by its name.
+    """
+    leaves, structure = ([], None) if element_spec is None else flatten(element_spec)
+    file = shard_path(directory, 0, "rows")
+    file.touch()
+    _write(directory, "penstock", structure, [SavedLeaf("any", leaf) for leaf in leaves], {file.name: 0})
+
+
+def _write(
+    directory: Path, format: str, structure: Structure | None, leaves: Sequence[SavedLeaf], rows: dict[str, int]
+) -> None:
     content = {
         "version": _VERSION,
         "format": format,
-        "structure": structure,
+        "structure": None if structure is None else structure_to_data(structure),
         "kinds": [leaf.kind for leaf in leaves],
         "specs": [spec_to_data(leaf.spec) for leaf in leaves],
-        "shards": [
-            {"rows": shard["rows"], "file": name, "bytes": (directory / name).stat().st_size}
-            for shard in shards
-            for name in shard["files"]
-        ],
+        "files": {name: [count, (directory / name).stat().st_size] for name, count in rows.items()},
     }
     write_checked_json(directory / MANIFEST, content)
 
 
-def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest of a directory; None if there is none.
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a directory.
 
     Raises:
-        StorageError: it is damaged, or of another version.
+        StorageError: there is none, it is damaged, or of another version.
     """
     content = read_checked_json(directory / MANIFEST, _VERSION)
+    if content is None and (directory / _OF_EARLIER_VERSIONS).exists():
+        raise of_another_version(directory)
     if content is None:
-        return None
-    structure = None if content["structure"] is None else structure_of_data(content["structure"], stored_class)
+        raise StorageError(f"there is no saved dataset at '{directory}': {MANIFEST} is missing")
+    structure = None if content["structure"] is None else structure_of_data(content["structure"])
     leaves = zip(content["kinds"], map(spec_of_data, content["specs"]), strict=True)
-    files = {shard["file"]: (shard["rows"], shard["bytes"]) for shard in content["shards"]}
+    files = {name: (rows, size) for name, (rows, size) in content["files"].items()}
+    if outside := [name for name in files if name != os.path.basename(name)]:
+        raise StorageError(f"'{directory / MANIFEST}' names a file that is not in its directory: {outside[0]!r}")
     return Manifest(content["format"], structure, tuple(SavedLeaf(kind, spec) for kind, spec in leaves), files)

@@ -8,9 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.saving.leaves import Column, Columns, Leaves, dense, is_ragged, names_of
-from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.leaves import Column, Columns, dense, is_ragged, names_of
+from penstock.formats.saving.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
@@ -39,37 +38,30 @@ class NpyShards(ShardFormat):
                 )
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "NpyShardWriter":
-        return NpyShardWriter(directory, file_name(number, "npy"))
-
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        write_manifest(directory, self.name, shards)
+        return NpyShardWriter(shard_path(directory, number, "npy"))
 
 
 class NpyShardWriter(ShardWriter):
     """Writes one file. The header has the number of rows, so it is written again at the end."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        self._path = directory / name
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._file: Any = None
         self._dtype: np.dtype[Any] | None = None
         self._shape: tuple[int, ...] = ()
-        self._leaves = Leaves()
-        self._rows = 0
 
-    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         columns = tuple(map(dense, columns))
-        self._leaves.note(columns, structure)
         alone = structure.kind == "leaf"
         shape = columns[0].shape[1:] if alone else ()
         dtype = columns[0].dtype if alone else _dtype(structure, columns)
         if self._dtype is None:
             self._dtype, self._shape = dtype, shape
-            self._file = self._path.open("wb")
+            self._file = self.path.open("wb")
             self._file.write(self._header())
         if (dtype, shape) != (self._dtype, self._shape):
             raise ElementError(f"rows of {dtype} of shape {shape} follow on rows of {self._dtype} of {self._shape}")
         self._file.write(_bytes_of(columns[0] if alone else _together(dtype, structure, columns, rows)))
-        self._rows += rows
 
     def _header(self) -> bytes:
         assert self._dtype is not None
@@ -77,18 +69,16 @@ class NpyShardWriter(ShardWriter):
         description = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,
-            "shape": (self._rows, *self._shape),
+            "shape": (self.rows, *self._shape),
         }
         # NumPy pads the header so that a larger number of rows fits.
         np.lib.format.write_array_header_2_0(header, description)
         return header.getvalue()
 
-    def finish(self) -> Description:
-        if self._file is not None:
-            self._file.seek(0)
-            self._file.write(self._header())
-        self.close()
-        return {"rows": self._rows, "files": [self._path.name] if self._rows else [], **self._leaves.to_data()}
+    def _end(self) -> list[str]:
+        self._file.seek(0)
+        self._file.write(self._header())
+        return []
 
     def close(self) -> None:
         if self._file is not None:

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.columns import not_unicode
-from penstock.formats.saving.leaves import ONLY, Column, Columns, Leaves, dense, is_ragged, kind_of, names_of
-from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.leaves import ONLY, Column, Columns, dense, is_ragged, kind_of, names_of
+from penstock.formats.saving.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
@@ -37,27 +36,21 @@ class ParquetShards(ShardFormat):
             _type_of(path or "the element", spec, column)
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ParquetShardWriter":
-        return ParquetShardWriter(directory, file_name(number, "parquet"), specs)
-
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        write_manifest(directory, self.name, shards)
+        return ParquetShardWriter(shard_path(directory, number, "parquet"), specs)
 
 
 class ParquetShardWriter(ShardWriter):
     """Writes one file."""
 
-    def __init__(self, directory: Path, name: str, specs: Sequence[LeafSpec]) -> None:
-        self._path = directory / name
+    def __init__(self, path: Path, specs: Sequence[LeafSpec]) -> None:
+        super().__init__(path)
         self._specs = specs
         self._types: list[pa.DataType] = []
-        self._leaves = Leaves()
         self._writer: Any = None
-        self._rows = 0
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = 0
 
-    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
-        self._leaves.note(columns, structure)
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         paths = structure.paths()
         if not self._types:
             given = zip(paths, self._specs, columns, strict=True)
@@ -75,7 +68,6 @@ class ParquetShardWriter(ShardWriter):
             start += len(part)
             if self._pending_rows >= _GROUP_ROWS or self._pending_bytes >= _GROUP_BYTES:
                 self._flush()
-        self._rows += rows
 
     def _room(self, row_bytes: float) -> int:
         by_bytes = int((_GROUP_BYTES - self._pending_bytes) / max(row_bytes, 1e-9))
@@ -85,15 +77,13 @@ class ParquetShardWriter(ShardWriter):
         if self._pending:
             table = pa.concat_tables(self._pending)
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, table.schema, write_page_checksum=True)
+                self._writer = pq.ParquetWriter(self.path, table.schema, write_page_checksum=True)
             self._writer.write_table(table, row_group_size=len(table))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
-    def finish(self) -> Description:
+    def _end(self) -> list[str]:
         self._flush()
-        self.close()
-        files = [self._path.name] if self._rows else []
-        return {"rows": self._rows, "files": files, **self._leaves.to_data()}
+        return []
 
     def close(self) -> None:
         writer, self._writer = self._writer, None

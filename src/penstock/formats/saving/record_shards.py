@@ -1,6 +1,5 @@
 """Datasets saved as records of bytes, in TFRecord and ArrayRecord files: elements of several leaves as Examples."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +13,8 @@ from penstock.errors import InvalidTypeError
 from penstock.extras import load
 from penstock.formats.indexed.offsets import write_edges
 from penstock.formats.saving.example_writer import check_feature, serialize_examples
-from penstock.formats.saving.leaves import Columns, Leaves, is_ragged, names_of
-from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.leaves import Columns, is_ragged, names_of
+from penstock.formats.saving.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.formats.tfrecord import TFRecords, frame
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
@@ -39,10 +37,7 @@ class TFRecordShards(RecordShards):
     name = "tfrecord"
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "TFRecordShardWriter":
-        return TFRecordShardWriter(directory, file_name(number, "tfrecord"))
-
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        write_manifest(directory, self.name, shards)
+        return TFRecordShardWriter(shard_path(directory, number, "tfrecord"))
 
 
 class ArrayRecordShards(RecordShards):
@@ -55,46 +50,21 @@ class ArrayRecordShards(RecordShards):
         self.open = library.ArrayRecordWriter  # raises the error that says what to install
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ArrayRecordShardWriter":
-        return ArrayRecordShardWriter(directory, file_name(number, "array_record"), self.open)
-
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        write_manifest(directory, self.name, shards)
+        return ArrayRecordShardWriter(shard_path(directory, number, "array_record"), self.open)
 
 
-class RecordShardWriter(ShardWriter):
-    """Writes one file."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        self._path = directory / name
-        self._leaves = Leaves()
-        self._rows = 0
-
-    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
-        self._leaves.note(columns, structure)
-        self._append(_records(columns, structure))
-        self._rows += rows
-
-    @abstractmethod
-    def _append(self, records: pa.LargeBinaryArray) -> None:
-        """Write records."""
-
-    def finish(self) -> Description:
-        self.close()
-        return {"rows": self._rows, "files": [self._path.name] if self._rows else [], **self._leaves.to_data()}
-
-
-class TFRecordShardWriter(RecordShardWriter):
+class TFRecordShardWriter(ShardWriter):
     """Writes TFRecord files, framing all records of a block at once."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        super().__init__(directory, name)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._file: Any = None
         self._lengths: list[npt.NDArray[np.int64]] = []
 
-    def _append(self, records: pa.LargeBinaryArray) -> None:
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         if self._file is None:
-            self._file = self._path.open("wb")
-        found = records.to_pylist()
+            self._file = self.path.open("wb")
+        found = _records(columns, structure).to_pylist()
         checksums = np.fromiter(map(google_crc32c.value, found), np.uint32, len(found))
         masked = (checksums >> np.uint32(15) | checksums << np.uint32(17)) + np.uint32(_MASK)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
@@ -106,30 +76,28 @@ class TFRecordShardWriter(RecordShardWriter):
         self._file.write(b"".join(parts))
         self._lengths.append(lengths + _HEAD_BYTES + 4)
 
-    def finish(self) -> Description:
-        description = super().finish()
-        if self._lengths:
-            edges = np.cumsum(np.concatenate(([0], *self._lengths)), dtype=np.int64)
-            description["files_beside"] = [write_edges(self._path, TFRecords().layout, edges)]
-        return description
+    def _end(self) -> list[str]:
+        self.close()
+        edges = np.cumsum(np.concatenate(([0], *self._lengths)), dtype=np.int64)
+        return [write_edges(self.path, TFRecords().layout, edges)]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
-class ArrayRecordShardWriter(RecordShardWriter):
+class ArrayRecordShardWriter(ShardWriter):
     """Writes ArrayRecord files, passing records to the library one by one."""
 
-    def __init__(self, directory: Path, name: str, open_writer: Any) -> None:
-        super().__init__(directory, name)
+    def __init__(self, path: Path, open_writer: Any) -> None:
+        super().__init__(path)
         self._open = open_writer
         self._writer: Any = None
 
-    def _append(self, records: pa.LargeBinaryArray) -> None:
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         if self._writer is None:
-            self._writer = self._open(str(self._path), "group_size:1")
-        for record in records.to_pylist():
+            self._writer = self._open(str(self.path), "group_size:1")
+        for record in _records(columns, structure).to_pylist():
             self._writer.write(record)
 
     def close(self) -> None:

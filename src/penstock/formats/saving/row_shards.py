@@ -1,72 +1,65 @@
-"""Datasets saved in penstock's own format, which `row_store.py` reads."""
+"""Datasets saved in penstock's own format, in files of rows."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from penstock.formats.row_store import RowFiles, write_description
-from penstock.formats.saving.leaves import Columns
-from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter
-from penstock.formats.spec_data import spec_to_data
-from penstock.formats.structure_data import structure_to_data
+from penstock.formats.indexed.kept_rows import bytes_of, joined
+from penstock.formats.saving.leaves import Columns, Leaves, any_kind
+from penstock.formats.saving.row_files import RowFileWriter
+from penstock.formats.saving.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
-from penstock.structure import Structure, flatten
+from penstock.structure import Structure
+
+_RECORD_BYTES: Final = 4 << 20
+_RECORD_SECONDS: Final = 1.0
+"""A record ends at whichever limit comes first: who waits for the writer sees that the file grows."""
 
 
 class RowShards(ShardFormat):
-    """Arrow files that are read by memory map. Checksums cover every byte. They can hold every kind of element."""
+    """Files that are read by memory map. Checksums cover every byte. They can hold every kind of element."""
 
     name = "penstock"
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "RowShardWriter":
-        return RowShardWriter(directory, number)
-
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        leaves = max(len(shard["specs"]) for shard in shards)
-        specs: list[list[Any]] = [[] for _ in range(leaves)]
-        for shard in shards:
-            for known, found in zip(specs, shard["specs"]):
-                known += [spec for spec in found if spec not in known]
-        write_description(
-            directory,
-            rows=sum(shard["rows"] for shard in shards),
-            structure=shards[0]["structure"],
-            specs=specs,
-            files=[file for shard in shards for file in shard["pieces"]],
-        )
+    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> "RowShardWriter":
+        return RowShardWriter(shard_path(directory, number, "rows"))
 
 
 class RowShardWriter(ShardWriter):
-    """Writes one Arrow file, or several where the type of a column changes."""
+    """Writes one file, whose records are of some megabytes even if rows come one by one."""
 
-    def __init__(self, directory: Path, number: int) -> None:
-        self._files = RowFiles(directory, f"rows-{number:05d}")
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.leaves = Leaves(any_kind)
+        self._file: RowFileWriter | None = None
+        self._pending: list[Columns] = []
+        self._pending_bytes = 0
+        self._pending_kind: Any = None
+        self._flushed = time.monotonic()
 
-    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
-        self._files.write(columns, structure, rows)
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
+        kind = structure, [(column.dtype, column.shape[1:]) for column in columns]
+        if kind != self._pending_kind:
+            self._flush()
+            self._pending_kind = kind
+        self._pending.append(columns)
+        self._pending_bytes += bytes_of(columns)
+        if self._pending_bytes >= _RECORD_BYTES or time.monotonic() - self._flushed > _RECORD_SECONDS:
+            self._flush()
 
-    def finish(self) -> Description:
-        return self._files.finish()
+    def _flush(self) -> None:
+        if self._pending:
+            self._file = self._file or RowFileWriter(self.path)
+            columns = tuple(map(joined, zip(*self._pending, strict=True)))
+            self._file.append(columns, self._pending_kind[0])
+        self._pending, self._pending_bytes = [], 0
+        self._flushed = time.monotonic()
+
+    def _end(self) -> list[str]:
+        self._flush()
+        return []
 
     def close(self) -> None:
-        self._files.close()
-
-
-def describe_no_rows(directory: Path, element_spec: Any) -> None:
-    """Describe a dataset without rows, whose files would be the same in every format: there are none.
-
-    Args:
-        directory: of the dataset.
-        element_spec: what its elements would be; None where nothing tells.
-
-    Raises:
-        InvalidTypeError: elements of a class that cannot be found by its name.
-    """
-    leaves, structure = ([], None) if element_spec is None else flatten(element_spec)
-    write_description(
-        directory,
-        rows=0,
-        structure=None if structure is None else structure_to_data(structure),
-        specs=[[spec_to_data(leaf)] for leaf in leaves],
-        files=[],
-    )
+        if self._file is not None:
+            self._file.close()

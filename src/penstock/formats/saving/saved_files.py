@@ -14,22 +14,23 @@ from penstock.formats.indexed.fixed_files import NpyFiles
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.saving.leaves import ONLY, Column, SavedLeaf, names_of, steps_of
 from penstock.formats.saving.manifest import Manifest
+from penstock.formats.saving.row_files import RowFiles
 from penstock.formats.saving.tar_shards import members_of
 from penstock.formats.tar import KEY, TarSamples
 from penstock.formats.tfrecord import TFRecords
 from penstock.spec import LeafSpec, TensorSpec
-from penstock.structure import Structure
+from penstock.structure import LEAF, Structure
 
 
 class SavedFiles(FileFormat):
     """The rows of a saved dataset, in the structure and with the dtypes that were saved.
 
     Args:
-        manifest: the description of the dataset, which must have a structure.
+        manifest: the description of the dataset.
+        directory: where its files are.
     """
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
-        assert manifest.structure is not None
         self.format = manifest.format
         self.structure = manifest.structure
         self.leaves = manifest.leaves
@@ -41,7 +42,7 @@ class SavedFiles(FileFormat):
             make = _READERS[self.format]
         except KeyError:
             raise StorageError(f"this penstock knows no format {self.format!r} of saved datasets") from None
-        self._inner, self._columns = make(self.structure, self.leaves)
+        self._inner, self._columns = make(self.structure or LEAF, self.leaves)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_inner", "_columns")}
@@ -69,16 +70,26 @@ class SavedFiles(FileFormat):
         return rows
 
     def spec(self, name: str) -> Any:
-        return self.structure.unflatten([leaf.spec for leaf in self.leaves])
+        return None if self.structure is None else self.structure.unflatten([leaf.spec for leaf in self.leaves])
 
     def read(self, name: str, rows: Rows) -> Any:
+        columns, structure = self.read_columns(name, rows)
+        return structure.unflatten(columns)
+
+    def read_columns(self, name: str, rows: Rows) -> tuple[list[Column], Structure]:
+        assert self.structure is not None  # since there are rows
+        if self._columns is None:
+            return self._inner.read_columns(name, rows)[0], self.structure
         values = self._columns(self._inner.read(name, rows))
-        columns = [leaf.restored(value) for leaf, value in zip(self.leaves, values, strict=True)]
-        return self.structure.unflatten(columns)
+        return [leaf.restored(value) for leaf, value in zip(self.leaves, values, strict=True)], self.structure
 
 
-_Columns = Callable[[Any], list[Column]]
-"""Turns what a format's reader returns into the columns of the leaves."""
+_Columns = Callable[[Any], list[Column]] | None
+"""Turns what a format's reader returns into the columns of the leaves; None where that is what was saved."""
+
+
+def _penstock(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:
+    return RowFiles(), None
 
 
 def _parquet(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:
@@ -168,6 +179,7 @@ _READERS: Final[dict[str, Callable[[Structure, Sequence[SavedLeaf]], tuple[FileF
     "array_record": _array_record,
     "npy": _npy,
     "parquet": _parquet,
+    "penstock": _penstock,
     "tar": _tar,
     "tfrecord": _tfrecord,
 }

@@ -6,18 +6,30 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.errors import InvalidTypeError
-from penstock.formats.saving.leaves import Columns
+from penstock.formats.saving.leaves import Columns, Leaves
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
 Description = dict[str, Any]
-"""What a writer returns about its shard, as plain data: "rows", "files", and what the format needs to read them."""
+"""What a writer returns about its shard, as plain data: "rows", "files", and what is needed to read them."""
 
 
 class ShardWriter(ABC):
-    """Writes the rows of one shard, in order, to one file or several."""
+    """Writes the rows of one shard, in order, to a file.
 
-    @abstractmethod
+    Args:
+        path: of the file.
+
+    Attributes:
+        rows: how many were written.
+        leaves: of the rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+        self.leaves = Leaves()
+
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
         """Append rows.
 
@@ -25,14 +37,28 @@ class ShardWriter(ABC):
             InvalidTypeError, ElementError: rows that the format cannot hold.
             OSError: they cannot be written.
         """
+        self.leaves.note(columns, structure)
+        self._append(columns, structure, rows)
+        self.rows += rows
 
     @abstractmethod
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
+        """Write rows to the file; of the first, make it."""
+
     def finish(self) -> Description:
-        """Complete the files. The description contains all that is needed to read them."""
+        """Complete the file. The description contains all that is needed to read it."""
+        beside = self._end() if self.rows else []
+        self.close()
+        files = [self.path.name] if self.rows else []
+        return {"rows": self.rows, "files": files, "files_beside": beside, **self.leaves.to_data()}
+
+    def _end(self) -> list[str]:
+        """Write what comes after the last row; returns the files that were written beside this one."""
+        return []
 
     @abstractmethod
     def close(self) -> None:
-        """Close the files, complete or not. Later calls do nothing."""
+        """Close the file, complete or not. Later calls do nothing."""
 
 
 class ShardFormat(ABC):
@@ -53,13 +79,9 @@ class ShardFormat(ABC):
 
     @abstractmethod
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> ShardWriter:
-        """A writer of the shard with this number. The specifications of leaves cover all rows, as far as is known."""
-
-    @abstractmethod
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        """Write the manifest that lets `Dataset.load` read the files of a directory: at least one shard, with rows."""
+        """A writer of the shard with this number. The specifications are those of `needs_spec`."""
 
 
-def file_name(number: int, ending: str) -> str:
-    """The file name of a shard. Names sort like numbers."""
-    return f"part-{number:05d}.{ending}"
+def shard_path(directory: Path, number: int, ending: str) -> Path:
+    """The file of a shard. Names sort like numbers."""
+    return directory / f"part-{number:05d}.{ending}"

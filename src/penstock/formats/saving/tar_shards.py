@@ -10,9 +10,8 @@ import numpy as np
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.columns import not_unicode
 from penstock.formats.indexed.offsets import write_edges
-from penstock.formats.saving.leaves import Column, Columns, Kind, Leaves, is_ragged, kind_of, names_of
-from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.leaves import Column, Columns, Kind, is_ragged, kind_of, names_of
+from penstock.formats.saving.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.formats.tar import KEY, TarSamples
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
@@ -37,10 +36,7 @@ class TarShards(ShardFormat):
         members_of(structure, [kind_of(column) for column in columns], columns)
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "TarShardWriter":
-        return TarShardWriter(directory, file_name(number, "tar"), number)
-
-    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        write_manifest(directory, self.name, shards)
+        return TarShardWriter(shard_path(directory, number, "tar"), number)
 
 
 def members_of(structure: Structure, kinds: Sequence[Kind], columns: Columns) -> list[str]:
@@ -89,21 +85,19 @@ def _extension(name: str, kind: Kind, dtype: np.dtype[Any], many: bool) -> str:
 class TarShardWriter(ShardWriter):
     """Writes one archive in the POSIX format (ustar)."""
 
-    def __init__(self, directory: Path, name: str, number: int) -> None:
-        self._path = directory / name
+    def __init__(self, path: Path, number: int) -> None:
+        super().__init__(path)
         self._prefix = f"{number:05d}-"
         self._file: Any = None
-        self._leaves = Leaves()
         self._members: list[str] = []
         self._ends: list[int] = [0]
         self._last_key = ""
 
-    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
-        self._leaves.note(columns, structure)
-        members = members_of(structure, self._leaves.kinds, columns)
+    def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
+        members = members_of(structure, self.leaves.kinds, columns)
         if not self._members:
             self._members = members
-            self._file = self._path.open("wb")
+            self._file = self.path.open("wb")
         if members != self._members:
             raise ElementError(f"rows with members {members} follow on rows with {self._members}")
         contents = [_contents(name, column) for name, column in zip(members, columns, strict=True)]
@@ -130,16 +124,10 @@ class TarShardWriter(ShardWriter):
         self._last_key = key
         return key
 
-    def finish(self) -> Description:
-        rows = len(self._ends) - 1
-        if self._file is not None:
-            self._file.write(_END)
+    def _end(self) -> list[str]:
+        self._file.write(_END)
         self.close()
-        description = {"rows": rows, "files": [self._path.name] if rows else [], **self._leaves.to_data()}
-        if rows:
-            edges = np.array(self._ends, np.int64)
-            description["files_beside"] = [write_edges(self._path, TarSamples((), False).layout, edges)]
-        return description
+        return [write_edges(self.path, TarSamples((), False).layout, np.array(self._ends, np.int64))]
 
     def close(self) -> None:
         if self._file is not None:

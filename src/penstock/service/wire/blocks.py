@@ -6,7 +6,6 @@ them. The description says what each buffer holds. It goes beside the buffers an
 differs from block to block where the rows' shapes do, and the schema of a Flight stream cannot.
 """
 
-import dataclasses
 import math
 import struct
 import sys
@@ -20,12 +19,11 @@ import pyarrow as pa
 
 from penstock.data.block import Block, Column
 from penstock.errors import InvalidTypeError, ServiceError
-from penstock.formats.columns import decode_column, encode_column
-from penstock.formats.dtypes import dtype_of_data, dtype_to_data
-from penstock.formats.structure_data import structure_of_data, structure_to_data
+from penstock.formats import plain_data
+from penstock.formats.columns import decode_column, encode_columns
+from penstock.formats.plain_data import dtype_of_data, dtype_to_data, structure_of_data, structure_to_data
 from penstock.service.wire.arrow_stream import read_batch
 from penstock.service.wire.interfaces import WrongAnswerError
-from penstock.spec import LeafSpec, assuming, leaf_spec
 from penstock.structure import Structure, flatten
 
 _DAMAGED = (
@@ -121,12 +119,7 @@ def spec_to_data(spec: Any) -> Any:
     if spec is None:
         return None
     leaves, structure = flatten(spec)
-    return [structure_to_data(structure), [_leaf_to_data(leaf) for leaf in leaves]]
-
-
-def _leaf_to_data(leaf: LeafSpec) -> list[Any]:
-    assumed = [sorted(leaf.assumed_axes), leaf.assumed_dtype]
-    return [list(leaf.shape), dtype_to_data(leaf.dtype), leaf.ragged_rank, *assumed]
+    return [structure_to_data(structure), [plain_data.spec_to_data(leaf) for leaf in leaves]]
 
 
 def spec_of_data(data: Any) -> Any:
@@ -139,10 +132,7 @@ def spec_of_data(data: Any) -> Any:
         return None
     try:
         structure, leaves = data
-        specs = [
-            assuming(leaf_spec(shape, known_dtype(dtype), rank), axes, dtype=assumed)
-            for shape, dtype, rank, axes, assumed in leaves
-        ]
+        specs = [plain_data.spec_of_data(leaf, known_dtype) for leaf in leaves]
         return _structure_of(structure).unflatten(specs)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ServiceError(f"what should be a specification is none: {error}") from error
@@ -164,7 +154,7 @@ def known_dtype(data: Any) -> np.dtype[Any]:
 
 def _structure_of(data: Any) -> Structure:
     try:
-        return structure_of_data(data, _known_class)
+        return structure_of_data(data, ServiceError)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise WrongAnswerError(f"what should be the structure of elements is none: {error}") from error
 
@@ -176,13 +166,8 @@ def _pack_column(column: Column) -> tuple[ColumnHeader, Buffer]:
         raise InvalidTypeError(f"cannot send values of dtype {column.dtype}: use one array for each field")
     strings = column.dtype.kind == "T"
     objects = column.astype(object) if strings else column
-    field, array = encode_column("rows", objects.reshape(-1))
-    sink = pa.BufferOutputStream()
-    batch = pa.RecordBatch.from_arrays([array], schema=pa.schema([field]))
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
     header = ColumnHeader(column.shape, "T" if strings else None, arrow=True)
-    return header, np.frombuffer(sink.getvalue(), np.uint8)
+    return header, np.frombuffer(encode_columns([objects.reshape(-1)]), np.uint8)
 
 
 def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
@@ -226,7 +211,7 @@ def _check_text(column: Column) -> None:
 
 
 def _is_sent(kind: pa.DataType) -> bool:
-    """Whether `encode_column` writes columns of this type: of others a row may take no byte, and claim any number."""
+    """Whether `encode_columns` writes columns of this type: of others a row may take no byte, and claim any number."""
     if pa.types.is_struct(kind):  # ragged rows
         values, shapes = [field.type for field in kind] if kind.num_fields == 2 else (pa.null(), pa.null())
         return pa.types.is_large_list(values) and _is_sent(values.value_type) and shapes == pa.list_(pa.int64())
@@ -240,16 +225,3 @@ def _bytes_of(column: Column) -> Buffer:
     if column.size == 0 or column.dtype.itemsize == 0:
         return np.empty(0, np.uint8)
     return np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-
-
-def _known_class(module: str, name: str) -> type:
-    """A class by its name, if this process has imported it: what comes over the wire imports and calls nothing else."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, "__dict__", {}).get(part)  # an attribute that is looked up could import something
-    if found is None:
-        raise ServiceError(f"elements are {module}.{name} values, which this process does not know: import {module}")
-    is_named_tuple = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
-    if not is_named_tuple and not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise ServiceError(f"elements claim to be {module}.{name} values, which is no dataclass and no named tuple")
-    return found  # type: ignore[no-any-return]  # narrowed by the lines above

@@ -14,19 +14,20 @@ import numpy.typing as npt
 
 from penstock import formats
 from penstock.data.block import Block, Column, Indices, is_ragged
-from penstock.data.kept_directory import FilePass, KeptDirectory, PassLock, read_store
+from penstock.data.cache_directory import CacheDirectory, DirectoryPass, PassWriter
 from penstock.data.node import Node
 from penstock.data.streams.index_reading import Load, Reading
+from penstock.formats.work_directory import writing_at
 from penstock.positions import as_positions
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
 
 _PIECE_BYTES: Final = 1 << 22
 _LOOK_SECONDS: Final = 1.0
-"""So often it is looked what other processes have kept."""
+"""How often this process looks for what others have kept."""
 
 
-class Kept:
+class CachedRows:
     """What a cache keeps, shared by all iterations of datasets that contain it; for another seed it is dropped.
 
     Args:
@@ -37,57 +38,58 @@ class Kept:
         self._made_of = made_of
         self._lock = Lock()
         self._seed: int | None = None
-        self._rows: _MemoryRows | _FileRows | None = None
-        self._pass: MemoryPass | FilePass | None = None
-        self._directory: KeptDirectory | None = None
+        self._rows: _MemoryRows | _DirectoryRows | None = None
+        self._pass: MemoryPass | DirectoryPass | None = None
+        self._directory: CacheDirectory | None = None
         self._recording = False
 
-    def __reduce__(self) -> tuple[type["Kept"], tuple[Node]]:
-        """Another process begins with nothing kept."""
-        return Kept, (self._made_of,)
+    def __reduce__(self) -> tuple[type["CachedRows"], tuple[Node]]:
+        """Another process begins with nothing."""
+        return CachedRows, (self._made_of,)
 
-    def begin(self) -> bool:
-        """Whether to record this pass over a stream: only one is recorded at a time."""
+    def _directory_at(self, filename: str) -> CacheDirectory:
+        if self._directory is None:
+            self._directory = CacheDirectory(filename, self._made_of)
+        return self._directory
+
+    def by_index(self, seed: int, filename: str, length: int) -> "_MemoryRows | _DirectoryRows":
+        """The rows of an indexable input."""
         with self._lock:
-            recording, self._recording = self._recording, True
-            return not recording
+            if self._rows is None or self._seed != seed:
+                directory = self._directory_at(filename) if filename else None
+                self._rows = _MemoryRows(length) if directory is None else _DirectoryRows(directory, seed, length)
+                self._seed = seed
+            return self._rows
+
+    def complete(self, seed: int, filename: str) -> "MemoryPass | DirectoryPass | None":
+        """The complete pass over a stream, if there is one."""
+        with self._lock:
+            if self._pass is None or self._seed != seed:
+                self._seed, self._pass = seed, self._directory_at(filename).complete_pass() if filename else None
+            return self._pass
+
+    def recorder(self, filename: str, threads: Threads) -> "PassRecorder | PassWriter | None":
+        """What keeps a pass over a stream; None where another iteration does, or has done so."""
+        with self._lock:
+            if self._recording:
+                return None
+            self._recording = True
+        found = None
+        try:
+            found = self._directory_at(filename).new_pass(threads) if filename else PassRecorder()
+            return found
+        finally:
+            self._recording = found is not None
+
+    def completed(self, seed: int, rows: "MemoryPass | DirectoryPass") -> None:
+        """Keep a pass that was being recorded."""
+        with self._lock:
+            self._seed, self._pass, self._recording = seed, rows, False
 
     def given_up(self) -> None:
         """The pass that was being recorded did not reach the end."""
         with self._lock:
             self._recording = False
-
-    def directory(self, filename: str) -> "KeptDirectory":
-        """The directory of the cache, which was looked at."""
-        if self._directory is None:
-            self._directory = KeptDirectory(filename, self._made_of)
-        return self._directory
-
-    def locked_directory(self, filename: str, threads: Threads) -> tuple[KeptDirectory, PassLock] | None:
-        """The directory for a pass that is being recorded, and its lock; None if another iteration records one."""
-        directory = self.directory(filename)
-        lock = directory.lock(threads)
-        return None if lock is None else (directory, lock)
-
-    def rows(self, seed: int, filename: str, length: int) -> "_MemoryRows | _FileRows":
-        """The rows kept of an indexable input."""
-        with self._lock:
-            if self._rows is None or self._seed != seed:
-                self._rows = _FileRows(self.directory(filename), seed, length) if filename else _MemoryRows(length)
-                self._seed = seed
-            return self._rows
-
-    def complete(self, seed: int, filename: str) -> "MemoryPass | FilePass | None":
-        """The complete pass over a stream, if there is one."""
-        with self._lock:
-            if self._pass is None or self._seed != seed:
-                self._seed, self._pass = seed, self.directory(filename).complete() if filename else None
-            return self._pass
-
-    def completed(self, seed: int, rows: "MemoryPass | FilePass") -> None:
-        """Keep a complete pass over a stream."""
-        with self._lock:
-            self._seed, self._pass, self._recording = seed, rows, False
 
 
 class MemoryPass:
@@ -107,37 +109,19 @@ class MemoryPass:
 
 
 class PassRecorder:
-    """The rows of a pass that has not ended yet; in memory, copies in pieces of some megabytes.
+    """Copies of the rows of a pass that has not ended yet, in pieces of some megabytes."""
 
-    Args:
-        directory: where they are kept, with its lock; None for memory.
-    """
-
-    def __init__(self, directory: tuple[KeptDirectory, PassLock] | None) -> None:
-        self._directory = directory
-        self._writer: formats.kept_files.KeptFileWriter | None = None
+    def __init__(self) -> None:
         self._pieces: list[Block] = []
         self._blocks: list[Block] = []
-        self._nbytes = self._rows = 0
+        self._nbytes = 0
 
-    def add(self, block: Block) -> Block:
-        """Record rows; gives them as they may be handed out: those that are kept cannot be written."""
-        block = block.read_only()
-        if self._directory is not None:
-            first, self._rows = self._rows, self._rows + len(block)
-            if len(block):
-                writer = self._file(self._directory[0])
-                writer.append(np.arange(first, self._rows), block.columns, block.structure)
-            return block
+    def add(self, block: Block) -> None:
+        """Keep rows."""
         self._blocks.append(block)
         self._nbytes += block.nbytes
         if self._nbytes >= _PIECE_BYTES:
             self._join()
-        return block
-
-    def _file(self, directory: KeptDirectory) -> "formats.kept_files.KeptFileWriter":
-        self._writer = self._writer or directory.new_pass()
-        return self._writer
 
     def _join(self) -> None:
         rows = Block.concatenate(self._blocks)
@@ -146,26 +130,14 @@ class PassRecorder:
         self._pieces.append(rows.read_only())
         self._blocks, self._nbytes = [], 0
 
-    def finish(self) -> MemoryPass | FilePass:
+    def finish(self) -> MemoryPass:
         """The complete pass."""
-        if self._directory is None:
-            if self._blocks:
-                self._join()
-            return MemoryPass(self._pieces)
-        directory, lock = self._directory
-        found = directory.finished(self._file(directory))
-        lock.release()
-        return found
+        if self._blocks:
+            self._join()
+        return MemoryPass(self._pieces)
 
     def discard(self) -> None:
         """Keep nothing."""
-        if self._directory is not None:
-            directory, lock = self._directory
-            if self._writer is not None:
-                self._writer.close()
-                self._writer.path.unlink(missing_ok=True)
-            directory.leave()
-            lock.release()
 
 
 class _IndexRows(ABC):
@@ -253,24 +225,22 @@ def _placed(kept: Column, has: npt.NDArray[np.bool_], positions: npt.NDArray[np.
     return kept
 
 
-class _FileRows(_IndexRows):
+class _DirectoryRows(_IndexRows):
     """Rows in a directory: in a file of this process, and in those of others."""
 
-    def __init__(self, directory: KeptDirectory, seed: int, length: int) -> None:
+    def __init__(self, directory: CacheDirectory, seed: int, length: int) -> None:
         super().__init__(length)
         self._directory = directory
         self._seed = seed
-        self._files = directory.rows(seed, length)
-        self.has |= self._files.has
+        self._stored = directory.rows(seed, length)
+        self.has = self._stored.has
         self._looked = time.monotonic()
-        self._writer: formats.kept_files.KeptFileWriter | None = None
+        self._writer: formats.saving.row_files.RowFileWriter | None = None
 
     def _missing(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         missing = super()._missing(positions)
         if missing.size and time.monotonic() - self._looked > _LOOK_SECONDS:
-            with self._lock:
-                self._files.refresh()
-                self.has |= self._files.has
+            self._stored.refresh()
             self._looked = time.monotonic()
             missing = super()._missing(positions)
         return missing
@@ -280,7 +250,12 @@ class _FileRows(_IndexRows):
             return
         if self._writer is None or self._writer.process != os.getpid():
             self._writer = self._directory.new_rows(self._seed)
-        self._writer.append(positions, block.columns, block.structure)
+        with writing_at(self._directory.path):
+            self._writer.append(block.columns, block.structure, positions)
 
     def _take(self, indices: Indices, copiers: Copiers) -> Block:
-        return read_store(self._files, indices, copiers)
+        parts = [
+            (which, Block(columns, structure, len(columns[0])).take(rows, copiers))
+            for which, (columns, structure), rows in self._stored.pieces(as_positions(indices))
+        ]
+        return Block.in_places(parts, copiers)
