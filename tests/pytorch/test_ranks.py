@@ -149,7 +149,7 @@ def test_a_rank_that_never_makes_the_loader_fails_all_within_the_timeout() -> No
             "WorkerError: rank 1 of 3 did not come to call 1 of ps.torch.loader within 0.5 seconds: every rank must "
             "make the same calls in the same order; where one has more to do before it, give all of them a larger fail"
         )
-        assert seconds < 10
+        assert seconds < 60  # instead of the 300 seconds without a timeout
 
 
 def test_without_a_group_ranks_wait_no_longer_for_each_other() -> None:

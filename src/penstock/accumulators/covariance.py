@@ -45,7 +45,7 @@ class Covariance(Accumulator):
 
     def result(self) -> Doubles:
         """The covariance of each pair of positions."""
-        return self._products / max(self._count, 1)
+        return self._products / self._count  # of no rows it is empty
 
     def components(self, output_dim: int | None) -> Doubles:
         """The eigenvectors of the largest eigenvalues, as columns, that of the largest first."""
