@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -138,7 +139,8 @@ def test_topics_do_not_mix_whatever_order_they_are_asked_in() -> None:
         futures = {
             (control.worker, topic): threads.submit(
                 lambda control=control, topic=topic: [
-                    control.gather(topic, [topic, turn, control.worker], list[str | int]) for turn in range(20)
+                    control.gather(topic, [topic, turn, control.worker], list[str | int], closed=lambda: False)
+                    for turn in range(20)
                 ]
             )
             for control in controls
@@ -278,6 +280,27 @@ def test_a_worker_that_does_not_come_in_time_is_named() -> None:
                 other.check()
 
 
+def test_a_call_that_one_worker_alone_makes_ends() -> None:
+    with connected(2) as controls:
+        controls[0].call_seconds = 0.05
+        with pytest.raises(WorkerError, match=r"worker 1 of 2 did not come to strategy.gather within 0.05 seconds"):
+            controls[0].gather("strategy.gather", 1, int)
+
+
+def test_workers_that_wait_at_different_calls_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "_ELSEWHERE_SECONDS", 0.05)
+    calls = ["strategy.gather", "checkpoint.save"]
+    with connected(2) as controls:
+        found = errors(controls, lambda control: control.gather(calls[control.worker], 1, int))
+    waits = (
+        r"worker (\d) of 2 waits at (.*) while worker (\d) of 2 waits at (.*): every worker must make the same calls"
+    )
+    for error in found:
+        one, its_call, other, other_call = re.search(waits, error).groups()
+        assert error.startswith("WorkerError") and one != other
+        assert (its_call, other_call) == (calls[int(one)], calls[int(other)])
+
+
 def test_a_worker_that_has_ended_is_not_waited_for() -> None:
     with connected(2) as controls:
         with at_once(controls[:1], lambda control: control.gather("iteration 0", 1, int)) as futures:
@@ -355,7 +378,10 @@ def test_a_process_that_cannot_be_told_is_ended() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "penstock: worker 1 of 2 failed with KeyError. worker 0 of 2 could not be told of it within 0" in done.stderr
+    assert (
+        "penstock: WorkerError: worker 1 of 2 failed with KeyError. worker 0 of 2 could not be told of it within 0"
+        in done.stderr
+    )
 
 
 # Strangers

@@ -54,8 +54,8 @@ def test_a_process_that_cannot_be_told_is_ended(workers) -> None:
     ended = workers("failures", "out_of_reach")
     assert ended.statuses == [1, 1]
     assert (
-        "[0] penstock: worker 1 of 2 ended with RuntimeError: a mistake in the program. worker 0 of 2 could not be "
-        "told of it within 3 seconds and is ended: it waits for a worker that will not come.\n"
+        "[0] penstock: WorkerError: worker 1 of 2 ended with RuntimeError: a mistake in the program. worker 0 of 2 "
+        "could not be told of it within 3 seconds and is ended: it waits for a worker that will not come.\n"
     ) in ended.errors
     assert ended.seconds < SECONDS
 

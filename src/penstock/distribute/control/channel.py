@@ -5,6 +5,7 @@ needs them in the same order in every process, which a thread that reads ahead c
 """
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -45,6 +46,8 @@ def call_seconds(failure_timeout_seconds: float | None) -> float:
 
 
 _BLAME_SECONDS = 2.0
+_ELSEWHERE_SECONDS = 2.0
+"""Two workers that wait at different calls for so long wait for each other; another thread of a program could come."""
 _CONNECTING_SECONDS = 60.0
 _INTERRUPTING_SECONDS = 0.1
 """How long the garbage collector, which may have interrupted who sends, and the thread that receives wait to send."""
@@ -93,6 +96,8 @@ class Control:
         self.member = member
         self._changed = threading.Condition()
         self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
+        # At which topics other workers' programs wait for this one, and since when.
+        self._waits_at: dict[tuple[int, str], float] = {}
         self._left: set[int] = set()
         self._input_failures: dict[str, InputFailed] = {}
         self._given: dict[str, int] = {}  # the last step that was handed out, for each topic
@@ -130,15 +135,17 @@ class Control:
             topic: what the messages are about; shown in errors.
             own: this worker's message.
             kind: the type of the messages: a struct of `messages.py`, or plain data.
-            timeout: the seconds to wait for the others; no limit if None.
-            closed: called after `wake`: whether to give up.
+            timeout: the seconds to wait for the others, by default `call_seconds`; in a thread, by default no limit.
+            closed: given by a thread beside the program's calls, and called after `wake`: whether to give up.
 
         Raises:
             WorkerError: another worker failed, has left, did not answer in time, which fails all, or sent something
                 else.
             Closed: `closed()` says so.
         """
-        self.post(GatherItem.of(self.worker, topic, own))
+        self.post(GatherItem.of(self.worker, topic, own, blocks=closed is None))
+        if timeout is None and closed is None:
+            timeout = self.call_seconds
         others = [worker for worker in range(self.workers) if worker != self.worker]
         try:
             payloads = self._awaited(topic, others, timeout, closed)
@@ -181,11 +188,25 @@ class Control:
                         f"{self._name(missing[0])} did not come to {topic} within {timeout:g} seconds: "
                         f"every {self.member} must make the same calls in the same order{longer}"
                     )
+                if closed is None:
+                    self._check_others_calls(topic, missing)
+                    remaining = min(_ELSEWHERE_SECONDS, math.inf if remaining is None else remaining)
                 self._changed.wait(remaining)
             payloads = {worker: queues[worker].popleft() for worker in others}
+            for worker in others:
+                self._waits_at.pop((worker, topic), None)
             if not any(queues.values()):
                 del self._received[topic]
         return payloads
+
+    def _check_others_calls(self, topic: str, missing: list[int]) -> None:
+        """Raise an error where a worker that is waited for waits for this one elsewhere: neither will ever go on."""
+        for (worker, other), since in self._waits_at.items():
+            if worker in missing and other != topic and time.monotonic() - since >= _ELSEWHERE_SECONDS:
+                raise _DidNotComeError(
+                    f"{self._name(worker)} waits at {other} while {self._name(self.worker)} waits at {topic}: every "
+                    f"{self.member} must make the same calls in the same order"
+                )
 
     def _read(self, topic: str, payload: msgspec.Raw, kind: type[Payload], worker: int) -> Payload:
         try:
@@ -317,6 +338,8 @@ class Control:
                             missed.append(message.topic)
                     elif isinstance(message, GatherItem):
                         self._received[message.topic][message.worker].append(message.payload)
+                        if message.blocks:
+                            self._waits_at[message.worker, message.topic] = time.monotonic()
                     else:
                         self._left.add(message.worker)
                     self._changed.notify_all()
@@ -375,7 +398,7 @@ class Control:
             self._end("has ended its program and waits for the others no longer")
 
     def _end(self, why: str) -> None:
-        sys.stderr.write(f"penstock: {self._failure}. {self._name(self.worker)} {why}.\n")
+        sys.stderr.write(f"penstock: WorkerError: {self._failure}. {self._name(self.worker)} {why}.\n")
         sys.stderr.flush()
         os._exit(1)
 

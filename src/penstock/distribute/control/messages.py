@@ -17,16 +17,21 @@ EXIT_SECONDS = 2.0
 
 
 class GatherItem(msgspec.Struct, tag="item", array_like=True):
-    """One worker's message in a `gather`."""
+    """One worker's message in a `gather`.
+
+    Attributes:
+        blocks: whether the worker's program waits there for all others, and makes no other call before.
+    """
 
     worker: int
     topic: str
     payload: msgspec.Raw
+    blocks: bool = False
 
     @classmethod
-    def of(cls, worker: int, topic: str, message: Any) -> "GatherItem":
+    def of(cls, worker: int, topic: str, message: Any, *, blocks: bool = False) -> "GatherItem":
         """A worker's message, encoded."""
-        return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(message)))
+        return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(message)), blocks)
 
 
 class ArrayShape(msgspec.Struct, frozen=True, array_like=True):

@@ -1,5 +1,6 @@
 """Workers that save and restore together: each waits for all others, and an error of one is raised on all."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ class WorkerGroup:
         return WriteBarrier(self._control, topic)
 
     def call(self, name: str, work: Callable[[], tuple[Own, Any]]) -> tuple[Own, list[Any]]:
-        """Call `work`, and return when all workers have done so.
+        """Call `work` when all workers have come to this, and return when all have done so, however long it takes.
 
         Args:
             name: the call, for errors.
@@ -52,12 +53,13 @@ class WorkerGroup:
             own, shared = work()
             return own, [shared]
         self._control.check_in_main()
+        self._control.gather(f"the beginning of {name}", None, type(None))
         try:
             own, shared = work()
         except Exception as error:
-            self._control.gather(name, CallDone(error=f"{type(error).__name__}: {error}"), CallDone)
+            self._control.gather(name, CallDone(error=f"{type(error).__name__}: {error}"), CallDone, timeout=math.inf)
             raise
-        answers = self._control.gather(name, CallDone(shared), CallDone)
+        answers = self._control.gather(name, CallDone(shared), CallDone, timeout=math.inf)
         for worker, done in enumerate(answers):
             if done.error is not None:
                 raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {done.error}")
@@ -89,7 +91,7 @@ class WriteBarrier:
         Raises:
             WorkerError: a worker failed to write, or was lost.
         """
-        answers = self._control.gather(self._next(), CallDone(), CallDone)
+        answers = self._control.gather(self._next(), CallDone(), CallDone, closed=lambda: False)
         self._passed += 1
         for worker, done in enumerate(answers):
             if done.error is not None:
