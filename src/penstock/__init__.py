@@ -57,17 +57,17 @@ if _typing.TYPE_CHECKING:
     from penstock import torch as torch
     from penstock import transform as transform
     from penstock import video as video
-    from penstock.data.archives import ArrayRecordDataset as ArrayRecordDataset
-    from penstock.data.archives import MdsDataset as MdsDataset
-    from penstock.data.archives import TarDataset as TarDataset
-    from penstock.data.files import FilesDataset as FilesDataset
-    from penstock.data.files import FixedLengthRecordDataset as FixedLengthRecordDataset
-    from penstock.data.files import ParquetDataset as ParquetDataset
-    from penstock.data.files import TextLineDataset as TextLineDataset
-    from penstock.data.files import TFRecordDataset as TFRecordDataset
+    from penstock.data.archive_datasets import ArrayRecordDataset as ArrayRecordDataset
+    from penstock.data.archive_datasets import MdsDataset as MdsDataset
+    from penstock.data.archive_datasets import TarDataset as TarDataset
+    from penstock.data.file_datasets import FilesDataset as FilesDataset
+    from penstock.data.file_datasets import FixedLengthRecordDataset as FixedLengthRecordDataset
+    from penstock.data.file_datasets import ParquetDataset as ParquetDataset
+    from penstock.data.file_datasets import TextLineDataset as TextLineDataset
+    from penstock.data.file_datasets import TFRecordDataset as TFRecordDataset
     from penstock.data.functions.reads_file import reads_file as reads_file
-    from penstock.data.table_files import CsvDataset as CsvDataset
-    from penstock.data.table_files import JsonLinesDataset as JsonLinesDataset
+    from penstock.data.table_datasets import CsvDataset as CsvDataset
+    from penstock.data.table_datasets import JsonLinesDataset as JsonLinesDataset
     from penstock.distribute import DistributedDataset as DistributedDataset
     from penstock.distribute import DistributedIterator as DistributedIterator
     from penstock.distribute import HostStrategy as HostStrategy
@@ -85,15 +85,15 @@ if _typing.TYPE_CHECKING:
     from penstock.distribute import ValueContext as ValueContext
     from penstock.distribute import get_replica_context as get_replica_context
     from penstock.distribute import get_strategy as get_strategy
-    from penstock.formats.example import parse_example as parse_example
-    from penstock.formats.file_cache import cache_remote_files as cache_remote_files
-    from penstock.formats.indexed.file_format import FileFormat as FileFormat
-    from penstock.formats.indexed.registry import register_format as register_format
+    from penstock.formats.file_format import FileFormat as FileFormat
     from penstock.formats.opening import open_file as open_file
-    from penstock.formats.ragged_feature import RaggedFeature as RaggedFeature
-    from penstock.formats.saving.example_writer import serialize_example as serialize_example
-    from penstock.formats.sequence_example import parse_sequence_example as parse_sequence_example
-    from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
+    from penstock.formats.records.example import parse_example as parse_example
+    from penstock.formats.records.ragged_feature import RaggedFeature as RaggedFeature
+    from penstock.formats.records.sequence_example import parse_sequence_example as parse_sequence_example
+    from penstock.formats.registry import register_format as register_format
+    from penstock.formats.remote.file_cache import cache_remote_files as cache_remote_files
+    from penstock.formats.writing.example_writer import serialize_example as serialize_example
+    from penstock.formats.writing.tfrecord_writer import TFRecordWriter as TFRecordWriter
     from penstock.parameter_server.coordinator import ClusterCoordinator as ClusterCoordinator
     from penstock.parameter_server.coordinator import RemoteValue as RemoteValue
     from penstock.parameter_server.datasets import PerWorkerDataset as PerWorkerDataset
@@ -112,8 +112,8 @@ if _typing.TYPE_CHECKING:
 # Python does not run the imports above, and type checkers do not follow this table: so every name is listed again, by
 # its module. `tests/test_names.py` fails if the two differ.
 _NAMES_BY_MODULE = {
-    "data.archives": ["ArrayRecordDataset", "MdsDataset", "TarDataset"],
-    "data.files": [
+    "data.archive_datasets": ["ArrayRecordDataset", "MdsDataset", "TarDataset"],
+    "data.file_datasets": [
         "FilesDataset",
         "FixedLengthRecordDataset",
         "ParquetDataset",
@@ -121,7 +121,7 @@ _NAMES_BY_MODULE = {
         "TFRecordDataset",
     ],
     "data.functions.reads_file": ["reads_file"],
-    "data.table_files": ["CsvDataset", "JsonLinesDataset"],
+    "data.table_datasets": ["CsvDataset", "JsonLinesDataset"],
     "distribute": [
         "DistributedDataset",
         "DistributedIterator",
@@ -141,15 +141,15 @@ _NAMES_BY_MODULE = {
         "get_replica_context",
         "get_strategy",
     ],
-    "formats.example": ["parse_example"],
-    "formats.file_cache": ["cache_remote_files"],
-    "formats.indexed.file_format": ["FileFormat"],
-    "formats.indexed.registry": ["register_format"],
+    "formats.records.example": ["parse_example"],
+    "formats.remote.file_cache": ["cache_remote_files"],
+    "formats.file_format": ["FileFormat"],
+    "formats.registry": ["register_format"],
     "formats.opening": ["open_file"],
-    "formats.ragged_feature": ["RaggedFeature"],
-    "formats.saving.example_writer": ["serialize_example"],
-    "formats.sequence_example": ["parse_sequence_example"],
-    "formats.tfrecord_writer": ["TFRecordWriter"],
+    "formats.records.ragged_feature": ["RaggedFeature"],
+    "formats.writing.example_writer": ["serialize_example"],
+    "formats.records.sequence_example": ["parse_sequence_example"],
+    "formats.writing.tfrecord_writer": ["TFRecordWriter"],
     "parameter_server.coordinator": ["ClusterCoordinator", "RemoteValue"],
     "parameter_server.datasets": ["PerWorkerDataset"],
     "parameter_server.partitioners": ["FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner"],

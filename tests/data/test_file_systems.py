@@ -10,7 +10,7 @@ from object_server import cut, dropped, object_server, status
 
 import penstock as ps
 from penstock.extras import Missing
-from penstock.formats import remote, retries
+from penstock.formats.remote import remote_files, retries
 
 CLIENTS = {"webhdfs": "requests", "http": "aiohttp", "s3": "s3fs"}
 """The protocols, and the packages that send their requests."""
@@ -44,7 +44,7 @@ def server(running, monkeypatch):
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
     missing = Missing("reading files of object stores", "obstore", "cloud")
-    monkeypatch.setattr(remote, "_stores", lambda: missing)
+    monkeypatch.setattr(remote_files, "_stores", lambda: missing)
     monkeypatch.setattr(retries, "BUSY_DELAYS", (0.001,) * 3)
     monkeypatch.setattr(retries, "BROKEN_DELAYS", (0.001,) * 4)
     return running

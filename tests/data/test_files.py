@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.data.iterator import blocks_of
-from penstock.formats.records import CHUNK_BYTES
-from penstock.formats.text_lines import TextLines
-from penstock.formats.tfrecord import TFRecords
+from penstock.formats.records.record_format import CHUNK_BYTES
+from penstock.formats.records.text_lines import TextLines
+from penstock.formats.records.tfrecord import TFRecords
 from penstock.testing import check_conformance
 
 PACK = {None: lambda data: data, "": lambda data: data, "GZIP": gzip.compress, "ZLIB": zlib.compress}
@@ -52,12 +52,12 @@ def small_chunks(size):
     """Files read `size` bytes at a time."""
     patch = pytest.MonkeyPatch()
     # The first line imports it, so that it does not take the size of these tests for its own.
-    patch.setattr("penstock.data.operators.files.CHUNK_BYTES", size)
-    patch.setattr("penstock.formats.records.CHUNK_BYTES", size)
-    patch.setattr("penstock.formats.tfrecord._SKIP_BYTES", size)
-    patch.setattr("penstock.formats.files.SMALL_BYTES", size)
-    patch.setattr("penstock.formats.files._RAW_BYTES", size)
-    patch.setattr("penstock.formats.files._PIECE_BYTES", size)
+    patch.setattr("penstock.data.operators.read_files.CHUNK_BYTES", size)
+    patch.setattr("penstock.formats.records.record_format.CHUNK_BYTES", size)
+    patch.setattr("penstock.formats.records.tfrecord._SKIP_BYTES", size)
+    patch.setattr("penstock.formats.opening.SMALL_BYTES", size)
+    patch.setattr("penstock.formats.compression._RAW_BYTES", size)
+    patch.setattr("penstock.formats.compression._PIECE_BYTES", size)
     return patch
 
 

@@ -126,7 +126,7 @@ def bilinear_by_definition(pixels, size):
 def library(request, monkeypatch):
     """What resizes: OpenCV, where it is installed, or nothing but NumPy."""
     if request.param == "numpy":
-        monkeypatch.setattr("penstock.formats.resizing.cv2", None)
+        monkeypatch.setattr("penstock.formats.media.resizing.cv2", None)
     else:
         pytest.importorskip("cv2", reason="OpenCV is not installed")
 

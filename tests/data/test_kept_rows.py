@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows
+from penstock.formats.decoded_rows import CACHE_BYTES, KeptRows
 
 _ROWS, _GROUP, _COLUMNS = 400_000, 10_000, 60
 _DECODED = _ROWS * _COLUMNS * 8

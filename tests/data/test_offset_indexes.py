@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.formats.indexed.offsets import cache_directory
-from penstock.formats.text_lines import TextLines
+from penstock.formats.records.offsets import cache_directory
+from penstock.formats.records.text_lines import TextLines
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.formats.example_layout import columns_of_one_layout
+from penstock.formats.records.example_layout import columns_of_one_layout
 
 WRITTEN = Path(__file__).parent / "written_by_others" / "examples.tfrecord"
 NUMBERS = ps.TensorSpec((None,), np.int64)

@@ -20,10 +20,10 @@ from two_workers import two_workers
 
 import penstock as ps
 from penstock.cli import main
-from penstock.formats import retries
+from penstock.formats.remote import retries
 
 pytest.importorskip("obstore.store", reason="the extra cloud is not installed: pip install obstore")
-object_stores = importlib.import_module("penstock.formats.object_stores")
+object_stores = importlib.import_module("penstock.formats.remote.object_stores")
 obstore = pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
 PROTOCOLS = ("s3", "gs", "az")
 

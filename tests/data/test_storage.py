@@ -14,7 +14,7 @@ from ml_dtypes import bfloat16
 
 import penstock as ps
 from penstock.data.iterator import blocks_of
-from penstock.formats.work_directory import BeingWritten
+from penstock.formats.writing.work_directory import BeingWritten
 from penstock.testing import assert_same_elements, check_conformance
 
 Pair = namedtuple("Pair", "left right")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.formats.indexed.csv_records import CsvRecords
+from penstock.formats.tables.csv_records import CsvRecords
 from penstock.testing import check_conformance
 
 

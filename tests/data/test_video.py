@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 
 av = pytest.importorskip("av", reason="PyAV is not installed")
-reading = importlib.import_module("penstock.formats.video")
+reading = importlib.import_module("penstock.formats.media.video")
 
 BY_OPENCV = Path(__file__).parent / "written_by_others" / "frames_by_opencv.avi"
 COUNT = 40

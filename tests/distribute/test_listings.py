@@ -18,8 +18,9 @@ from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.strategy import placed_on_host
-from penstock.formats import remote
-from penstock.formats.shared_listings import shared_by
+from penstock.formats import matching as matching_files
+from penstock.formats.media import example_folder
+from penstock.formats.remote.shared_listings import shared_by
 
 
 def on_two_workers(task: Callable[[int, Control], Any]) -> list[Any]:
@@ -140,7 +141,8 @@ def asked(monkeypatch):
             raise ps.StorageError(f"{pattern!r} cannot be listed")
         return [pattern.replace("*", name) for name in "ab"]
 
-    monkeypatch.setattr(remote, "matching", matching)
+    for user in (matching_files, example_folder):
+        monkeypatch.setattr(user, "matching_remote", matching)
     return asked
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.formats.text_lines import TextLines
+from penstock.formats.records.text_lines import TextLines
 
 Policy = ps.AutoShardPolicy
 

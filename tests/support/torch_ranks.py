@@ -20,7 +20,7 @@ _PRELOADED = [
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint.state_dict",
     "penstock.torch.loader",
-    "penstock.data.files",
+    "penstock.data.file_datasets",
     "pytorch_lightning",
     "accelerate",
     "torch_ranks",

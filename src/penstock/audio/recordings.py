@@ -6,7 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 from penstock.extras import load
-from penstock.formats.media_files import AudioInfo
+from penstock.formats.media.recordings import AudioInfo
 
 
 def info(source: bytes | str | os.PathLike[str]) -> AudioInfo:
@@ -31,7 +31,7 @@ def info(source: bytes | str | os.PathLike[str]) -> AudioInfo:
         >>> found.samples, found.channels, found.seconds
         (4000, 1, 0.5)
     """
-    found: AudioInfo = load("penstock.formats.audio", "audio", "ps.audio").info(source)
+    found: AudioInfo = load("penstock.formats.media.audio", "audio", "ps.audio").info(source)
     return found
 
 
@@ -71,7 +71,7 @@ def decode(
         >>> samples.tolist(), rate
         ([[1], [2]], 8000)
     """
-    found: tuple[npt.NDArray[Any], int] = load("penstock.formats.audio", "audio", "ps.audio").decode(
+    found: tuple[npt.NDArray[Any], int] = load("penstock.formats.media.audio", "audio", "ps.audio").decode(
         source, samples, seconds, dtype
     )
     return found

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
-from penstock.formats.files import is_pattern, matching_files, open_bytes
-from penstock.formats.folders import ImageReader
+from penstock.formats.matching import is_pattern, matching_files
+from penstock.formats.media.example_folder import ImageReader
+from penstock.formats.opening import open_bytes
 from penstock.paths import has_protocol
 
 _BEGINNING_BYTES: Final = 1 << 12

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import penstock as ps
 from penstock.cli.example_features import features_of
 from penstock.cli.file_kinds import Kind, dataset_of
-from penstock.formats import remote
+from penstock.formats.remote.remote_files import open_remote_bytes
 from penstock.paths import has_protocol
 from penstock.printing import in_bytes, one_line
 from penstock.structure import flatten
@@ -119,7 +119,7 @@ def _bytes_of(name: str) -> int:
 
 def _largest_group(name: str) -> int:
     try:
-        with pq.ParquetFile(remote.open_file(name) if has_protocol(name) else name) as file:
+        with pq.ParquetFile(open_remote_bytes(name) if has_protocol(name) else name) as file:
             return max((file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)), default=0)
     except (OSError, ValueError):  # said by who reads it
         return 0

@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 import penstock as ps
-from penstock import formats
 from penstock.cli.arguments import count, failed, say
 from penstock.cli.file_kinds import Kind, files_of, kind_of
 from penstock.cli.findings import look_into
+from penstock.formats import media
 
 _TILE: Final = 128
 _TILES_ACROSS: Final = 8
@@ -84,7 +84,7 @@ def _write_sheet(path: str, images: list[np.ndarray[Any, Any]]) -> None:
             image, (_TILE - 4, _TILE - 4), pad_to_aspect_ratio=True
         )
     try:
-        Path(path).write_bytes(formats.images.encode_png(sheet))
+        Path(path).write_bytes(media.images.encode_png(sheet))
     except OSError as error:
         raise ps.StorageError(f"{path!r} cannot be written: {error.strerror or error}") from error
     say(f"\nwrote {path}: {len(images)} images")

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from penstock import formats
 from penstock.data.block import Block
 from penstock.data.made_by import NEW, MadeBy
 from penstock.data.node import Node
 from penstock.errors import StorageError
-from penstock.formats.work_directory import UNFINISHED, WorkDirectory, writing_at, written_once
+from penstock.formats import writing
+from penstock.formats.writing.work_directory import UNFINISHED, WorkDirectory, writing_at, written_once
 from penstock.options import Options
 from penstock.paths import link_of_others
 from penstock.runtime.threads import Threads
@@ -93,30 +93,30 @@ class CacheDirectory:
         work.publish()
         return DirectoryPass(self._pass)
 
-    def rows(self, seed: int, length: int) -> "formats.saving.numbered_rows.NumberedRows":
+    def rows(self, seed: int, length: int) -> "writing.numbered_rows.NumberedRows":
         """The rows of a seed that all processes have kept; those of another seed where they are all there.
 
         Every epoch gives the rows of the first, whatever its seed was.
         """
         others = sorted(path.name.partition("-")[0] for path in self.path.glob(f"*-*{_ROWS}"))
         seeds = dict.fromkeys([f"{seed:x}", *others])
-        numbered = formats.saving.numbered_rows.NumberedRows
+        numbered = writing.numbered_rows.NumberedRows
         found = [numbered(self.path, f"{one}-*{_ROWS}", length) for one in seeds]
         return next((rows for rows in found if rows.has.all()), found[0])
 
-    def new_rows(self, seed: int) -> "formats.saving.row_files.RowFileWriter":
+    def new_rows(self, seed: int) -> "writing.row_files.RowFileWriter":
         """A file for the rows of an index that this process keeps."""
         with writing_at(self.path):
             self._claim()
             name = f"{seed:x}-{os.getpid()}-{secrets.token_hex(4)}{_ROWS}"
-            return formats.saving.row_files.RowFileWriter(self.path / name)
+            return writing.row_files.RowFileWriter(self.path / name)
 
 
 class DirectoryPass:
     """The rows of a complete pass in a directory."""
 
     def __init__(self, path: Path) -> None:
-        self._files = formats.saving.saved_files.SavedFiles(formats.saving.manifest.read_manifest(path), path)
+        self._files = writing.saved_files.SavedFiles(writing.manifest.read_manifest(path), path)
         (self._name,) = self._files.files
         self.length = self._files.count(self._name)
 
@@ -133,7 +133,7 @@ class PassWriter:
         self._directory = directory
         self._work = work
         work.clear()  # what others have left that were killed
-        self._writer = formats.saving.row_shards.RowShards().writer(work.path, 0)
+        self._writer = writing.row_shards.RowShards().writer(work.path, 0)
 
     def add(self, block: Block) -> None:
         """Keep rows."""
@@ -146,9 +146,9 @@ class PassWriter:
         with writing_at(self._directory.path):
             shard = self._writer.finish()
             if shard["rows"]:
-                formats.saving.manifest.write_manifest(self._work.path, "penstock", [shard])
+                writing.manifest.write_manifest(self._work.path, "penstock", [shard])
             else:
-                formats.saving.manifest.describe_no_rows(self._work.path, None)
+                writing.manifest.describe_no_rows(self._work.path, None)
             return self._directory.finish(self._work)
 
     def discard(self) -> None:

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock import formats
 from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.cache_directory import CacheDirectory, DirectoryPass, PassWriter
 from penstock.data.node import Node
 from penstock.data.streams.index_reading import Load, Reading
-from penstock.formats.work_directory import writing_at
+from penstock.formats import writing
+from penstock.formats.writing.work_directory import writing_at
 from penstock.positions import as_positions
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
@@ -235,7 +235,7 @@ class _DirectoryRows(_IndexRows):
         self._stored = directory.rows(seed, length)
         self.has = self._stored.has
         self._looked = time.monotonic()
-        self._writer: formats.saving.row_files.RowFileWriter | None = None
+        self._writer: writing.row_files.RowFileWriter | None = None
 
     def _missing(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         missing = super()._missing(positions)

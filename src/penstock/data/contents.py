@@ -16,7 +16,7 @@ from penstock.data.identity import identities_of
 from penstock.data.node import KnownLength, Node
 from penstock.data.operators.collection import ArrayRows, Source
 from penstock.data.operators.sources import FileNames
-from penstock.formats.files import size_of
+from penstock.formats.opening import size_of
 from penstock.paths import names_in_directory
 from penstock.runtime.threads import failures
 

@@ -11,13 +11,12 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 import numpy as np
 
-from penstock import formats
 from penstock.data import functions, saving
 from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
 from penstock.data.cached_rows import CachedRows
 from penstock.data.fingerprint import fingerprint_of
-from penstock.data.folders import FolderRequest, class_names_of
+from penstock.data.folder_datasets import FolderRequest, class_names_of
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.made_by import MadeBy
 from penstock.data.node import Node, Run, describe
@@ -49,8 +48,9 @@ from penstock.data.sample import element_spec, tells_by_index
 from penstock.data.skip_guards import settled
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.formats.files import matching_files
-from penstock.formats.folders import ImageReader, TextReader
+from penstock.formats import media, tables
+from penstock.formats.matching import matching_files
+from penstock.formats.media.example_folder import ImageReader, TextReader
 from penstock.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -184,7 +184,7 @@ class Dataset(Generic[Element]):
                 f"from_tensor_slices takes arrays with a leading axis, got {dataset!r}: use it as it is"
             )
         columnar = [
-            leaf if isinstance(leaf, np.ndarray) else formats.tables.as_columns(leaf, path)
+            leaf if isinstance(leaf, np.ndarray) else tables.arrow_columns.as_columns(leaf, path)
             for leaf, path in zip(leaves, structure.paths(), strict=True)
         ]
         leaves, structure = flatten(structure.unflatten(columnar))
@@ -231,7 +231,7 @@ class Dataset(Generic[Element]):
             >>> list(Dataset.from_arrow(table, mask_nulls=True))[1]
             {'age': np.int64(0), 'name': 'Bob', 'age_is_valid': np.False_}
         """
-        columns = formats.tables.as_columns(formats.tables.arrow_table(data, mask_nulls), call="from_arrow")
+        columns = tables.arrow_columns.as_columns(tables.arrow_columns.arrow_table(data, mask_nulls), call="from_arrow")
         leaves, structure = flatten(columns)
         return Dataset(Slices("from_arrow", tuple(leaves), structure, len(leaves[0]), site=user_site()))
 
@@ -476,7 +476,7 @@ class Dataset(Generic[Element]):
             "crop_to_aspect_ratio": crop_to_aspect_ratio,
             "pad_to_aspect_ratio": pad_to_aspect_ratio,
         }
-        formats.images.check_decode(call, channels, "uint8", *decoding.values(), argument="image_size")
+        media.images.check_decode(call, channels, "uint8", *decoding.values(), argument="image_size")
         spec = TensorSpec((*(image_size or (None, None)), channels), np.uint8)
         return Dataset(request.node(_IMAGE_ENDINGS, spec, lambda labels: ImageReader(labels, channels, decoding)))
 

@@ -31,7 +31,7 @@ from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica, local_leaf, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.formats.shared_listings import Share, shared_by
+from penstock.formats.remote.shared_listings import Share, shared_by
 from penstock.options import check_integer
 
 _logger = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.formats import remote
 from penstock.formats.file_errors import changed, named_in_errors
-from penstock.formats.remote_file import parts_of
+from penstock.formats.remote.parts import parts_of
+from penstock.formats.remote.remote_files import RemoteBytes, open_remote
 from penstock.formats.unchanged import UnchangedFile
 from penstock.paths import has_protocol
 
@@ -107,10 +107,10 @@ class _RemoteFile(RangedFile):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._file = remote.open_remote(name, _HEAD_BYTES)
+        self._file = open_remote(name, _HEAD_BYTES)
         self.size, self.version = self._file.size, self._file.version
         self.is_held = len(self._file.head) == self.size
-        self._forward = remote.RemoteBytes(self._file)
+        self._forward = RemoteBytes(self._file)
         self._lock = threading.Lock()
         self._end = 0
 

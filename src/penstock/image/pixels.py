@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock import formats
+from penstock.formats import media
 from penstock.preprocessing.images import RandomCrop, RandomFlip
 
 
@@ -54,7 +54,7 @@ def decode(
         ((30, 40, 3), (16, 16, 1))
     """
     given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
-    pixels: npt.NDArray[Any] = formats.images.decode(data, channels, dtype, size, interpolation=interpolation, **given)
+    pixels: npt.NDArray[Any] = media.images.decode(data, channels, dtype, size, interpolation=interpolation, **given)
     return pixels
 
 
@@ -95,7 +95,7 @@ def resize(
         [[3, 5], [11, 13]]
     """
     given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
-    pixels: npt.NDArray[Any] = formats.images.resize(image, size, interpolation=interpolation, **given)
+    pixels: npt.NDArray[Any] = media.images.resize(image, size, interpolation=interpolation, **given)
     return pixels
 
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Lock
 
 from penstock.runtime.channel import Closed
-from penstock.runtime.freed_memory import keep_freed_memory
+from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.runtime.threads import Threads
 
 TASK_SECONDS = 0.002

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.runtime.freed_memory import keep_freed_memory
-from penstock.runtime.kept_memory import SMALLEST, KeptMemory
+from penstock.runtime.memory_pool import SMALLEST, MemoryPool
+from penstock.runtime.memory_thresholds import keep_freed_memory
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -60,7 +60,7 @@ def memory_of(array: Array) -> Memory | None:
 
 
 _allocators: list[Allocate] = []
-_freed = KeptMemory(1 << 28)
+_freed = MemoryPool(1 << 28)
 
 
 def allocate_from(allocate: Allocate) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.files import TFRecordDataset
+from penstock.data.file_datasets import TFRecordDataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.formats.tfrecord_writer import TFRecordWriter
+from penstock.formats.writing.tfrecord_writer import TFRecordWriter
 from penstock.transform.sites import user_line
 
 RECORDS_SUFFIX = ".tfrecord.gz"

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.extras import load
-from penstock.formats.media_files import VideoInfo
+from penstock.formats.media.recordings import VideoInfo
 
 
 def info(source: bytes | str | os.PathLike[str]) -> VideoInfo:
@@ -40,7 +40,7 @@ def info(source: bytes | str | os.PathLike[str]) -> VideoInfo:
         >>> found.frames, found.height, found.width, found.rate
         (3, 16, 32, 25.0)
     """
-    found: VideoInfo = load("penstock.formats.video", "video", "ps.video").info(source)
+    found: VideoInfo = load("penstock.formats.media.video", "video", "ps.video").info(source)
     return found
 
 
@@ -87,7 +87,7 @@ def decode(
         >>> clip.shape, clip.mean(axis=(1, 2, 3)).round().tolist()
         ((2, 16, 32, 3), [255.0, 0.0])
     """
-    clip: npt.NDArray[np.uint8] = load("penstock.formats.video", "video", "ps.video").decode(
+    clip: npt.NDArray[np.uint8] = load("penstock.formats.media.video", "video", "ps.video").decode(
         source, frames, seconds, channels
     )
     return clip

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from penstock import formats
 from penstock.data.block import Block, Column, Indices, locked, locked_entries
 from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats import tables
 from penstock.positions import by_part
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, as_leaf, check_dense
@@ -119,7 +119,7 @@ class ArrowRows(CollectionRows):
         return ArrowRows, (self._source,)
 
     @cached_property
-    def _table(self) -> "tuple[formats.table_rows.TableRows, formats.table_rows.TableRows | None] | None":
+    def _table(self) -> "tuple[tables.table_rows.TableRows, tables.table_rows.TableRows | None] | None":
         """The rows of the table, and which of them is each row of the data set, if it chooses among them.
 
         None where the data set does not say so: then it is asked for the rows itself, which is slower.
@@ -129,8 +129,8 @@ class ArrowRows(CollectionRows):
             return None
         chosen = self._source._indices  # no public name says which rows were selected
         if chosen is None:
-            return formats.table_rows.TableRows(table, "from_source"), None
-        rows, numbers = (formats.table_rows.TableRows(one, "from_source") for one in (table, chosen.table))
+            return tables.table_rows.TableRows(table, "from_source"), None
+        rows, numbers = (tables.table_rows.TableRows(one, "from_source") for one in (table, chosen.table))
         return rows, numbers
 
     def read(self, indices: Indices) -> Block:
@@ -145,7 +145,7 @@ class ArrowRows(CollectionRows):
                 table = self._source[indices.start : indices.stop]
             else:
                 table = self._source[_numbers(indices)]
-            found = formats.tables.as_columns(table, call="from_source")
+            found = tables.arrow_columns.as_columns(table, call="from_source")
         columns, structure = flatten(found)
         return Block(tuple(columns), structure, len(indices))
 

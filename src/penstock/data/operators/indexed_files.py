@@ -13,9 +13,9 @@ from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, StorageError
-from penstock.formats.files import size_of
-from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.remote_file import ask_ahead, at_once
+from penstock.formats.file_format import FileFormat, Rows
+from penstock.formats.opening import size_of
+from penstock.formats.remote.parts import ask_ahead, at_once
 from penstock.paths import has_protocol, names_in_directory
 from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import Threads, failures

@@ -9,8 +9,8 @@ from penstock.data.node import Node
 from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.sources import FileNames
 from penstock.errors import InvalidArgumentError
-from penstock.formats.saving.manifest import read_manifest
-from penstock.formats.saving.saved_files import SavedFiles
+from penstock.formats.writing.manifest import read_manifest
+from penstock.formats.writing.saved_files import SavedFiles
 from penstock.paths import has_protocol, local_path
 from penstock.structure import LEAF
 

@@ -26,9 +26,9 @@ from penstock.data.node import Node
 from penstock.data.operators.order import Skip, Take
 from penstock.data.prepared import Prepared
 from penstock.formats.plain_data import spec_of_data
-from penstock.formats.saving.registry import shard_format
-from penstock.formats.saving.shard_format import Description
-from penstock.formats.work_directory import WorkDirectory, writing_at
+from penstock.formats.writing.shard_format import Description
+from penstock.formats.writing.shard_formats import shard_format
+from penstock.formats.writing.work_directory import WorkDirectory, writing_at
 from penstock.options import Options
 
 NOTES: Final = "_save"

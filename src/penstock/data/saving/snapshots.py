@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.data.made_by import MadeBy
 from penstock.data.node import Node
 from penstock.errors import StorageError
-from penstock.formats.work_directory import written_once
+from penstock.formats.writing.work_directory import written_once
 from penstock.options import Options
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.data.contents import NodeFacts
-from penstock.data.listings import digest_of_names
+from penstock.data.listed_names import digest_of_names
 from penstock.distribute.control.channel import CALL_SECONDS, Control
 from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.inputs import Inputs, Lengths, longest

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import LostDataWorkerError
-from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
+from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.service.security.credentials import ClientCredentials, client_credentials
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.flight_tokens import ALIVE, Line, refused_at_the_door

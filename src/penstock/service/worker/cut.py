@@ -15,14 +15,14 @@ from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.collection import Source
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.files import ReadFiles
-from penstock.data.operators.folder import FolderFiles
+from penstock.data.operators.folder_files import FolderFiles
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Take
+from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.resample import RejectionResample

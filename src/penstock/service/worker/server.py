@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.addresses import joined_address, reached_here_at
 from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
-from penstock.runtime.freed_memory import keep_freed_memory
+from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import LOCAL_ADDRESS, PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import StorageError
-from penstock.formats.remote import file_system
+from penstock.formats.remote.remote_files import file_system
 from penstock.training.checkpoint.folders import INDEX_FILE, REPLACEMENT, Folder, LocalFolder
 from penstock.training.checkpoint.ranges import copy_arrays
 

@@ -1,0 +1,267 @@
+"""The records of files: one node for every format."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.data.functions.apply import note
+from penstock.data.node import DependsOn, OneInput, Run, any_number
+from penstock.data.streams.stream import RowsBeforeFailure, State
+from penstock.errors import InvalidTypeError
+from penstock.formats.opening import open_bytes
+from penstock.formats.records.record_format import CHUNK_BYTES, RecordFormat, RecordReader
+from penstock.formats.remote.parts import ask_ahead
+from penstock.formats.remote.remote_files import open_remote_bytes
+from penstock.paths import has_protocol
+from penstock.printing import in_bytes
+
+_FILES_AHEAD: Final = 32
+"""How many remote files are opened in advance at most: one after the other, each would wait for its server."""
+_NAMES_TOGETHER: Final = 64
+"""How many names are read at a time where that runs nobody's code and cannot fail."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadFiles(OneInput):
+    """The records of the files that the input names, one file after the other.
+
+    An element of the input is a name, or (name, start, stop): then only the records from number start to stop - 1 of
+    that file, or to its end if stop is -1.
+    """
+
+    depends_on = DependsOn.ANY
+    reads_files = True
+    method: str = field(repr=False)
+    format: RecordFormat = field(repr=False)
+    compression_type: str = ""
+
+    @property
+    def memory(self) -> str:
+        held = f"holds {in_bytes(CHUNK_BYTES)} of one file"
+        return (
+            f"{held}; a state within one is resumed by decompressing it from its start"
+            if self.compression_type
+            else held
+        )
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves every format
+        return self.method
+
+    @property
+    def cardinality(self) -> int:
+        return any_number(self.input)
+
+    @property
+    def spec(self) -> Any:
+        return self.format.spec
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.spec is None
+
+    def records_in(self, file: str) -> int:
+        return self.format.count(file, self.compression_type)
+
+    def stream(self, run: Run, epoch: int) -> "ReadFilesStream":
+        return ReadFilesStream(self, run, epoch)
+
+
+class _NextFile(NamedTuple):
+    """An element of the names, and its file, which is being opened, if it is remote.
+
+    The state before it is worked out when it is asked for: that is `passed` names after the state `names`.
+    """
+
+    names: State
+    passed: int
+    element: Any
+    file: "Future[Any] | None"
+
+
+class ReadFilesStream(RowsBeforeFailure):
+    """The state is [state of the names, number, offset]: the next record of the file named next, and where it begins.
+
+    Between two files number is None. Records that were read but not given are read again. Of remote files the next
+    ones are opened in advance, as many more with each file.
+    """
+
+    def __init__(self, node: ReadFiles, run: Run, epoch: int) -> None:
+        self._node = node
+        self._names = node.input.cursor(run, epoch)
+        # Names that were pulled together: those that were not taken, how many these are, and how many were.
+        self._pulled: Iterator[Any] = iter(())
+        self._left = 0
+        self._passed = 0
+        self._pulled_at: State = None
+        self._file = _NextFile(None, 0, None, None)
+        self._enter: tuple[int, int] | None = None
+        self._reader: RecordReader | None = None
+        self._stop = -1
+        self._next: deque[_NextFile] = deque()
+        self._looks_ahead = node.input.indexable and not any(below.fails for below in node.input.walk())
+        self._opened = 0
+        # Where the format says what records are, those of all files are of one kind.
+        self._joins = self._looks_ahead and node.spec is not None
+        self._failed_at: State = None
+
+    def _make(self, need: int, allow: int) -> Block | None:
+        parts: list[Block] = []
+        rows = 0
+        while rows < allow and (not parts or self._joins_next()):
+            try:
+                part = self._read(allow - rows)
+            except Exception as error:
+                if not parts:
+                    raise
+                self._failure, self._failed_at = error, [self._before(self._file), None, 0]
+                break
+            if part is None:
+                break
+            parts.append(part)
+            rows += len(part)
+        return Block.concatenate(parts) if parts else None
+
+    def _joins_next(self) -> bool:
+        """Whether the records of the next file come into one block with those of this one.
+
+        A block costs more than to open a small file. No file is waited for, and no name is asked for too early.
+        """
+        if not self._joins or self._reader is not None:
+            return False
+        if not self._next:
+            self._look_ahead()
+        return len(self._next) > 0 and self._next[0].file is None
+
+    def _read(self, most: int) -> Block | None:
+        """The next records of a file; None if there are none."""
+        while (reader := self._reader or self._open()) is not None:
+            left = most if self._stop < 0 else min(most, self._stop - reader.number)
+            try:
+                found = reader.read(left) if left > 0 else None
+            except Exception as error:
+                self._fail(error)
+                raise
+            if found is not None:
+                if reader.at_end:
+                    self._close_file()
+                columns, structure = found
+                return Block(tuple(columns), structure, len(columns[0]))
+            self._close_file()
+        return None
+
+    def _pass_failed_row(self) -> None:
+        self._failed_at = None
+
+    def _open(self) -> RecordReader | None:
+        """The records of the next file; None if there is none."""
+        enter, self._enter = self._enter, None
+        if not self._next:
+            self._look_ahead()
+        if not self._next:
+            return None
+        self._file = self._next.popleft()
+        file = self._file.file
+        try:
+            name, start, self._stop = _name_and_range(self._file.element)
+            number, offset = enter or (0, 0)
+            compression = self._node.compression_type
+            source = name if file is None else open_bytes(name, compression, file.result())
+            self._opened += 1
+            if file is not None:
+                self._look_ahead()
+            self._reader = self._node.format.open(source, compression, number, offset)
+            if enter is None and start:
+                self._reader.skip(start)
+        except Exception as error:
+            self._fail(error)
+            raise
+        return self._reader
+
+    def _look_ahead(self) -> None:
+        """Take names until enough remote files are being opened, or one that is at hand."""
+        while len(self._next) < min(self._opened + 1, _FILES_AHEAD):
+            if self._left == 0 and not self._pull_names():
+                break
+            element = next(self._pulled)
+            name = _name_of(element)
+            remote = self._looks_ahead and has_protocol(name)
+            file = ask_ahead(open_remote_bytes, name) if remote else None
+            self._next.append(_NextFile(self._pulled_at, self._passed, element, file))
+            self._left -= 1
+            self._passed += 1
+            if not remote:
+                break
+
+    def _pull_names(self) -> bool:
+        """Take the next names together; gives whether there are some."""
+        names = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
+        if names is None:
+            return False
+        self._pulled, self._left, self._passed = names.rows(), len(names), 0
+        self._pulled_at = self._names.state_before(self._left)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        """Say that a failure happened in this node; if it costs the rest of the file, the next file comes next."""
+        note(error, self._node)
+        if self._reader is not None and self._reader.ended:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def state(self) -> State:
+        if self._failed_at is not None and self._failure is not None:
+            return self._failed_at
+        if self._reader is not None:
+            return [self._before(self._file), self._reader.number, self._reader.offset]
+        names = self._before(self._next[0]) if self._next else self._names.state_before(self._left)
+        return [names, *(self._enter or (None, 0))]
+
+    def _before(self, file: _NextFile) -> State:
+        """The state of the names before that of a file."""
+        return self._names.later(file.names, file.passed)
+
+    def restore(self, state: State) -> None:
+        names, number, offset = state
+        self._drop_next()
+        self._left = 0
+        self._names.restore(names)
+        self._enter = None if number is None else (number, offset)
+
+    def close(self) -> None:
+        self._close_file()
+        self._drop_next()
+        self._names.close()
+
+    def _drop_next(self) -> None:
+        for following in self._next:
+            if following.file is not None:
+                following.file.cancel()
+        self._next.clear()
+
+
+def _name_of(element: Any) -> str:
+    """The name of a file as far as it is one."""
+    if type(element) is str:  # as most are
+        return element
+    return str(element[0] if isinstance(element, tuple) and element else element)
+
+
+def _name_and_range(element: Any) -> tuple[str, int, int]:
+    if type(element) is str:
+        return element, 0, -1
+    name, start, stop = element if isinstance(element, tuple) and len(element) == 3 else (element, 0, -1)
+    if isinstance(name, np.ndarray) and name.ndim == 0:
+        name = name.item()
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"expected the name of a file as a string, or (name, start, stop), got {element!r}")
+    return str(name), int(start), int(stop)

@@ -1,0 +1,179 @@
+"""Compressed files: how a file is compressed, and its decompressed bytes."""
+
+import importlib
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.errors import InvalidArgumentError, StorageError
+from penstock.extras import load
+from penstock.formats.byte_reader import ByteReader
+
+lzma: Any
+try:
+    lzma = importlib.import_module("lzma")
+except ImportError:  # Python can be built without it
+    lzma = None
+
+# What zlib calls window bits: they say which header and which checksum to expect.
+WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
+_XZ = "XZ"
+_ZSTD = "ZSTD"
+_DAMAGE = (OSError, zlib.error) if lzma is None else (OSError, zlib.error, lzma.LZMAError)
+_MAGIC = {b"\x1f\x8b": "GZIP", b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
+_RAW_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
+
+
+def check_compression(
+    call: str, compression_type: str | None, known: Sequence[str] = (*WINDOW_BITS, _XZ, _ZSTD)
+) -> str:
+    """The compression as "", or one of those known, which may be given in any case; None stands for "".
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if compression_type is None:
+        return ""
+    name = str(compression_type).upper()
+    if name not in ("", *known):
+        *others, last = map(repr, ("", *known))
+        raise InvalidArgumentError(
+            f"{call}(compression_type=...) takes None, {', '.join(others)} or {last}, got {compression_type!r}"
+        )
+    return name
+
+
+def compression_of(begin: bytes) -> str:
+    """How the file is compressed that begins with these bytes, as `compression_type` says it; "" if it is not seen."""
+    return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
+
+
+def decompressed(name: str, file: Any, compression: str) -> "Decompressed":
+    """The decompressed bytes of an open file.
+
+    Raises:
+        StorageError: this Python has no module for it.
+        OSError: it cannot be read.
+    """
+    if compression == _ZSTD:
+        return DecompressedZstandard(name, file)
+    if compression == _XZ and lzma is None:
+        raise StorageError(f"{name!r} cannot be decompressed: this Python was built without its module lzma")
+    if compression == _XZ:
+        return DecompressedParts(name, file, lzma.LZMADecompressor)
+    return DecompressedParts(name, file, partial(_ZlibPart, WINDOW_BITS[compression]))
+
+
+class Decompressed(ByteReader):
+    """The decompressed bytes of one file.
+
+    The pieces that are decompressed do not depend on `count`, so damage is always found at the same byte.
+    """
+
+    plain = False
+
+    def __init__(self, name: str, file: Any) -> None:
+        super().__init__(name, file)
+        self._ready = b""
+        self._end = 0
+
+    def read(self, count: int) -> bytes:
+        ready, self._ready = self._ready, b""
+        return ready or self._next()
+
+    def seek(self, offset: int) -> bool:
+        while self._end < offset:
+            self._ready = self._next()
+            if not self._ready:
+                return False
+        self._ready = self._ready[len(self._ready) - (self._end - offset) :]
+        return True
+
+    def _next(self) -> bytes:
+        """The next piece; nothing at the end."""
+        try:
+            piece = self._piece()
+        except StorageError:
+            raise
+        except _DAMAGE as error:
+            raise StorageError(
+                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
+                f"after {self._end} decompressed bytes"
+            ) from error
+        self._end += len(piece)
+        return piece
+
+    def _piece(self) -> bytes:
+        raise NotImplementedError
+
+
+class DecompressedParts(Decompressed):
+    """A file of several compressed parts, one after the other.
+
+    Args:
+        begin: makes what decompresses a part, with the interface of `lzma.LZMADecompressor`.
+    """
+
+    def __init__(self, name: str, file: Any, begin: Callable[[], Any]) -> None:
+        super().__init__(name, file)
+        self._begin = begin
+        self._part: Any = None
+        self._parts = 0
+        self._raw = b""
+
+    def _piece(self) -> bytes:
+        while True:
+            wanting = self._part is None or self._part.needs_input
+            raw, self._raw = self._raw or (ByteReader.read(self, _RAW_BYTES) if wanting else b""), b""
+            if self._part is None:
+                if not raw:
+                    return b""
+                raw = raw.lstrip(b"\0") if self._parts else raw  # the last part may be padded with zeros
+                if not raw:
+                    continue
+                self._part = self._begin()
+                self._parts += 1
+            piece: bytes = self._part.decompress(raw, _PIECE_BYTES)
+            if self._part.eof:
+                self._raw, self._part = self._part.unused_data, None
+            elif wanting and not raw and not piece:
+                raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
+            if piece:
+                return piece
+
+
+class _ZlibPart:
+    """What decompresses a part by zlib."""
+
+    def __init__(self, window_bits: int) -> None:
+        self._inner = zlib.decompressobj(window_bits)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, most)
+
+
+class DecompressedZstandard(Decompressed):
+    """The bytes of a Zstandard file, as Arrow decompresses them."""
+
+    def __init__(self, name: str, file: Any) -> None:
+        super().__init__(name, file)
+        arrow = load("pyarrow", None, "Zstandard")
+        self._stream = arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), "zstd")
+
+    def _piece(self) -> bytes:
+        piece: bytes = self._stream.read(_PIECE_BYTES)
+        return piece

@@ -1,0 +1,224 @@
+"""Videos: frames by number or by time, through FFmpeg (PyAV), without decoding what stands far before them.
+
+The packets of a file say when each frame is shown, and from which ones decoding can begin. So they are looked through
+first, without decoding, and a frame has a number that does not depend on where decoding began.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from threading import Lock
+from typing import Any, Final
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.video.reformatter import VideoReformatter
+
+from penstock.errors import ElementError, InvalidArgumentError
+from penstock.formats.media.recordings import Source, VideoInfo, opened
+from penstock.paths import has_protocol, local_path
+
+Frames = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Index:
+    """When each frame is shown, in the stream's own units, and from where decoding can begin.
+
+    Attributes:
+        shown: the times of the frames, sorted.
+        keys: the frames that need no others: when each is shown, and when it is decoded. Some kinds of files are
+            searched by the first, which leads to an earlier key frame in others, and some by the second.
+    """
+
+    shown: tuple[int, ...]
+    keys: tuple[tuple[int, int], ...]
+
+    @property
+    def start(self) -> int:
+        """When the first frame is shown."""
+        return self.shown[0]
+
+
+def info(source: Source) -> VideoInfo:
+    """What `ps.video.info` says."""
+    with _stream("video.info", source) as (container, stream, name):
+        index = _index_of(source, container, stream, name)
+        unit = float(stream.time_base)
+        return VideoInfo(
+            len(index.shown),
+            stream.codec_context.height,
+            stream.codec_context.width,
+            float(stream.average_rate or 0),
+            str(stream.codec_context.name),
+            tuple((time - index.start) * unit for time in index.shown),
+        )
+
+
+def decode(source: Source, frames: Any, seconds: Any, channels: int) -> Frames:
+    """What `ps.video.decode` says."""
+    call = "video.decode"
+    if channels not in (1, 3):
+        raise InvalidArgumentError(f"{call}(channels=...) takes 1 (gray) or 3 (RGB), got {channels!r}")
+    if frames is not None and seconds is not None:
+        raise InvalidArgumentError(f"{call} takes one of frames and seconds, got both")
+    numbers = None if frames is None else _numbers(call, "frames", frames, (int, np.integer))
+    times = None if seconds is None else _numbers(call, "seconds", seconds, (int, float, np.number))
+    with _stream(call, source) as (container, stream, name):
+        index = _index_of(source, container, stream, name)
+        count = len(index.shown)
+        if times is not None:
+            numbers = [_shown_at(index, float(time), float(stream.time_base)) for time in times]
+        elif numbers is None:
+            numbers = list(range(count))
+        missing = next((number for number in numbers if number >= count), None)
+        if missing is not None:
+            raise ElementError(f"{name} has {count} frames, expected one of number {missing}")
+        size = stream.codec_context.height, stream.codec_context.width
+        clip = np.empty((len(numbers), *size, channels), np.uint8)
+        _decode_into(clip, container, stream, index, numbers, name)
+        return clip
+
+
+def _numbers(call: str, argument: str, given: Any, kinds: tuple[type, ...]) -> list[Any]:
+    numbers: list[Any] | None = list(given) if isinstance(given, (range, list, tuple, np.ndarray)) else None
+    if numbers is None or not all(isinstance(each, kinds) for each in numbers) or min(numbers, default=0) < 0:
+        raise InvalidArgumentError(
+            f"{call}({argument}=...) takes a list or range of numbers from 0, got {given!r:.200}"
+        )
+    return numbers
+
+
+def _shown_at(index: _Index, seconds: float, unit: float) -> int:
+    """The number of the frame that is shown at a time: of the last one that is not later."""
+    return max(0, bisect_right(index.shown, index.start + seconds / unit + 1e-6) - 1)
+
+
+@contextmanager
+def _stream(call: str, source: Source) -> Iterator[tuple[Any, Any, str]]:
+    with opened(call, source) as (file, name):
+        try:
+            container = av.open(file, "r")
+        except (av.FFmpegError, OSError) as error:  # damaged files lead to seeking where no file has a place
+            raise ElementError(f"{name} is no video that is known, or cut or damaged: {error.strerror}") from error
+        with container:
+            stream = next(iter(container.streams.video), None)
+            if stream is None or stream.codec_context is None:
+                raise ElementError(f"{name} has no video that can be decoded")
+            stream.codec_context.thread_count = 1  # several videos are decoded at the same time
+            stream.codec_context.options = {"err_detect": "explode"}
+            yield container, stream, name
+
+
+def _index_of(source: Source, container: Any, stream: Any, name: str) -> _Index:
+    """The index of a video; those of local files are kept, because many clips of one are asked for."""
+    version = _version(source)
+    kept = _kept.get(version) if version is not None else None
+    index = _looked_through(container, stream, name) if kept is None else kept
+    if version is not None and kept is None:
+        with _keeping:
+            while len(_kept) >= _MOST_KEPT:
+                del _kept[next(iter(_kept))]
+            _kept[version] = index
+    return index
+
+
+_kept: Final[dict[tuple[str, int, int], _Index]] = {}
+_keeping: Final = Lock()
+_MOST_KEPT: Final = 256
+_FRAMES_LOST: Final = 4
+"""About how many frames a decoder has begun that are lost when it goes elsewhere."""
+
+
+def _version(source: Source) -> tuple[str, int, int] | None:
+    """Name, size and time of change of a local file."""
+    if not isinstance(source, (str, os.PathLike)) or has_protocol(os.fspath(source)):
+        return None
+    status = os.stat(local_path(os.fspath(source)))
+    return os.fspath(source), status.st_size, status.st_mtime_ns
+
+
+def _looked_through(container: Any, stream: Any, name: str) -> _Index:
+    shown, keys = [], []
+    try:
+        for packet in container.demux(stream):
+            if packet.size == 0 or packet.is_discard:
+                continue
+            time = packet.dts if packet.pts is None else packet.pts
+            if time is None:
+                raise ElementError(f"{name} does not say when its frames are shown, so they have no numbers")
+            shown.append(time)
+            if packet.is_keyframe:
+                keys.append((time, time if packet.dts is None else packet.dts))
+    except av.FFmpegError as error:
+        raise ElementError(f"{name} is damaged after frame {len(shown)}: {error.strerror}") from error
+    if stream.frames > len(shown):
+        raise ElementError(f"{name} is cut: it ends after {len(shown)} of {stream.frames} frames")
+    if not shown:
+        raise ElementError(f"{name} has a video without frames")
+    return _Index(tuple(sorted(shown)), tuple(sorted(keys)))
+
+
+def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbers: Sequence[int], name: str) -> None:
+    """Decode the frames of these numbers, each once, in the order of the file."""
+    rows: dict[int, list[int]] = {}
+    for row, number in enumerate(numbers):
+        rows.setdefault(index.shown[number], []).append(row)
+    wanted = sorted(rows)
+    number_of = {time: number for number, time in enumerate(index.shown)}
+    decoded: Iterator[Any] = iter(())
+    last: int | None = None
+    converter = VideoReformatter()  # a frame's own would be prepared anew for each, which takes longer than converting
+    for time in wanted:
+        key = bisect_right(index.keys, time, key=itemgetter(0)) - 1
+        what = f"{name}: frame {number_of[time]} of {len(index.shown)}"
+        frame = None
+        if last is not None:
+            skipped = number_of[time] - number_of[last]
+            if key < 0 or skipped <= number_of[time] - number_of[index.keys[key][0]] + _FRAMES_LOST:
+                frame = _next_at(decoded, time, what)
+        places = (place for number in range(key, -1, -1) for place in dict.fromkeys(index.keys[number]))
+        for place in () if frame is not None else chain(places, [min(index.start, 0)]):
+            decoded = _from(container, stream, place, what)
+            frame = _next_at(decoded, time, what)
+            if frame is not None:
+                break
+        if frame is None:
+            raise ElementError(f"{what} cannot be decoded: it is damaged")
+        if (frame.height, frame.width) != clip.shape[1:3]:
+            raise ElementError(
+                f"{what} has {frame.height} x {frame.width} pixels, expected {clip.shape[1]} x {clip.shape[2]}"
+            )
+        pixels = converter.reformat(frame, format="gray" if clip.shape[3] == 1 else "rgb24").to_ndarray()
+        for row in rows[time]:
+            clip[row] = pixels.reshape(clip.shape[1:])
+        last = time
+
+
+def _from(container: Any, stream: Any, time: int, what: str) -> Iterator[Any]:
+    try:
+        container.seek(time, stream=stream, backward=True)
+    except av.FFmpegError as error:
+        raise ElementError(
+            f"{what} cannot be decoded: its file is damaged, or of a kind that is read from its start alone"
+        ) from error
+    return iter(container.decode(stream))
+
+
+def _next_at(decoded: Iterator[Any], time: int, what: str) -> Any:
+    """The frame that is shown at this time, out of those that are decoded one after the other; None without one."""
+    try:
+        for frame in decoded:
+            shown = frame.dts if frame.pts is None else frame.pts
+            if shown == time:
+                return frame
+            if shown is not None and shown > time:
+                break
+    except av.FFmpegError as error:
+        raise ElementError(f"{what} cannot be decoded: {error.strerror}") from error
+    return None

@@ -1,0 +1,118 @@
+"""Files that the datasets of a process keep open: those that were used last."""
+
+import resource
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from penstock.formats.dataset_cache import DatasetCache, ProcessBound
+from penstock.formats.file_format import FileFormat
+from penstock.formats.ranges import RangedFile
+from penstock.paths import has_protocol
+
+DESCRIPTOR: Final = 4
+"""What an open file counts for with each descriptor that it has, of `_MOST`."""
+LARGE: Final = 16
+"""What it counts for if it may have much in memory, or a copy on disk."""
+_SMALL: Final = 1
+"""What it counts for if it is small and in memory, so that many can be kept: opening it is a request."""
+_MOST: Final = 1024
+_PART: Final = 4
+"""Of the descriptors that a process may have, such a part is taken at most."""
+_INDEX_BYTES: Final = 1 << 16
+
+
+class OpenedFile(Protocol):
+    """What was made of a file when it was opened."""
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+
+    @property
+    def open_size(self) -> int:
+        """What it counts for."""
+
+
+Opened = TypeVar("Opened", bound=OpenedFile)
+
+
+def _most() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit * DESCRIPTOR // _PART)
+
+
+_of_process: Final = ProcessBound(_most, 0)
+
+
+def size_of(file: RangedFile, index_bytes: int = 0) -> int:
+    """What an open file counts for, with what is known of it in memory."""
+    if index_bytes > _INDEX_BYTES:
+        return LARGE
+    if file.is_held:
+        return _SMALL
+    return LARGE if has_protocol(file.name) else DESCRIPTOR
+
+
+class OpenFiles(Generic[Opened]):
+    """What was made of files when they were opened. One is closed when it is left out and no thread reads it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
+        self._kept: DatasetCache[str, Opened] = DatasetCache(_of_process)
+
+    def __reduce__(self) -> Any:
+        """In another process none is open."""
+        return OpenFiles, ()
+
+    def get(self, name: str, open_file: Callable[[str], Opened]) -> Opened:
+        """An open file, which `open_file` opens if it is not: once, where several threads ask for it."""
+        found = self._kept.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            opening = self._opening.setdefault(name, threading.Lock())
+        try:
+            with opening:
+                found = self._kept.get(name)
+                if found is None:
+                    found = open_file(name)
+                    self._kept.put({name: found}, found.open_size)
+                return found
+        finally:
+            self._opening.pop(name, None)
+
+    def drop(self, name: str) -> None:
+        """Open a file anew when it is asked for again."""
+        self._kept.discard(name)
+
+    def all(self) -> list[Opened]:
+        """Those that are open."""
+        return self._kept.values()
+
+
+class OpenFileFormat(FileFormat, Generic[Opened]):
+    """A format that keeps its files open."""
+
+    def __init__(self) -> None:
+        self._files = OpenFiles[Opened]()
+
+    @abstractmethod
+    def open(self, name: str) -> Opened:
+        """Open a file.
+
+        Raises:
+            StorageError: it cannot be read, or is none of this format.
+        """
+
+    def opened(self, name: str) -> Opened:
+        """A file that is open, or is opened; raises as `open`."""
+        return self._files.get(name, self.open)
+
+    def count(self, name: str) -> int:
+        return self.opened(name).count
+
+    def prepare(self, name: str) -> None:
+        self.opened(name)

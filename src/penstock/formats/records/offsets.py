@@ -1,0 +1,121 @@
+"""Indexes of offsets: where each record of a file begins. They are kept in the user's cache directory.
+
+An index belongs to a name, a layout of records and a version of the file, which is its size and the time of its last
+change, or what its file system says of it. For another version it is made again. Beside the files it would be in the
+way of patterns such as `data/*`, and not every data directory can be written.
+
+Who writes a file knows where its records begin, and puts the index into the directory `_offsets` beside it, which moves
+along with the file. There the version is the file's size and a checksum of its last bytes.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import StorageError
+from penstock.formats.opening import open_bytes
+from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.paths import has_protocol
+
+Edges = npt.NDArray[np.int64]
+"""Where each record begins, and where the last one ends."""
+
+_BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, StorageError, pa.ArrowException)
+_BESIDE: Final = "_offsets"
+_LAST_BYTES: Final = 1 << 16
+
+
+def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
+    """The index of a file, which `find` makes where none is kept; what it raises is passed on.
+
+    Nothing is kept where the cache directory cannot be written.
+    """
+    path = _path_of(name, layout)
+    with suppress(*_BAD_INDEX):
+        kept = _read(path.read_bytes(), version)
+        if kept is not None:
+            return kept
+    edges = find()
+    with suppress(OSError):
+        _write(path, version, edges)
+    return edges
+
+
+def edges_beside(file: RangedFile, layout: str) -> Edges | None:
+    """The index that the writer of a file has put beside it; None if there is none that belongs to it."""
+    folder, stroke, last = file.name.rpartition("/")
+    with suppress(*_BAD_INDEX):
+        reader = open_bytes(f"{folder}{stroke}{_BESIDE}/{last}.arrow", "")
+        try:
+            content = reader.read(reader.size)
+        finally:
+            reader.close()
+        return _read(content, _version_beside(file, layout))
+    return None
+
+
+def write_edges(path: Path, layout: str, edges: Edges) -> str:
+    """Write the index of a file beside it; gives its name from the file's directory on."""
+    name = f"{_BESIDE}/{path.name}.arrow"
+    _write(path.parent / name, _version_beside(open_ranges(str(path)), layout), edges)
+    return name
+
+
+def _version_beside(file: RangedFile, layout: str) -> str:
+    last = file.read(np.array([max(0, file.size - _LAST_BYTES)]), np.array([file.size]))
+    return f"{layout}, {file.size} bytes, {google_crc32c.value(last)}"
+
+
+def cache_directory() -> Path:
+    """Where indexes are kept: in `$PENSTOCK_CACHE`, else in `$XDG_CACHE_HOME/penstock`, else in `~/.cache/penstock`."""
+    given = os.environ.get("PENSTOCK_CACHE")
+    general = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return (Path(given).expanduser() if given else general / "penstock") / "offsets"
+
+
+def _path_of(name: str, layout: str) -> Path:
+    whole = name if has_protocol(name) else os.path.realpath(name)
+    digest = hashlib.sha256(f"{layout} of {whole}".encode(errors="surrogateescape")).hexdigest()
+    return cache_directory() / f"{digest[:40]}.arrow"
+
+
+def _read(content: bytes, version: str) -> Edges | None:
+    """The index with this content; None if it is of another version of the file, or damaged."""
+    kept = pa.ipc.open_file(content).read_all()
+    lengths, about = kept["length"].to_numpy(), kept.schema.metadata
+    if about != _about(version, int(about[b"first"]), lengths):
+        return None
+    edges: Edges = np.cumsum(np.append(int(about[b"first"]), lengths), dtype=np.int64)
+    return edges
+
+
+def _about(version: str, first: int, lengths: npt.NDArray[Any]) -> dict[bytes, bytes]:
+    """What is kept of a file beside the lengths of its records."""
+    checksum = google_crc32c.value(lengths.tobytes())
+    return {b"version": version.encode(), b"first": b"%d" % first, b"checksum": b"%d" % checksum}
+
+
+def _write(path: Path, version: str, edges: Edges) -> None:
+    """Write an index, which other processes see complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lengths = np.diff(edges)
+    lengths = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
+    number, work = tempfile.mkstemp(dir=path.parent, suffix=".writing")
+    try:
+        about = _about(version, int(edges[0]), lengths)
+        table = pa.table({"length": lengths}).replace_schema_metadata(about)
+        with os.fdopen(number, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        os.replace(work, path)
+    except BaseException:
+        os.unlink(work)
+        raise

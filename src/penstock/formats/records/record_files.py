@@ -1,0 +1,169 @@
+"""Files of records by number, through an index of where each record begins."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from penstock.errors import ElementError, StorageError
+from penstock.formats.compression import compression_of
+from penstock.formats.decoded_rows import CACHE_BYTES, KeptRows, bytes_of, joined
+from penstock.formats.file_format import Rows
+from penstock.formats.open_files import OpenFileFormat, size_of
+from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.formats.records.offsets import Edges, edges_beside, kept_edges
+from penstock.formats.records.record_format import Decoded, RecordFormat, RecordReader, SomeRecords
+from penstock.printing import in_bytes
+from penstock.structure import LEAF
+
+_GROUP_BYTES: Final = 1 << 20
+"""How much of a file is decoded together, where that costs hardly more than one record."""
+_DAMAGED: Final[Decoded] = ([], LEAF)
+
+
+@dataclass(frozen=True)
+class _IndexedFile:
+    """An open file, and where its records begin."""
+
+    file: RangedFile
+    edges: Edges
+
+    @property
+    def count(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def open_size(self) -> int:
+        return size_of(self.file, self.edges.nbytes)
+
+
+class RecordFiles(OpenFileFormat[_IndexedFile]):
+    """The records of files that are not compressed.
+
+    The bytes of the records that are asked for are read together, and decoded as if they were a file. Where that fails,
+    the record is read again from the file itself, by the reader that streams use: it says what is wrong, and where.
+
+    Args:
+        records: how records lie in a file.
+    """
+
+    def __init__(self, records: RecordFormat) -> None:
+        super().__init__()
+        self.records = records
+        self._kept: KeptRows[Decoded] = KeptRows()
+
+    @property
+    def name(self) -> str:
+        return type(self.records).__name__
+
+    @property
+    def memory(self) -> str:  # type: ignore[override]  # it depends on the files
+        records = sum(opened.count for opened in self._files.all())
+        held = f"holds where {records:,} records begin, 8 bytes each"
+        return f"{held}, and shares {in_bytes(CACHE_BYTES)} for decoded rows" if self.records.decodes_groups else held
+
+    def spec(self, name: str) -> Any:
+        return self.records.spec
+
+    def read(self, name: str, rows: Rows) -> Any:
+        columns, structure = self.read_columns(name, rows)
+        return structure.unflatten(columns)
+
+    def read_columns(self, name: str, rows: Rows) -> Decoded:
+        opened = self.opened(name)
+        file, edges = opened.file, opened.edges
+        if len(rows) and rows[-1] >= len(edges) - 1:
+            raise StorageError(
+                f"{name!r} has {len(edges) - 1} records, and had more when the dataset was made: make it again"
+            )
+        if isinstance(rows, range) and self.records.decodes_groups:
+            return _joined(list(self._parts(file, edges, rows)))
+        return self._records(file, edges, rows)
+
+    def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[Decoded]:
+        """The rows of a range, by groups."""
+        start = rows.start
+        while start < rows.stop:
+            number = int(edges[start] - edges[0]) // _GROUP_BYTES
+            limits = edges[0] + np.array([number, number + 1]) * _GROUP_BYTES
+            first, last = np.searchsorted(edges[:-1], limits).tolist()
+            stop = min(last, rows.stop)
+            group = self._group(file, edges, number, range(first, last))
+            if group is None:  # a record in it is damaged, maybe none of these
+                yield self._records(file, edges, range(start, stop))
+            else:
+                columns, structure = group
+                yield [column[start - first : stop - first] for column in columns], structure
+            start = stop
+
+    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> Decoded | None:
+        """The rows of a group; None if one of them is damaged."""
+        found = self._kept.get((file.name, number))
+        if found is None:
+            try:
+                found = self._records(file, edges, rows)
+                size = bytes_of(found[0])
+            except (StorageError, ElementError):
+                found, size = _DAMAGED, 0
+            self._kept.put({(file.name, number): found}, size)
+        return None if found is _DAMAGED else found
+
+    def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
+        """All of these records.
+
+        Raises:
+            StorageError, ElementError: one of them is damaged.
+        """
+        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+        begins, ends = edges[:-1][numbers], edges[1:][numbers]
+        reader = self.records.open(SomeRecords(file.name, file.read(begins, ends)), "", int(rows[0]))
+        found, damage = None, None
+        try:
+            found = _all(reader, len(rows))
+        except (StorageError, ElementError) as error:
+            damage = error
+        if found is None and len(rows) > 1:  # the caller asks for fewer, until it knows which one it is
+            raise damage or StorageError(f"{file.name!r}: of {len(rows)} records from {rows[0]} on, one is damaged")
+        if found is None:
+            self._read_damaged(file.name, int(rows[0]), int(begins[0]))
+        return found
+
+    def _read_damaged(self, name: str, number: int, offset: int) -> NoReturn:
+        reader = self.records.open(name, "", number, offset)
+        try:
+            reader.read(1)
+        finally:
+            reader.close()
+        raise StorageError(f"{name!r}, record {number}: it has changed since the dataset was made: make it again")
+
+    def open(self, name: str) -> _IndexedFile:
+        file = open_ranges(name)
+        start = np.array([0]), np.array([min(6, file.size)])
+        magic = file.read(*start)
+        compression = compression_of(bytes(magic))
+        if compression:
+            raise StorageError(
+                f"{name!r} is compressed ({compression}), so that its records cannot be read by number: read it as a "
+                f"stream, by a reader that takes compression_type={compression!r}, or unpack it"
+            )
+        edges = edges_beside(file, self.records.layout)
+        if edges is None:
+            edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
+        return _IndexedFile(file, edges)
+
+
+def _all(reader: RecordReader, count: int) -> Decoded | None:
+    """All records of a reader; None if there are not so many."""
+    parts, left = [], count
+    while left and (found := reader.read(left)) is not None:
+        parts.append(found)
+        left -= len(found[0][0])
+    return None if left else _joined(parts)
+
+
+def _joined(parts: list[Decoded]) -> Decoded:
+    if len(parts) == 1:
+        return parts[0]
+    columns = list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
+    return columns, parts[0][1]

@@ -1,0 +1,80 @@
+r"""Lines of text: UTF-8, ended by "\n" or "\r\n"."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ElementError, StorageError
+from penstock.formats.compression import compression_of
+from penstock.formats.records.record_format import Column, RecordFormat, RecordReader, Source
+
+_NEWLINE = ord("\n")
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+@dataclass(frozen=True)
+class TextLines(RecordFormat):
+    """The lines of a file as strings, without their ends, and without the mark that a file may begin with."""
+
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
+        return LineReader(name, compression, number, offset)
+
+
+class LineReader(RecordReader):
+    """Finds and decodes lines a chunk at a time."""
+
+    def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
+        super().__init__(name, compression, number, max(offset - 1, 0))
+        if offset:
+            self._start = offset
+            self._data = self._after_line(offset)
+
+    def _after_line(self, offset: int) -> bytes:
+        """The bytes from a line on. That one begins there, only the end of the line before tells."""
+        data = self._bytes.read(self._chunk)
+        # The last line of a file may have no end.
+        if data[:1] == b"\n" or (len(data) == 1 and not self._bytes.read(1)):
+            return data[1:]
+        self.close()
+        raise StorageError(
+            f"{self._name!r}: no line begins at byte {offset}, with which the state continues: it was another file, or "
+            "other lines, when the state was saved. Restore it with the same files in the same order"
+        )
+
+    def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
+        parts, piece = [self._data], self._data
+        while b"\n" not in piece and (piece := self._bytes.read(self._chunk)):
+            parts.append(piece)
+        self._data = b"".join(parts)
+        if not piece:  # what is left is a line without an end, or nothing
+            return np.array([len(self._data)] if self._data else [], np.int64)
+        newlines: npt.NDArray[np.int64] = (np.frombuffer(self._data, np.uint8) == _NEWLINE).nonzero()[0]
+        return newlines + 1
+
+    def _decode(self, first: int) -> Column:
+        begin, end = self._begin(first), int(self._ends[-1])
+        try:
+            text = self._data[begin:end].decode()
+        except UnicodeDecodeError as error:
+            bad = int(np.searchsorted(self._ends, begin + error.start, side="right"))
+            if bad == first:
+                raise self._damaged(error) from None
+            text = self._data[begin : self._begin(bad)].decode()
+        if self.number == 0 and text[:1] == _BYTE_ORDER_MARK:
+            text = text[1:]
+        if "\r" in text:  # the search for one character is fast
+            text = text.replace("\r\n", "\n")
+        lines = text.split("\n")
+        if text.endswith("\n"):
+            lines.pop()
+        return np.fromiter(lines, object, len(lines))
+
+    def _damaged(self, error: UnicodeDecodeError) -> ElementError:
+        where = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
+        message = f"{where}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
+        compression = compression_of(error.object[:8]) if self.number == 0 else ""
+        if compression:
+            message += f'; it looks like a file compressed by {compression}: give compression_type="{compression}"'
+        self._pass(1)
+        return ElementError(message)

@@ -1,0 +1,1 @@
+"""Files whose names have a protocol."""

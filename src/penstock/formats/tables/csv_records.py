@@ -1,0 +1,310 @@
+r"""CSV: records of values, divided by commas or other signs, of which some are in quotes and can hold line breaks."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.formats.records.record_format import Source
+from penstock.formats.tables.exact_numbers import may_be_rounded, may_have_leading_zeros, refuse, type_of_texts
+from penstock.formats.tables.table_records import TableReader, TableRecords, chosen_schema, sample
+
+_QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+
+
+@dataclass(frozen=True)
+class CsvRecords(TableRecords):
+    """Rows of CSV files.
+
+    Attributes:
+        names: of all columns of a file, in their order.
+        header: whether the first record of each file names them.
+        delimiter: what stands between two values.
+        null_values: what stands for a null; None for what Arrow takes for one.
+        encoding: of the text, in which ASCII is what it is in UTF-8.
+    """
+
+    names: tuple[str, ...]
+    header: bool
+    delimiter: str
+    null_values: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
+    returns_end = True
+
+    @cached_property
+    def _guessed(self) -> list[str]:
+        """The columns of numbers whose types nobody has given."""
+        return [field.name for field in self.schema if _is_number(field.type) and field.name not in self.given]
+
+    @property
+    def layout(self) -> str:
+        return f"CSV with {self.delimiter!r}, {'with' if self.header else 'without'} a header"
+
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "CsvReader":
+        return CsvReader(self, name, compression, number, offset)
+
+    def table(self, data: bytes) -> pa.Table:
+        table = self._read(data, self.schema)
+        for name, (kind, lost) in _kept_types(table, self._guessed, data, self.delimiter, self._read).items():
+            if kind != table.field(name).type:
+                refuse(name, repr(lost), table.field(name).type, f"types={{{name!r}: str}} keeps it")
+        return table
+
+    def _read(self, data: bytes, schema: pa.Schema) -> pa.Table:
+        return _table(_in_utf8(data, self.encoding), schema, self.delimiter, self.names, self.null_values)
+
+    def explained(self, problem: str) -> str:
+        found = re.search(r"CSV column #(\d+): (?:Row #\d+: )?(CSV conversion error to .*)", problem, re.DOTALL)
+        if found is None:
+            return super().explained(problem)
+        name = self.names[int(found[1])]
+        advice = f"types={{{name!r}: ...}} gives a type that fits all values, such as str"
+        if "invalid UTF8" in found[2]:
+            advice = f"encoding='latin-1' or another reads it, and types={{{name!r}: bytes}} leaves it as it is"
+        return f"column {name!r}: {found[2]}: {advice}"
+
+    def check_last(self, record: bytes) -> None:
+        if _QUOTE in record and _is_open(record, self.delimiter.encode()):
+            raise ElementError("a value in quotes is not closed, so that it continues to the end of the file")
+
+    def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
+        return _ends(data, whole, self.delimiter.encode())
+
+
+class CsvReader(TableReader):
+    """The rows of a file behind its header."""
+
+    def __init__(self, format: CsvRecords, source: Source, compression: str, number: int, offset: int) -> None:
+        super().__init__(format, source, compression, number, offset)
+        if format.header and offset == 0 and self._is_file and self._loaded(skipping=True):
+            try:
+                names = _header(self._data[: int(self._ends[0])], format.delimiter, format.encoding)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise StorageError(f"{self._name!r} has no header: {error}") from error
+            if names != list(format.names):
+                self.close()
+                raise StorageError(f"{self._name!r} has the columns {names}, expected {list(format.names)}")
+            self._next = 1
+
+
+def csv_records(
+    call: str,
+    name: str,
+    compression: str,
+    *,
+    columns: Sequence[str] | None,
+    types: Mapping[str, pa.DataType],
+    header: bool | Sequence[str],
+    delimiter: str,
+    mask_nulls: Sequence[str],
+    label: str,
+    null_values: tuple[str, ...] | None,
+    encoding: str,
+    without_rows: bool,
+) -> CsvRecords | None:
+    """What a file's first records show about its rows, and those of other files like it.
+
+    None if there are none; a header is enough if it is to do `without_rows`: all columns are strings then.
+
+    Raises:
+        StorageError: it cannot be read.
+        InvalidArgumentError: its columns are not those that are asked for.
+    """
+    data, ends = sample(
+        call, name, compression, lambda data, whole: _ends(data, whole, delimiter.encode()), 1 + (header is True)
+    )
+    if len(ends) <= (header is True and not without_rows):
+        return None
+    first = data[: int(ends[0])]
+    try:
+        found_names = _header(first, delimiter, encoding)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise StorageError(f"{call}: {name!r} has no first line that tells which columns there are: {error}") from error
+    body = data[len(first) if header is True else 0 : int(ends[-1])]
+    if header is True:
+        names = found_names
+    else:
+        names = list(header) if header else [f"f{number}" for number in range(len(found_names))]
+    if header is not True and header and names == found_names:
+        raise InvalidArgumentError(
+            f"{call}(header={names}): {name!r} has these names in its first line, which is no row: give header=True"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
+    known = {column: kind for column, kind in types.items() if column in names}
+    body = _in_utf8(body, encoding, "replace")  # what cannot be read is an error where it is read
+    schema = _sampled(
+        call, name, body, known, partial(_table, delimiter=delimiter, names=names, null_values=null_values)
+    )
+    found = chosen_schema(call, name, schema, columns, types, label)
+    return CsvRecords(
+        call,
+        found,
+        tuple(mask_nulls),
+        label,
+        tuple(known),
+        tuple(names),
+        header is True,
+        delimiter,
+        null_values,
+        encoding,
+    )
+
+
+def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType], read: partial[pa.Table]) -> pa.Schema:
+    """All columns, and their types: those that are known, and for the others guesses that keep what is written.
+
+    Records that are damaged are passed over: they are errors where they are read.
+    """
+
+    def sampled(data: bytes, schema: pa.Schema) -> pa.Table:
+        return read(data, schema, skips=True)
+
+    table = read(body, pa.schema([(column, pa.binary()) for column in known]), every=True, skips=True)
+    if body and not table.num_rows:
+        try:
+            read(body, pa.schema([]), every=True)
+        except pa.ArrowException as error:
+            raise StorageError(
+                f"{call}: {name!r} has columns {table.column_names}, and no record fits them: {error}"
+            ) from error
+    kinds = {field.name: known.get(field.name, field.type) for field in table.schema}
+    guessed = [column for column, kind in kinds.items() if column not in known and _is_number(kind)]
+    for column, (kind, lost) in _kept_types(table, guessed, body, read.keywords["delimiter"], sampled).items():
+        if kind is None:
+            raise InvalidArgumentError(
+                f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
+                f"{lost}: types={{{column!r}: str}} keeps what is written, np.float64 takes what is nearest"
+            )
+        kinds[column] = kind
+    # What is not UTF-8 is an error where it is read, as it is in a file that is read later.
+    text = [column for column, kind in kinds.items() if pa.types.is_null(kind) or pa.types.is_binary(kind)]
+    return pa.schema([(one, pa.string() if one in text and one not in known else kind) for one, kind in kinds.items()])
+
+
+def _kept_types(
+    table: pa.Table,
+    guessed: Sequence[str],
+    data: bytes,
+    delimiter: str,
+    read: Callable[[bytes, pa.Schema], pa.Table],
+) -> dict[str, tuple[pa.DataType | None, str]]:
+    """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
+    wanted = list(guessed)
+    if not guessed or not may_have_leading_zeros(data, delimiter.encode()):
+        wanted = [name for name in guessed if may_be_rounded(table[name])]
+    if not wanted:
+        return {}
+    written = read(data, pa.schema([(name, pa.string()) for name in wanted]))
+    return {name: type_of_texts(table[name], written[name]) for name in wanted}
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _in_utf8(data: bytes, encoding: str, errors: str = "strict") -> bytes:
+    return data if encoding == "utf-8" else data.decode(encoding, errors).encode()
+
+
+def _table(
+    data: bytes,
+    schema: pa.Schema,
+    delimiter: str,
+    names: Sequence[str],
+    null_values: tuple[str, ...] | None,
+    every: bool = False,
+    skips: bool = False,
+) -> pa.Table:
+    """The columns of a schema, or with `every` all; with `skips` without records that have too many or few values."""
+    if not data:
+        return pa.schema([(name, pa.null()) for name in names] if every else schema).empty_table()
+    return pc.read_csv(
+        pa.BufferReader(data),
+        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False),
+        # Without quotes no value holds a newline; Arrow then does not look for the last record's end value by value.
+        pc.ParseOptions(
+            delimiter=delimiter,
+            newlines_in_values=_QUOTE in data,
+            invalid_row_handler=(lambda row: "skip") if skips else None,
+        ),
+        pc.ConvertOptions(
+            column_types=schema,
+            include_columns=[] if every else schema.names,
+            null_values=null_values,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:
+    """The values of the record that names the columns."""
+    options = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    data = _in_utf8(record, encoding) + b"\n"
+    reading = pc.ReadOptions(block_size=len(data) + 1, use_threads=False)
+    found: list[str] = pc.read_csv(pa.BufferReader(data), reading, options).column_names
+    return found
+
+
+def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
+    """Where each record ends. Empty lines belong to the record before them, or else to the one behind."""
+    content = np.frombuffer(data, np.uint8)
+    lines = np.flatnonzero(content == _NEWLINE)
+    if _RETURN in data:
+        lines = np.union1d(lines, _returns_alone(content, whole))
+    if _QUOTE in data:
+        lines = lines[~_quoted(data, content, lines, delimiter)]
+    ends = lines + 1
+    if whole and (len(ends) == 0 or ends[-1] < len(data)) and data:
+        ends = np.append(ends, len(data))
+    lengths = np.diff(ends, prepend=0)
+    returns = content[ends - lengths] == _RETURN if len(ends) else np.empty(0, bool)
+    full = np.flatnonzero(
+        (lengths > 2)
+        | ((lengths == 2) & ~returns)
+        | ((lengths == 1) & ~np.isin(content[ends - 1], (_NEWLINE, _RETURN)))
+    )
+    return ends[np.append(full[1:] - 1, len(ends) - 1)] if len(full) else ends[:0]
+
+
+def _returns_alone(content: npt.NDArray[np.uint8], whole: bool) -> npt.NDArray[np.int64]:
+    """The carriage returns that end a line without a newline, as on old Macs. A newline may follow the last byte."""
+    returns = np.flatnonzero(content == _RETURN)
+    last = returns[-1] == len(content) - 1
+    alone = content[(returns[:-1] if last else returns) + 1] != _NEWLINE
+    found: npt.NDArray[np.int64] = returns[np.append(alone, whole) if last else alone]
+    return found
+
+
+def _quoted(
+    data: bytes, content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], delimiter: bytes
+) -> npt.NDArray[np.bool_]:
+    """Which of these offsets are within quotes."""
+    quotes = np.flatnonzero(content == _QUOTE)
+    beside = np.array([*delimiter, _NEWLINE, _RETURN, _QUOTE], np.uint8)
+    opening, closing = quotes[::2], quotes[1::2]
+    before, after = content[opening[opening > 0] - 1], content[closing[closing < len(content) - 1] + 1]
+    if np.isin(before, beside).all() and np.isin(after, beside).all():
+        odd: npt.NDArray[np.bool_] = np.searchsorted(quotes, offsets) % 2 == 1
+        return odd
+    # Some value that is not in quotes has one in it. Values in quotes are then found one by one.
+    spans = np.array([found.span() for found in _values_in_quotes(data, delimiter)], np.int64).reshape(-1, 2)
+    begun, over = np.searchsorted(spans[:, 0], offsets), np.searchsorted(spans[:, 1], offsets, side="right")
+    within: npt.NDArray[np.bool_] = begun != over
+    return within
+
+
+def _is_open(data: bytes, delimiter: bytes) -> bool:
+    """Whether a value in quotes has no end."""
+    return any(found["open"] is not None for found in _values_in_quotes(data, delimiter))
+
+
+def _values_in_quotes(data: bytes, delimiter: bytes) -> Iterator[re.Match[bytes]]:
+    pattern = rb'(?:(?<=[\n\r%b])|\A(?:\xef\xbb\xbf)?)"[^"]*+(?:""[^"]*+)*+(?:"|(?P<open>\Z))' % re.escape(delimiter)
+    return re.finditer(pattern, data)

@@ -1,0 +1,186 @@
+"""JSON lines: a JSON object on each line."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json as pj
+
+from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.formats.records.record_format import CHUNK_BYTES, Source
+from penstock.formats.tables.arrow_columns import check_depth
+from penstock.formats.tables.exact_numbers import may_be_rounded, refuse, type_of_values
+from penstock.formats.tables.table_records import TableReader, TableRecords, chosen_schema, sample
+
+_NEWLINE = ord("\n")
+_SPACES = np.frombuffer(b" \t\r\n", np.uint8)
+
+
+@dataclass(frozen=True)
+class JsonRecords(TableRecords):
+    """The objects of JSON lines. Lines of spaces alone are passed over.
+
+    Attributes:
+        some: whether other columns are left out, as some were asked for by their names.
+    """
+
+    some: bool
+
+    @property
+    def layout(self) -> str:
+        return "JSON lines"
+
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> TableReader:
+        return TableReader(self, name, compression, number, offset)
+
+    def table(self, data: bytes) -> pa.Table:
+        if self.some and not any(pa.types.is_nested(self.schema.field(name).type) for name in self._guessed):
+            table = _table(data, self.schema, "ignore")
+        else:
+            table = _table(data, self.schema, "infer")
+            self._check_added(table.schema)
+            if table.schema != self.schema:
+                table = _table(data, self.schema, "ignore")
+        for name, (kind, lost) in _kept_types(table, self._guessed, data).items():
+            if kind != table.field(name).type:
+                refuse(name, lost, table.field(name).type, "types={...} may give one that keeps it")
+        return table
+
+    @cached_property
+    def _guessed(self) -> list[str]:
+        """The columns whose types nobody has given."""
+        return [name for name in self.schema.names if name not in self.given]
+
+    def _check_added(self, found: pa.Schema) -> None:
+        """Refuse a key that the first objects do not have. One that is always null adds nothing."""
+        for field in found:
+            if field.name in self._guessed:
+                path = _added(self.schema.field(field.name).type, field.type, f"[{field.name!r}]")
+                if path:
+                    raise ElementError(
+                        f"it has {path}, and the first objects do not: types={{{field.name!r}: pa.struct([...])}} "
+                        "names all that it may have"
+                    )
+            elif field.name not in self.given and not self.some and not pa.types.is_null(field.type):
+                raise ElementError(
+                    f"it has a key {field.name!r}, and the first objects do not: types={{{field.name!r}: ...}} reads "
+                    f"it, with mask_nulls=[{field.name!r}] where it is missing, and columns=[...] leaves it out"
+                )
+
+    def explained(self, problem: str) -> str:
+        if "changed from" not in problem and "Failed to convert" not in problem:
+            return super().explained(problem)
+        kinds = ", ".join(f"{field.name!r}: {field.type}" for field in self.schema)
+        return (
+            f"{problem}; the columns are read as {{{kinds}}}: types={{...}} gives one another type, and lines of "
+            "unequal kinds are read as text, by .map(json.loads)"
+        )
+
+    def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
+        return _ends(data, whole)
+
+
+def json_records(
+    call: str,
+    name: str,
+    compression: str,
+    *,
+    columns: Sequence[str] | None,
+    types: Mapping[str, pa.DataType],
+    mask_nulls: Sequence[str],
+    label: str,
+) -> JsonRecords | None:
+    """What a file's first objects show about the others, and those of other files like it; None if there are none.
+
+    Raises:
+        StorageError: it cannot be read.
+        InvalidArgumentError: its columns are not those that are asked for, or there are nulls alone in one.
+    """
+    data, ends = sample(call, name, compression, _ends, 1)
+    if not len(ends):
+        return None
+    known = pa.schema(list(types.items()))
+    found = None
+    while found is None:
+        try:
+            found = _table(data[: int(ends[-1])], known, "infer")
+        except pa.ArrowException as error:
+            if len(ends) == 1:
+                advice = ""
+                if data.lstrip()[:1] == b"[":
+                    advice = ": one JSON document is read by ps.Dataset.from_list(json.load(file))"
+                raise StorageError(
+                    f"{call}: {name!r}: its first line is no JSON object, or has other types: {error}{advice}"
+                ) from error
+            ends = ends[: len(ends) // 2]  # a damaged line is an error where it is read
+    for field in found.schema:
+        check_depth(field.type, call, f" in {name!r} at [{field.name!r}]")
+    advice = ": types={...} declares one that later objects have"
+    schema = chosen_schema(call, name, found.schema, columns, types, label, advice)
+    guessed = [column for column in schema.names if column not in types]
+    for column, (kind, lost) in _kept_types(found, guessed, data[: int(ends[-1])]).items():
+        if kind is None:
+            raise InvalidArgumentError(
+                f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
+                f"{lost}: types={{{column!r}: np.float64}} takes what is nearest; lines read as text keep it, by "
+                ".map(json.loads)"
+            )
+        schema = schema.set(schema.get_field_index(column), pa.field(column, kind))
+    for field in schema:
+        if pa.types.is_null(field.type):
+            raise InvalidArgumentError(
+                f"{call}: {field.name!r} is always null in the first {CHUNK_BYTES:,} bytes of {name!r}: say its type "
+                f"by types={{{field.name!r}: ...}}, or leave it out by columns=[...]"
+            )
+    return JsonRecords(call, schema, tuple(mask_nulls), label, tuple(types), columns is not None)
+
+
+def _added(known: pa.DataType, found: pa.DataType, path: str) -> str:
+    """Where a type has a field that another one has not, and that is not always null; "" for nowhere."""
+    if pa.types.is_list(found) and pa.types.is_list(known):
+        return _added(known.value_type, found.value_type, path)
+    if not pa.types.is_struct(found) or not pa.types.is_struct(known):
+        return ""
+    mine = {field.name: field.type for field in known}
+    for field in found:
+        deeper = f"{path}[{field.name!r}]"
+        if field.name not in mine and not pa.types.is_null(field.type):
+            return deeper
+        if field.name in mine and (below := _added(mine[field.name], field.type, deeper)):
+            return below
+    return ""
+
+
+def _kept_types(table: pa.Table, guessed: Sequence[str], data: bytes) -> dict[str, tuple[pa.DataType | None, Any]]:
+    """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
+    wanted = [name for name in guessed if may_be_rounded(table[name])]
+    if not wanted:
+        return {}
+    rows = [json.loads(line) for line in data.split(b"\n") if line.strip()]
+    return {name: type_of_values(table.field(name).type, [row.get(name) for row in rows]) for name in wanted}
+
+
+def _table(data: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    reading = pj.ReadOptions(block_size=len(data) + 1, use_threads=False)
+    return pj.read_json(pa.BufferReader(data), reading, options)
+
+
+def _ends(data: bytes, whole: bool) -> npt.NDArray[np.int64]:
+    content = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(content == _NEWLINE) + 1
+    if whole and data and (len(ends) == 0 or ends[-1] < len(data)):
+        ends = np.append(ends, len(data))
+    if not len(ends):
+        return ends
+    begins = np.append(0, ends[:-1])
+    full = ~np.isin(content[begins], _SPACES)
+    for line in np.flatnonzero(~full).tolist():  # few lines begin with spaces
+        full[line] = bool(data[begins[line] : ends[line]].strip())
+    lines = np.flatnonzero(full)
+    return ends[np.append(lines[1:] - 1, len(ends) - 1)] if len(lines) else ends[:0]

@@ -1,0 +1,374 @@
+"""Parquet files: rows by number, of which those of one row group are decoded together and kept for a while.
+
+A row group is the least that can be decoded. Row numbers count the rows that a filter keeps, which are found by reading
+the columns of the filter once.
+"""
+
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as pd
+import pyarrow.parquet as pq
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats.decoded_rows import CACHE_BYTES, KeptRows, bytes_of, joined
+from penstock.formats.file_format import Rows
+from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
+from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
+from penstock.formats.tables.arrow_columns import as_columns, masked, values_of, varies_in_shape
+from penstock.formats.tables.table_records import arrow_types
+from penstock.formats.unchanged import UnchangedFile
+from penstock.paths import has_protocol
+from penstock.positions import Indices, as_positions, by_part, shifted
+from penstock.printing import in_bytes
+from penstock.spec import TensorSpec
+from penstock.structure import Structure, flatten, map_structure
+
+_Decoded = tuple[list[npt.NDArray[Any]], Structure]
+"""The columns of rows, and the structure of a row."""
+_Within = slice | npt.NDArray[np.int64]
+"""Some rows of a row group."""
+_DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
+
+_CALL: Final = "ParquetDataset"
+_TOGETHER_BYTES: Final = 1 << 23
+"""Row groups are decoded together up to about this size, which is faster where they are small. Their memory is one: as
+long as one of them is kept, all are."""
+_OBJECT_BYTES: Final = 64
+_LEAST_BYTES: Final = 3
+"""Of a string that is written out; its length alone takes 4."""
+_MANY_ROWS: Final = 20_000
+"""With row groups above this size, rows at random cost more than reading them in order by far."""
+
+
+class ParquetFiles(OpenFileFormat["_ParquetFile"]):
+    """The rows of Parquet files as dictionaries of their columns; checksums of pages are verified, if there are some.
+
+    Args:
+        columns: the names of those that are read; None for all.
+        filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
+        mask_nulls: the columns that get a column of booleans beside them, as `ps.Dataset.from_arrow` says.
+        types: the types that columns are cast to, by name.
+
+    Raises:
+        InvalidTypeError: a type that Arrow does not have.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pd.Expression | None = None,
+        mask_nulls: Sequence[str] = (),
+        types: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.columns = None if columns is None else list(columns)
+        self.filter = filter
+        self.mask_nulls = list(mask_nulls)
+        self.types = arrow_types(_CALL, types)
+        self._kept: KeptRows[_Decoded | str] = KeptRows()
+
+    @property
+    def memory(self) -> str:  # type: ignore[override]  # it depends on the files
+        largest = max((file.largest for file in self._files.all()), default=0)
+        held = f"shares {in_bytes(CACHE_BYTES)} for decoded row groups with the other datasets of its process"
+        if largest <= _MANY_ROWS:
+            return held
+        return (
+            f"{held}; a row at random decodes up to {largest:,} rows: write row groups of a few thousand for shuffling"
+        )
+
+    def spec(self, name: str) -> Any:
+        columns, schema = self._without_rows(self._empty(name))
+        unknown = any(varies_in_shape(field.type) for field in schema)
+        return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
+
+    def kind(self, name: str) -> Any:
+        empty = self._empty(name)
+        self._without_rows(empty)  # or the error of a type that is not read
+        return {field.name: values_of(field.type) for field in empty.schema}
+
+    def _without_rows(self, empty: pa.Table) -> tuple[Any, pa.Schema]:
+        """The columns that rows are made of, masks too, and their types."""
+        table = masked(empty, self.mask_nulls, _CALL)
+        return as_columns(table, call=_CALL), table.schema
+
+    def _empty(self, name: str) -> pa.Table:
+        """The columns of a file, without rows."""
+        try:
+            return self._cast(self.opened(name).schema.empty_table())
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidTypeError(f"{_CALL}(types=...) does not fit {name!r}: {error}") from error
+
+    def read(self, name: str, rows: Rows) -> Any:
+        columns, structure = self.read_columns(name, rows)
+        return structure.unflatten(columns)
+
+    def read_columns(self, name: str, rows: Rows) -> _Decoded:
+        file = self.opened(name)
+        places = dict(file.places(rows))
+        taken = self._taken(file, places)
+        parts: list[list[npt.NDArray[Any]]] = []
+        for group in places:
+            found = taken[group]
+            if isinstance(found, str):
+                raise StorageError(found)
+            columns, structure = found
+            parts.append(columns)
+        return parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)], structure
+
+    def _taken(self, file: "_ParquetFile", places: Mapping[int, _Within]) -> dict[int, _Decoded | str]:
+        """Some rows of row groups, or why a group cannot be read.
+
+        Of groups that are decoded now the rows are taken before the next ones are: of a block of rows at random, each
+        may be of another group.
+        """
+        taken: dict[int, _Decoded | str] = {}
+        with file.lock:  # of several threads that want a group one decodes it
+            for group, within in places.items():
+                found = self._kept.get((file.name, group))
+                if found is not None:
+                    taken[group] = _rows_of(found, within)
+            missing = [group for group in places if group not in taken]
+            for groups in file.prepared(missing):
+                decoded = self._decoded_if_whole(file, groups)
+                taken |= {group: _rows_of(found, places[group]) for group, found in decoded.items()}
+        return taken
+
+    def _decoded_if_whole(self, file: "_ParquetFile", groups: list[int]) -> Mapping[int, _Decoded | str]:
+        """Row groups, decoded together if none is damaged, and kept."""
+        try:
+            return self._decoded(file, groups)
+        except StorageError:  # of the file or its server, which may work later
+            raise
+        except _DAMAGE:  # of one of them
+            return {group: self._decoded_alone(file, group) for group in groups}
+
+    def _decoded(self, file: "_ParquetFile", groups: list[int]) -> dict[int, _Decoded]:
+        table = masked(self._cast(file.read(groups)), self.mask_nulls, _CALL)
+        columns, structure = flatten(as_columns(table, call=_CALL))
+        edges = np.cumsum([0, *(file.ends[group] - file.begin(group) for group in groups)])
+        decoded = {
+            group: ([column[start:stop] for column in columns], structure)
+            for group, (start, stop) in zip(groups, pairwise(edges), strict=True)
+        }
+        self._kept.put({(file.name, group): found for group, found in decoded.items()}, bytes_of(columns))
+        return decoded
+
+    def _cast(self, table: pa.Table) -> pa.Table:
+        """The columns in the types that were given for them."""
+        places = {name: place for place, name in enumerate(table.column_names)}
+        for name, kind in self.types.items():
+            if name not in places:
+                continue
+            try:
+                column = table[name].cast(kind)
+            except pa.ArrowException as error:
+                raise type(error)(f"column {name!r} as {kind}: {error}") from error
+            table = table.set_column(places[name], name, column)
+        return table
+
+    def _decoded_alone(self, file: "_ParquetFile", group: int) -> _Decoded | str:
+        try:
+            return self._decoded(file, [group])[group]
+        except StorageError:
+            raise
+        except _DAMAGE as error:
+            rows = f"rows {file.begin(group)} to {file.ends[group] - 1}"
+            message = f"{file.name!r}: row group {group}, {rows}, cannot be read: {error}"
+            self._kept.put({(file.name, group): message}, len(message))
+            return message
+
+    def open(self, name: str) -> "_ParquetFile":
+        return _ParquetFile(name, self.columns, self.filter, list(self.types), self.mask_nulls)
+
+
+class _ParquetFile:
+    """An open file, which is closed when it is dropped.
+
+    Attributes:
+        schema: of the columns that are read.
+        ends: how many of the rows that are kept stand in each row group and those before it.
+        largest: the number of rows of the largest row group.
+        open_size: what the open file counts for.
+    """
+
+    def __init__(
+        self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str], masks: list[str]
+    ) -> None:
+        changed = {*typed, *masks}
+        self.name = name
+        self.lock = threading.Lock()
+        self._last = -1
+        try:
+            self._remote = open_remote_bytes(name) if has_protocol(name) else None
+            # Requests of remote files find out by themselves whether they have changed.
+            self._local = UnchangedFile(name) if self._remote is None else None
+            self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
+            self.open_size = LARGE if self._remote is not None else 2 * DESCRIPTOR
+            self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
+            metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
+            if repeated := _repeated_strings(metadata, schema, changed):
+                self._parquet = pq.ParquetFile(
+                    self._source, metadata=metadata, read_dictionary=repeated, page_checksum_verification=True
+                )
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(f"{name!r} cannot be read as a Parquet file: {error}") from error
+        known = set(schema.names)
+        for argument, given in (("columns", columns or ()), ("types", typed)):
+            missing = [column for column in given if column not in known]
+            if missing:
+                raise InvalidArgumentError(
+                    f"{_CALL}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
+                )
+        self._columns = columns
+        self.schema = schema if columns is None else pa.schema([schema.field(column) for column in columns])
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self.largest = max(counts, default=0)
+        self._rows_read: list[int] = counts
+        encoded = sum(metadata.row_group(group).total_byte_size for group in range(len(counts)))
+        widths = sum(_least_bytes(field.type) for field in self.schema)
+        self._row_bytes = max(widths, encoded / max(1, metadata.num_rows))
+        self._is_measured = False
+        self._kept = None if filter is None else self._kept_rows(filter)
+        kept = counts if self._kept is None else [len(rows) for rows in self._kept]
+        self.ends = np.cumsum(kept, dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def begin(self, group: int) -> int:
+        """The number of a row group's first row."""
+        return int(self.ends[group - 1]) if group else 0
+
+    def places(self, rows: Rows) -> list[tuple[int, _Within]]:
+        """The row groups that have some of these rows, and which of their own rows they are."""
+        numbers = np.searchsorted(self.ends, as_positions(rows), side="right")
+        return [(group, _as_slice(shifted(own, -self.begin(group)))) for group, _, own in by_part(rows, numbers)]
+
+    def prepared(self, groups: list[int]) -> Iterator[list[int]]:
+        """Row groups, in those that are decoded together; those of a remote file are all fetched at the same time."""
+        if self._remote is not None and groups:
+            ahead = self._next_groups(groups) if groups[0] == self._last + 1 else range(0)
+            self._last = groups[-1]
+            self._remote.keep(
+                [self._column_ranges(group) for group in groups], [self._column_ranges(group) for group in ahead]
+            )
+        start = 0
+        while start < len(groups):
+            stop, size = start + 1, self._size_of(groups[start])
+            while stop < len(groups) and (size := size + self._size_of(groups[stop])) <= _TOGETHER_BYTES:
+                stop += 1
+            yield groups[start:stop]
+            start = stop
+
+    def _size_of(self, group: int) -> float:
+        return float(self._rows_read[group] * self._row_bytes)
+
+    def read(self, groups: list[int]) -> pa.Table:
+        """The rows of row groups that are kept."""
+        try:
+            table = self._parquet.read_row_groups(groups, columns=self._columns)
+        finally:  # what is left of the old file may be damage, or rows that look right
+            if self._local is not None:
+                self._local.check()
+        if not self._is_measured and table.num_rows:  # asking costs as much as decoding a small group
+            self._row_bytes, self._is_measured = table.nbytes / table.num_rows, True
+        if self._kept is None:
+            return table
+        starts = np.cumsum([0, *(self._rows_read[group] for group in groups)])
+        return table.take(np.concatenate([self._kept[group] + start for group, start in zip(groups, starts)]))
+
+    def _next_groups(self, groups: list[int]) -> range:
+        """The row groups behind some that are read in advance."""
+        metadata, size, stop = self._parquet.metadata, 0, groups[-1] + 1
+        while stop < metadata.num_row_groups and size < AHEAD_BYTES // 2:
+            size += sum(end - begin for begin, end in self._column_ranges(stop))
+            stop += 1
+        return range(groups[-1] + 1, stop)
+
+    def _column_ranges(self, group: int) -> list[tuple[int, int]]:
+        """Where the columns of a row group that are read begin and end; neighbours are one."""
+        ranges: list[tuple[int, int]] = []
+        metadata = self._parquet.metadata.row_group(group)
+        wanted = None if self._columns is None else set(self._columns)
+        for number in range(metadata.num_columns):
+            column = metadata.column(number)
+            if wanted is not None and column.path_in_schema.partition(".")[0] not in wanted:
+                continue
+            begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
+            before = ranges.pop() if ranges and ranges[-1][1] == begin else (begin, begin)
+            ranges.append((before[0], begin + column.total_compressed_size))
+        return ranges
+
+    def _kept_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
+        """The numbers of the rows of each row group for which the filter is true."""
+        kept = [np.empty(0, np.int64)] * self._parquet.metadata.num_row_groups
+        fragment = pd.ParquetFileFormat(page_checksum_verification=True).make_fragment(self._source)
+        try:
+            for part in fragment.split_by_row_group(filter):  # without those that their statistics rule out
+                (group,) = (one.id for one in part.row_groups)
+                found = part.scanner(columns={"kept": filter}).to_table()["kept"].fill_null(False)
+                kept[group] = np.flatnonzero(found.to_numpy())
+        except OSError as error:
+            raise StorageError(f"{self.name!r} cannot be read: {error}") from error
+        except (pa.ArrowException, TypeError) as error:
+            raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
+        return kept
+
+
+def _least_bytes(kind: pa.DataType) -> float:
+    """How many bytes a value takes at least once it is decoded, however few it has in the file."""
+    try:
+        return float(kind.bit_width / 8)
+    except ValueError:  # values of any length
+        return _OBJECT_BYTES
+
+
+def _rows_of(decoded: _Decoded | str, within: _Within) -> _Decoded | str:
+    """Some rows of a row group, if it could be read."""
+    if isinstance(decoded, str):
+        return decoded
+    columns, structure = decoded
+    return [column[within] for column in columns], structure
+
+
+def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, changed: set[str]) -> list[str]:
+    """The columns of few different strings, which are decoded once each instead of once a row.
+
+    Strings that are written out take 4 bytes each and their content. So a column that takes less is of numbers of
+    entries in a dictionary, and the dictionary is small.
+
+    Args:
+        metadata: of the file.
+        schema: of the file.
+        changed: the columns that are computed with before they become NumPy's.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    strings = {field.name for field in schema if _is_string(field.type)} - changed
+    repeated = []
+    for place in range(metadata.num_columns):
+        name = metadata.schema.column(place).path
+        size = sum(group.column(place).total_uncompressed_size for group in groups) if name in strings else math.inf
+        if size < _LEAST_BYTES * metadata.num_rows:
+            repeated.append(name)
+    return repeated
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _as_slice(numbers: Indices) -> slice | npt.NDArray[np.int64]:
+    """Numbers without gaps as a slice, which copies nothing."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return slice(first, last + 1) if last - first == len(numbers) - 1 else as_positions(numbers)

@@ -1,0 +1,228 @@
+"""Records that are rows of a table, which Arrow's readers decode: what CSV and JSON lines have in common."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats.byte_reader import ByteReader
+from penstock.formats.compression import compression_of
+from penstock.formats.opening import open_bytes
+from penstock.formats.records.line_numbers import line_of
+from penstock.formats.records.record_format import CHUNK_BYTES, RecordFormat, RecordReader, SomeRecords, Source
+from penstock.formats.tables.arrow_columns import as_columns, masked, varies_in_shape
+from penstock.spec import TensorSpec
+from penstock.structure import map_structure
+
+_DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
+_MOST_BYTES: Final = 1 << 26
+"""A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
+
+Ends = Callable[[bytes, bool], npt.NDArray[np.int64]]
+"""Where each record of bytes ends; the flag says whether nothing follows them."""
+
+
+@dataclass(frozen=True)
+class TableRecords(RecordFormat):
+    """Rows as dictionaries of their columns, or pairs of one and a label.
+
+    Attributes:
+        call: what the user called, for errors.
+        schema: the columns that are read, and their types.
+        mask_nulls: those that get a column of booleans beside them.
+        label: the column that becomes the second part of each row; "" for none.
+        given: the columns whose types were given; the others were guessed.
+    """
+
+    call: str
+    schema: pa.Schema
+    mask_nulls: tuple[str, ...]
+    label: str
+    given: tuple[str, ...]
+    returns_end: ClassVar[bool] = False
+    """Whether a carriage return without a newline ends a line too."""
+
+    @property
+    def spec(self) -> Any:
+        columns = self.rows(self._empty())  # or the error of a type that is not read
+        if any(varies_in_shape(kind) for kind in self.schema.types):
+            return None
+        return map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
+
+    def _empty(self) -> pa.Table:
+        return self.schema.empty_table()
+
+    @property
+    def decodes_groups(self) -> bool:
+        return True
+
+    def rows(self, table: pa.Table) -> Any:
+        """The columns of a table as those of rows.
+
+        Raises:
+            InvalidArgumentError: a null where no mask takes it.
+        """
+        columns = as_columns(masked(table, self.mask_nulls, self.call), call=self.call)
+        if not self.label:
+            return columns
+        label = columns.pop(self.label)
+        return columns, label
+
+    @abstractmethod
+    def table(self, data: bytes) -> pa.Table:
+        """The rows of whole records.
+
+        Raises:
+            ArrowException: one of them is damaged.
+        """
+
+    def explained(self, problem: str) -> str:
+        """What is wrong with one record, in the user's words, and what to do."""
+        return problem.replace("Row #1: ", "")
+
+    def check_last(self, record: bytes) -> None:
+        """Refuse the last record before the end of what is there, if it is not whole; Arrow takes it as it is.
+
+        Raises:
+            ElementError: it is not whole.
+        """
+
+    @abstractmethod
+    def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
+        """Where each record of the beginning of a file's rest ends; `whole` when nothing follows."""
+
+
+class TableReader(RecordReader):
+    """A chunk is decoded at once, and in halves if one of its records is damaged.
+
+    Of some records alone that is an error: who reads those by number asks for fewer of them.
+    """
+
+    def __init__(self, format: TableRecords, source: Source, compression: str, number: int, offset: int) -> None:
+        self._format = format
+        self._compression = compression
+        self._is_file = not isinstance(source, SomeRecords)
+        super().__init__(source, compression, number, offset)
+
+    def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
+        self._data, ends = _with_whole_records(self._bytes, self._data, self._format.ends, 1, lambda: self._where(0))
+        return ends
+
+    def _decode(self, first: int) -> Any:
+        last = len(self._ends)
+        while True:
+            begin, end = self._begin(first), int(self._ends[last - 1])
+            try:
+                if last == len(self._ends):
+                    self._format.check_last(self._data[self._begin(last - 1) : end])
+                table = self._format.table(self._data[begin:end])
+                if table.num_rows != last - first:
+                    raise ElementError(f"expected one row, got {table.num_rows}: {self._data[begin:end]!r:.200}")
+                return self._format.rows(table)
+            except _DAMAGE as error:
+                if last == first + 1 or not self._is_file:
+                    where = self._where(first)
+                    self._pass(1)
+                    # The row that Arrow counts is the only one it was given.
+                    raise ElementError(f"{where}: {self._format.explained(str(error))}") from error
+                last = first + (last - first) // 2  # those behind are decoded when these are read
+
+    def _where(self, record: int) -> str:
+        if not self._is_file:
+            return self._name
+        offset = self._start + self._begin(record)
+        return f"{self._name!r}, line {line_of(self._name, self._compression, offset, self._format.returns_end)}"
+
+
+def sample(call: str, name: str, compression: str, ends: Ends, least: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """The beginning of a file with at least so many records, or all of it, and where each record ends.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    source = open_bytes(name, compression)
+    try:
+        data, found = _with_whole_records(source, b"", ends, least, lambda: f"{call}: {name!r}")
+    finally:
+        source.close()
+    packed = "" if compression else compression_of(data[:8])
+    if packed:
+        raise StorageError(f"{name!r} is compressed: give compression_type={packed!r}")
+    return data, found
+
+
+def _with_whole_records(
+    source: ByteReader, data: bytes, ends: Ends, least: int, where: Callable[[], str]
+) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Bytes and what follows them in a file, with at least so many records or to its end, and where records end."""
+    size = CHUNK_BYTES
+    while True:
+        parts, target = [data], len(data) + size
+        while (held := sum(map(len, parts))) < target and (piece := source.read(target - held)):
+            parts.append(piece)
+        data = b"".join(parts)
+        whole = len(data) < target
+        found = ends(data, whole)
+        if len(found) >= least or whole:
+            return data, found
+        if len(data) > _MOST_BYTES:
+            raise StorageError(f"{where()}: a record does not end within {len(data)} bytes: is a quote not closed?")
+        size *= 2
+
+
+def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
+    """The types that a user has given for columns: Arrow's, or what NumPy takes for a dtype; `str` and `bytes` too.
+
+    Raises:
+        InvalidTypeError: no such type.
+    """
+    given: Any = types or {}
+    if not isinstance(given, Mapping):
+        raise InvalidTypeError(f"{call}(types=...) takes a dictionary of types by column, got {given!r:.200}")
+    return {name: _arrow_type(call, name, kind) for name, kind in given.items()}
+
+
+def _arrow_type(call: str, name: str, kind: Any) -> pa.DataType:
+    if isinstance(kind, pa.DataType):
+        return kind
+    if kind in (str, bytes):
+        return pa.string() if kind is str else pa.binary()
+    try:
+        return pa.from_numpy_dtype(np.dtype(kind))
+    except (TypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidTypeError(
+            f"{call}(types=...) takes types of Arrow, dtypes of NumPy that Arrow has too, str or bytes, got {kind!r} "
+            f"for {name!r}: give one near to it, such as np.float32, and convert by map"
+        ) from error
+
+
+def chosen_schema(
+    call: str,
+    name: str,
+    found: pa.Schema,
+    columns: Sequence[str] | None,
+    types: Mapping[str, pa.DataType],
+    label: str,
+    advice: str = "",
+) -> pa.Schema:
+    """The columns that are read, of those that a file has.
+
+    Raises:
+        InvalidArgumentError: one is not there.
+    """
+    chosen = list(found.names if columns is None else columns)
+    if label and label not in chosen:
+        chosen.append(label)
+    for argument, given in (("columns", chosen), ("types", types)):
+        missing = [column for column in given if column not in found.names]
+        if missing:
+            argument = "label" if missing[0] == label else argument
+            raise InvalidArgumentError(
+                f"{call}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {found.names}{advice}"
+            )
+    return pa.schema([(column, types.get(column, found.field(column).type)) for column in chosen])
