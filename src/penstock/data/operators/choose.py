@@ -186,9 +186,9 @@ class ChooseStream(Stream):
         self._choice.give_back(len(numbers))
 
     def state(self) -> State:
-        for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this
+        for number in self._moved:
             self._states[number] = self._members[number].state()
-            self._moved.discard(number)
+        self._moved.clear()
         return [[*self._states, self._choice.state()], list(self._ended), self._stopped]
 
     def restore(self, state: State) -> None:

@@ -263,10 +263,10 @@ class InterleaveStream(Stream):
         return _Slot(before, position, Cursor(OneKindStream(self._run, self._node, node, stream, position)), alone)
 
     def state(self) -> State:
-        for number in list(self._moved):  # a signal handler may ask for the state too, in the middle of this
+        for number in self._moved:
             slot = self._slots[number]
             self._states[number] = None if slot is None else [slot.before, slot.position, slot.rows.state()]
-            self._moved.discard(number)
+        self._moved.clear()
         position, slots = self._input.state(), list(self._states)
         if self._run.live:
             slots = [saved and [*saved, *from_beginning(position, saved[0])] for saved in slots]
