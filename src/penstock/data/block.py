@@ -240,6 +240,27 @@ def object_column(values: Iterable[Any]) -> Column:
     return np.fromiter(entries, object, len(entries))
 
 
+def placed(kept: Column, positions: npt.NDArray[np.int64], column: Column, filled: Iterable[int]) -> Column:
+    """`kept` with these rows at these positions; rows of another shape make it an object column.
+
+    Args:
+        filled: the positions at which it has rows.
+    """
+    if kept.shape[1:] == column.shape[1:] and alike(kept.dtype, column.dtype):
+        if kept.dtype.itemsize < column.dtype.itemsize:  # strings, of which the widest tells the dtype
+            kept = kept.astype(column.dtype)
+        kept[positions] = column
+        return kept
+    if kept.dtype != object or kept.ndim > 1:
+        rows = np.empty(len(kept), dtype=object)
+        for position in filled:
+            rows[position] = kept[position]
+        kept = rows
+    for position, row in zip(positions, column, strict=True):
+        kept[position] = np.asarray(row)
+    return kept
+
+
 def is_ragged(column: Column) -> bool:
     """Whether this is an object column of arrays."""
     return column.dtype.kind == "O" and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Column, Indices, is_ragged
+from penstock.data.block import Block, Indices, placed
 from penstock.data.cache_directory import CacheDirectory, DirectoryPass, PassWriter
 from penstock.data.node import Node
 from penstock.data.streams.index_reading import Load, Reading
@@ -200,7 +200,7 @@ class _MemoryRows(_IndexRows):
             columns = tuple(np.empty((self._length, *column.shape[1:]), column.dtype) for column in block.columns)
             self._kept = Block(columns, block.structure, self._length)
         columns = tuple(
-            _placed(kept, self.has, positions, column)
+            placed(kept, positions, column, np.flatnonzero(self.has))
             for kept, column in zip(self._kept.columns, block.columns, strict=True)
         )
         self._kept = Block(columns, block.structure, self._length)
@@ -208,21 +208,6 @@ class _MemoryRows(_IndexRows):
     def _take(self, indices: Indices, copiers: Copiers) -> Block:
         assert self._kept is not None
         return self._kept.take(indices, copiers)
-
-
-def _placed(kept: Column, has: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64], column: Column) -> Column:
-    """`kept` with these rows in it; rows of another shape make it an object column."""
-    if kept.dtype == column.dtype and kept.shape[1:] == column.shape[1:] and not is_ragged(column):
-        kept[positions] = column
-        return kept
-    if kept.dtype != object or kept.ndim > 1:
-        rows = np.empty(len(kept), dtype=object)
-        for position in np.flatnonzero(has):
-            rows[position] = kept[position]
-        kept = rows
-    for position, row in zip(positions, column, strict=True):
-        kept[position] = row
-    return kept
 
 
 class _DirectoryRows(_IndexRows):

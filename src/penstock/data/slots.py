@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Column, column_of, dtype_of_rows, is_ragged, object_column, take_rows
+from penstock.data.block import Block, Column, column_of, dtype_of_rows, is_ragged, placed, take_rows
 from penstock.errors import ElementError
 from penstock.runtime.copying import Copiers
 from penstock.spec import alike
@@ -39,7 +39,10 @@ class Slots:
             self._columns = [np.empty((0, *column.shape[1:]), column.dtype) for column in block.columns]
         self._check(block, self._structure)
         slots = self._free_slots(len(block))
-        self._columns = [_stored(*both, slots) for both in zip(self._columns, block.columns, strict=True)]
+        self._columns = [
+            placed(kept, slots, column, range(len(kept)))
+            for kept, column in zip(self._columns, block.columns, strict=True)
+        ]
         return slots
 
     def _check(self, block: Block, structure: Structure) -> None:
@@ -88,17 +91,3 @@ def _resized(column: Column, size: int) -> Column:
     # No one else holds this array: the system moves its pages, and no copy is made.
     column.resize((size, *column.shape[1:]), refcheck=False)
     return column
-
-
-def _stored(kept: Column, column: Column, slots: SlotNumbers) -> Column:
-    """`kept` with these rows in these slots; rows of another shape make it an object column."""
-    if kept.shape[1:] == column.shape[1:] and (kept.dtype == column.dtype or kept.dtype.kind in "US"):
-        if kept.dtype.itemsize < column.dtype.itemsize:  # strings, of which the widest tells the dtype
-            kept = kept.astype(column.dtype)
-        kept[slots] = column
-        return kept
-    if kept.dtype != object or kept.ndim > 1:
-        kept = object_column(kept)
-    for slot, row in zip(slots, column, strict=True):
-        kept[slot] = np.asarray(row)
-    return kept
