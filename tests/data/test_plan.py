@@ -103,7 +103,7 @@ def test_a_chain_of_thousands_of_concatenate_and_take_is_built_and_read():
     resumed = iter(whole)
     resumed.load_state_dict(iterator.state_dict())
     assert next(resumed) == 600
-    assert len(whole.explain().splitlines()) == 2 + 2 * 1200
+    assert len(whole.explain().splitlines()) == 1 + 4 + 2 * 1200
     assert whole.element_spec == members[0].element_spec
 
 
@@ -119,14 +119,7 @@ def test_the_positions_of_many_datasets_in_a_row_are_found_at_once():
     assert [int(whole[position]) for position in (0, 17, 1769)] == [expected[position] for position in (0, 17, 1769)]
 
 
-@pytest.mark.parametrize("ask", [list, lambda d: d.explain(), lambda d: d.fingerprint()])
-def test_a_chain_that_is_too_deep_is_an_error_that_says_so(ask):
+def test_a_chain_that_is_too_deep_to_be_pickled_is_an_error_that_says_so():
     dataset = functools.reduce(lambda d, _: d.filter(bool), range(12_000), ps.Dataset.range(3))
     with pytest.raises(ps.InvalidArgumentError, match=r"filter\(.*test_plan.py.* stands above 12,000 other operators"):
-        ask(dataset)
-
-
-def test_a_chain_too_deep_to_be_opened_is_the_same_error():
-    dataset = functools.reduce(lambda d, _: d.filter(bool), range(220), ps.Dataset.range(3))
-    with pytest.raises(ps.InvalidArgumentError, match="stands above 220 other operators.*allows about 166"):
-        iter(dataset)
+        dataset.fingerprint()

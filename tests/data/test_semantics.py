@@ -311,10 +311,8 @@ def test_element_specs():
     assert images.batch(5).element_spec[1] == ps.TensorSpec((5,), np.int64)
     assert images.batch(4, drop_remainder=True).element_spec[1] == ps.TensorSpec((4,), np.int64)
     assert images.map(lambda x, y: x[0]).element_spec == ps.TensorSpec((4,), np.float32)
-    assert images.batch(4).map(lambda x, y: x + 1).element_spec == ps.TensorSpec((None, 4, 4), np.float32)
-    assert images.filter(lambda x, y: True).batch(4).map(lambda x, y: y).element_spec == ps.TensorSpec(
-        (None,), np.int64
-    )
+    assert images.batch(4).map(lambda x, y: x + 1).element_spec == ps.TensorSpec((4, 4, 4), np.float32)
+    assert images.filter(lambda x, y: True).batch(4).map(lambda x, y: y).element_spec == ps.TensorSpec((4,), np.int64)
     with pytest.raises(ps.ElementError, match="no elements"):
         _ = ps.Dataset.range(0).filter(bool).map(abs).map(str).element_spec
 

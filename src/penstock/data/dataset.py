@@ -6,6 +6,7 @@ A method checks its arguments and adds one node.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -100,7 +101,6 @@ class Dataset(Generic[Element]):
         self._options = options or _DEFAULTS
         self.node = settled(node, self._options)
         self._iterations = iterations or Iterations(self._options.seed)
-        self._spec: Any = None
         self._prepared = Prepared(self.node, self._options)
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
@@ -1026,10 +1026,7 @@ class Dataset(Generic[Element]):
         """
         count = check_integer("take", "count", count, minimum=-1)
         count = EVERYTHING if count == -1 else count
-        node = self.node
-        if isinstance(node, Take):  # one after the other, they take what the smallest does
-            return self._then(Take(node.input, min(count, node.count), site=user_site()))
-        return self._then(Take(node, count, site=user_site()))
+        return self._then(Take(self.node, count, site=user_site()))
 
     def skip(self, count: int) -> "Dataset[Element]":
         """All elements but the first `count`; none for -1.
@@ -1088,14 +1085,12 @@ class Dataset(Generic[Element]):
         second = as_dataset("concatenate", dataset)
         kinds = (self._kind(), second._kind())
         check_one_kind("concatenate", kinds)
-        if isinstance(self.node, Concatenate):
-            joined = self.node.then(second.node, user_site())
-        else:
-            joined = Concatenate((self.node, second.node), site=user_site())
+        joined = Concatenate((*_joined(self.node), second.node), site=user_site())
         found = self._then(joined, options_of("concatenate", [self, dataset]))
+        found._seen = None  # not asked anew for each of a chain
         if all(spec is not None for _, spec in kinds):
             with suppress(ElementError):  # axes differ in what was only seen in one element
-                found._spec = merged_spec(*[spec for _, spec in kinds])  # not found anew for each of a chain
+                found._seen = merged_spec(*[spec for _, spec in kinds])
         return found
 
     def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
@@ -1736,17 +1731,18 @@ class Dataset(Generic[Element]):
             >>> ps.Dataset.range(10).map(lambda x: [x, x]).batch(5).element_spec
             TensorSpec(shape=(5, ~2), dtype=~int64)
         """
-        if self._spec is None:
-            self._spec = element_spec(self.node)
-        return self._spec
+        return element_spec(self.node)
 
     def _kind(self) -> tuple[Node, Any]:
-        if self._spec is None and not tells_by_index(self.node):
-            return self.node, None
+        return self.node, self._seen
+
+    @cached_property
+    def _seen(self) -> Any:
+        """The specification of the elements; None where only reading a stream would tell, or reading fails."""
         try:
-            return self.node, self.element_spec
+            return self.element_spec if tells_by_index(self.node) else None
         except failures():  # no elements, or a function that fails at the first: reading raises that error
-            return self.node, None
+            return None
 
     def cardinality(self) -> int:
         """The number of elements of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`.
@@ -1939,6 +1935,13 @@ def _kind_of(element: Any) -> tuple[list[np.dtype[Any] | None], Structure]:
     """The dtypes of an element's leaves, None for an empty list, and its structure."""
     leaves, structure = flatten(element)
     return [None if is_untold(leaf) else spec_of_leaf(leaf).dtype for leaf in map(as_leaf, leaves)], structure
+
+
+def _joined(node: Node) -> tuple[Node, ...]:
+    """The datasets of which one is made by `concatenate`; what reads it ahead reads each of them ahead."""
+    if isinstance(node, Prefetch) and len(below := _joined(node.input)) > 1:
+        return tuple(Prefetch(member, node.buffer_size, site=node.site) for member in below)
+    return node.members if isinstance(node, Concatenate) else (node,)
 
 
 def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:

@@ -53,9 +53,9 @@ def identities_of(root: Node) -> list[Identity]:
     """
     found = []
     digests: dict[int, str] = {}
-    for node in root.walk_all(_inputs):
-        below = (*_inputs(node), *([node.remote] if node.remote else ()))
-        arguments = node.chain.identity
+    for node in root.walk_all():
+        below = (*node.inputs, *([node.remote] if node.remote else ()))
+        arguments = node.identity
         if arguments is None:
             digests[id(node)] = digests[id(below[0])]
             continue
@@ -66,11 +66,6 @@ def identities_of(root: Node) -> list[Identity]:
         code = f"{_PYTHON} {_digest(functions)}" if functions else ""
         found.append(Identity(node, digests[id(node)], code, node.label))
     return found
-
-
-def _inputs(node: Node) -> tuple[Node, ...]:
-    """What a node reads, as states know it."""
-    return node.chain.inputs
 
 
 def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:

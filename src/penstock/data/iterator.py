@@ -15,13 +15,14 @@ from penstock.data.iterator_states import (
     check_state,
     drawn_in,
     errors_at,
+    in_parts,
     plain,
     position_in,
     position_of,
     taken_apart,
 )
-from penstock.data.node import Run, too_deep
-from penstock.data.plan import Plan, described
+from penstock.data.node import Run
+from penstock.data.plan import Plan, described, within_reach
 from penstock.data.prepared import Prepared
 from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog, SkippedRows
@@ -124,14 +125,10 @@ class _Pass:
         self.threads = Threads()
         self.run = Run(plan.root, seed, self.threads, seeded=seeded, epoch=epoch)
         self.skips = self.run.skips = SkipLog(options.max_errors)
-        if options.on_error == "skip":
-            self.run.prepare = guarded_below
+        guarded = options.on_error == "skip"
+        self.run.prepare = (lambda node: within_reach(guarded_below(node))) if guarded else within_reach
         self.run.live.continue_from(live)
-        try:
-            self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
-        except RecursionError as error:
-            raise too_deep(plan.root) from error
-
+        self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
         end_at_exit(self, _Pass.end, last=True)
 
     def stop(self) -> None:
@@ -176,7 +173,7 @@ class DatasetIterator(Iterator[Element]):
         self._lock = RLock()  # for what else than the rows of a block: a signal handler may be told that `next` has it
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
-        self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds()]
+        self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds]
         self._tells = True
         self._ahead = True
         # Where Ctrl-C has ended the pass, and in which thread: `next` goes on from there.
@@ -420,7 +417,7 @@ class DatasetIterator(Iterator[Element]):
             "version": STATE_VERSION,
             "epoch": self._epoch,
             "seed": self._seed,
-            "position": cursor_state,
+            "position": in_parts(cursor_state),
             **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
             **({"live": replays} if replays else {}),
@@ -445,7 +442,7 @@ class DatasetIterator(Iterator[Element]):
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
         # Datasets that are made of the same nodes have the same order, also in the process that goes on.
-        for own, seed in zip(node.drawn_seeds(), drawn or [], strict=False):
+        for own, seed in zip(node.drawn_seeds, drawn or [], strict=False):
             own.seed = seed
         self._drawn = drawn
         self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)
@@ -471,7 +468,7 @@ class DatasetIterator(Iterator[Element]):
                 raise
             raise StateMismatchError(
                 "the state is damaged, or was saved by an earlier penstock: its position does not fit the dataset, got "
-                f"{cursor_state!r:.200}"
+                f"{in_parts(cursor_state)!r:.200}"
             ) from error
         self._left_at = None
 

@@ -1,7 +1,7 @@
 """The states of iterators: what is in them, and what is refused."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from penstock.data.identity import Identity
 from penstock.data.node import Node
@@ -10,6 +10,9 @@ from penstock.data.streams.stream import State
 from penstock.errors import StateMismatchError
 
 STATE_VERSION = 2
+_LEVELS: Final = 50
+_PARTS: Final = "parts of a state"
+_PART: Final = "part of this state"
 
 
 def position_of(cursor_state: State, skipped: Any) -> State:
@@ -26,7 +29,47 @@ def taken_apart(position: State) -> tuple[State, Any]:
 
 def position_in(state: dict[str, Any]) -> State:
     """The position that a state was made of."""
-    return position_of(state["position"], state.get("skipped"))
+    return position_of(put_together(state["position"]), state.get("skipped"))
+
+
+def in_parts(state: State) -> State:
+    """A state as it is, or if more is nested in it than JSON and Python's calls allow, as a list of its parts.
+
+    In place of a part that stands deeper, each has the number of that part.
+    """
+    parts = [state]
+    for number, part in enumerate(parts):  # which grow
+        parts[number] = _upper(part, _LEVELS, parts)
+    return parts[0] if len(parts) == 1 else {_PARTS: parts}
+
+
+def _upper(value: Any, levels: int, parts: list[Any]) -> Any:
+    """The upper levels of a nested value; what is below them is added to the parts."""
+    if isinstance(value, (dict, list)) and levels == 0:
+        parts.append(value)
+        return {_PART: len(parts) - 1}
+    if isinstance(value, dict):
+        return {key: _upper(entry, levels - 1, parts) for key, entry in value.items()}
+    return [_upper(entry, levels - 1, parts) for entry in value] if isinstance(value, list) else value
+
+
+def put_together(state: State) -> State:
+    """The state that `in_parts` was given."""
+    if not isinstance(state, dict) or state.keys() != {_PARTS}:
+        return state
+    whole: list[Any] = [None] * len(state[_PARTS])
+    for number in reversed(range(len(whole))):
+        whole[number] = _filled(state[_PARTS][number], whole)
+    return whole[0]
+
+
+def _filled(value: Any, whole: list[Any]) -> Any:
+    """A part with the parts of which it has the numbers."""
+    if isinstance(value, dict):
+        if value.keys() == {_PART}:
+            return whole[value[_PART]]
+        return {key: _filled(entry, whole) for key, entry in value.items()}
+    return [_filled(entry, whole) for entry in value] if isinstance(value, list) else value
 
 
 def errors_at(position: State) -> SkippedRows:
@@ -36,7 +79,7 @@ def errors_at(position: State) -> SkippedRows:
 
 def drawn_in(state: Any, node: Node) -> list[int] | None:
     """The seeds that had been drawn when the nodes were made; None where the dataset's own seed was in their place."""
-    here = len(node.drawn_seeds())
+    here = len(node.drawn_seeds)
     found = state.get("drawn", [] if here == 0 else None)
     if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
         raise StateMismatchError(f"the state is damaged: its drawn should be {here} integers, got {found!r:.200}")

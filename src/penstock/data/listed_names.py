@@ -10,7 +10,7 @@ from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.keep import Cache
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Listing
-from penstock.data.plan import with_inputs
+from penstock.data.plan import rebuilt
 from penstock.paths import names_in_directory
 
 
@@ -38,24 +38,19 @@ def with_listings(node: Node, names: Sequence[Sequence[str]]) -> Node:
         StorageError: one of these cannot be read.
     """
     given = {id(listing): list(own) for listing, own in zip(listings_of(node), names, strict=True)}
-    done: dict[int, Node] = {}
 
-    def over(below: Node) -> Node:
-        if id(below) not in done:
-            done[id(below)] = _with_names(below, given[id(below)]) if id(below) in given else _over(below)
-        return done[id(below)]
-
-    def _over(below: Node) -> Node:
-        changed = with_inputs(below, [over(part) for part in below.inputs])
-        if changed is below:
+    def changed(below: Node, new: Node) -> Node:
+        if id(below) in given:
+            return _with_names(below, given[id(below)])
+        if new is below:
             return below
-        if isinstance(changed, IndexedFiles):
-            return changed.counted()
-        if isinstance(changed, Shuffle) and isinstance(below, Shuffle) and below.buffer_size == below.input.cardinality:
-            return replace(changed, buffer_size=changed.input.cardinality)  # of all rows, however many there are
-        return changed.forgetful() if isinstance(changed, Cache) else changed
+        if isinstance(new, IndexedFiles):
+            return new.counted()
+        if isinstance(new, Shuffle) and isinstance(below, Shuffle) and below.buffer_size == below.input.cardinality:
+            return replace(new, buffer_size=new.input.cardinality)  # of all rows, however many there are
+        return new.forgetful() if isinstance(new, Cache) else new
 
-    return over(node)
+    return rebuilt(node, changed)
 
 
 def _with_names(listing: Node, names: list[str]) -> Node:

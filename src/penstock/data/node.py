@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ from penstock.runtime.tuning import TunedCallers
 _TRIED = 100
 """After so many elements that fail at the beginning, it is left to the next ones to tell what all are like."""
 _CALLS_EACH = 6
-"""About so many nested calls rewrite or read a node."""
+"""About so many nested calls pickle a node."""
 
 BY_CHANCE = frozenset({"site", "drawn", "part"})
 """Fields of every node in which the same dataset differs from process to process."""
@@ -97,7 +97,7 @@ class Run:
         self.bell = Bell()
         self.demand = Demand()
         # As they are now: a state that another iteration is restored from must not change this one.
-        self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
+        self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds}
 
     def _begin(self, root: "Node", epoch: int) -> None:
         """Nothing is known yet of the nodes of a dataset."""
@@ -167,7 +167,7 @@ class Run:
 
     def drawn_below(self, node: "Node") -> list[int]:
         """The seeds in use here that were drawn when a node and those below it were made."""
-        return [self._drawn[id(drawn)] for drawn in node.drawn_seeds() if id(drawn) in self._drawn]
+        return [self._drawn[id(drawn)] for drawn in node.drawn_seeds if id(drawn) in self._drawn]
 
     def ahead(self) -> tuple["Run", SkipsAhead]:
         """This run for what reads ahead, and what that leaves out, which the consumer counts later."""
@@ -211,14 +211,10 @@ class Run:
 
     def reads_twice(self, node: "Node") -> bool:
         """Whether a node is read in several places of the dataset, as one that is zipped with itself."""
-        ways: dict[int, int] = {id(node): 1}
-
-        def to(root: Node) -> int:
-            if id(root) not in ways:
-                ways[id(root)] = sum(map(to, root.inputs))
-            return ways[id(root)]
-
-        return to(self._root) > 1
+        ways: dict[int, int] = {}
+        for above in self._root.walk():
+            ways[id(above)] = 1 if above is node else sum(ways[id(below)] for below in above.inputs)
+        return ways[id(self._root)] > 1
 
     def first(self, node: "Node") -> int:
         """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""
@@ -227,7 +223,7 @@ class Run:
     @property
     def leaves_out(self) -> bool:
         """Whether elements that fail are left out here, or of what is made of them."""
-        return self.guarded or any(node.leaves_out_failures for node in self._root.walk())
+        return self.guarded or self._root.leaves_out
 
     def from_beginning(self) -> "Run":
         """This run for streams that read the same epoch from its first element on."""
@@ -277,6 +273,34 @@ def _inputs(node: "Node") -> tuple["Node", ...]:
     return node.inputs
 
 
+if TYPE_CHECKING:
+    derived = property
+else:
+
+    class _Derived:
+        """A property that follows from those of the inputs: found once for each node, from the lowest up.
+
+        So it takes one walk over the nodes, whatever their number and however often each is read, and no recursion.
+        """
+
+        def __init__(self, function: Callable[["Node"], Any]) -> None:
+            self.__doc__ = function.__doc__
+            self._function = function
+            self._name = function.__name__
+
+        def __get__(self, node: "Node | None", owner: type) -> Any:
+            if node is None:
+                return self
+            for below in node.walk(lambda one: () if self._name in one.__dict__ else one.inputs):
+                if self._name not in below.__dict__:
+                    own = getattr(type(below), self._name)
+                    found = own._function(below) if isinstance(own, _Derived) else getattr(below, self._name)
+                    below.__dict__[self._name] = found
+            return node.__dict__[self._name]
+
+    derived = _Derived
+
+
 @dataclass(frozen=True, eq=False)
 class Node(ABC):
     """A step of a dataset. Subclasses add their inputs and arguments as fields."""
@@ -310,7 +334,7 @@ class Node(ABC):
     def cardinality(self) -> int:
         """The number of elements of one epoch, or INFINITE_CARDINALITY, or UNKNOWN_CARDINALITY."""
 
-    @cached_property
+    @derived
     def spec(self) -> Any:
         """The specification of the elements, as far as it is known without a call of a user's function; else None.
 
@@ -361,7 +385,7 @@ class Node(ABC):
         """What it keeps in memory, for `explain()`."""
         return ""
 
-    @property
+    @derived
     def varies(self) -> bool:
         """Whether epochs differ: something random here or below that is drawn anew in each."""
         return any(node.varies for node in self.inputs)
@@ -370,20 +394,30 @@ class Node(ABC):
         """The number of its inputs' epoch with which its own `epoch` begins."""
         return epoch
 
-    @property
+    @derived
     def may_end(self) -> bool:
         """Whether an infinite cardinality here holds only as long as what is repeated below has elements."""
         return any(node.may_end for node in self.inputs)
 
-    @property
+    @derived
     def paced(self) -> bool:
         """Whether a source here or below shows how far it is read: it runs code, or its elements come when ready."""
         return any(node.paced for node in self.inputs)
 
+    @derived
+    def leaves_out(self) -> bool:
+        """Whether elements that fail are left out here or below."""
+        return self.leaves_out_failures or any(node.leaves_out for node in self.inputs)
+
     @property
     def shows_reading(self) -> bool:
         """Whether it can be seen how far this node is read: at its source, or by what it leaves out."""
-        return self.paced or any(node.leaves_out_failures for node in self.walk())
+        return self.paced or self.leaves_out
+
+    @derived
+    def depth(self) -> int:
+        """How many nodes read each other from here down to a source."""
+        return 1 + max((node.depth for node in self.inputs), default=0)
 
     @property
     def fails(self) -> bool:
@@ -395,7 +429,7 @@ class Node(ABC):
         """Whether it draws random numbers itself, and was given no seed for them."""
         return False
 
-    @property
+    @derived
     def unseeded(self) -> bool:
         """Whether the run's own seed matters: something random here or below that was given none."""
         return self.draws_unseeded or any(node.unseeded for node in self.inputs)
@@ -481,20 +515,19 @@ class Node(ABC):
         """This node with its elements in an order that comes again when rows are read again; None if it has none."""
         return self
 
-    def walk_all(self, inputs: Callable[["Node"], tuple["Node", ...]] = _inputs) -> Iterator["Node"]:
+    def walk_all(self) -> Iterator["Node"]:
         """As `walk`, with the nodes that other processes run, each before the node that gives its elements here."""
-        for node in self.walk(inputs):
+        for node in self.walk():
             if node.remote is not None:
-                yield from node.remote.walk_all(inputs)
+                yield from node.remote.walk_all()
             yield node
 
-    def drawn_seeds(self) -> list[DrawnSeed]:
+    @derived
+    def drawn_seeds(self) -> tuple[DrawnSeed, ...]:
         """The seeds that were drawn when these nodes were made, inputs first."""
-        return list(self._drawn_seeds)
-
-    @cached_property
-    def _drawn_seeds(self) -> tuple[DrawnSeed, ...]:
-        return tuple({id(node.drawn): node.drawn for node in self.walk_all() if node.drawn is not None}.values())
+        below = (*self.inputs, *([] if self.remote is None else [self.remote]))
+        seeds = [*(drawn for node in below for drawn in node.drawn_seeds), *([self.drawn] if self.drawn else [])]
+        return tuple({id(drawn): drawn for drawn in seeds}.values())
 
     @cached_property
     def places(self) -> dict[int, tuple[int, int]]:
@@ -551,14 +584,6 @@ class Node(ABC):
         """
         return self.arguments_by_name
 
-    @property
-    def chain(self) -> "Node":
-        """What a state knows in place of this node: one with the same elements, of it and all of its kind right below.
-
-        It makes no difference whether nodes that decide nothing, such as a prefetch, stand between these.
-        """
-        return self
-
     def _arguments_without(self, *names: str) -> dict[str, Any]:
         return {name: value for name, value in self.arguments_by_name.items() if name not in names}
 
@@ -576,7 +601,7 @@ class KnownLength(Node):
     def identity(self) -> dict[str, Any]:
         return {"length": self.length}
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.length
 
@@ -596,21 +621,16 @@ class OneInput(Node):
 class SameElements(OneInput):
     """A node that passes its input's elements on, though perhaps not all of them, nor in that order."""
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.input.cardinality
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable
-
-    @property
-    def shows_reading(self) -> bool:
-        """Whether it can be seen how far this node is read: at its source, or by what it leaves out."""
-        return self.paced or any(node.leaves_out_failures for node in self.walk())
 
     @property
     def fails(self) -> bool:
@@ -621,7 +641,7 @@ class SameElements(OneInput):
 class SomeElements(OneInput):
     """A node that passes some of its input's elements on, in their order; only reading tells which."""
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return any_number(self.input)
 
@@ -635,13 +655,6 @@ def _as_it_is(node: Node) -> Node:
 
 def _holds_nodes(value: Any) -> bool:
     return isinstance(value, Node) or (isinstance(value, tuple) and any(isinstance(entry, Node) for entry in value))
-
-
-def deciding(node: Node) -> Node:
-    """The node itself if it decides how many elements come and in which order, else the next below it that does."""
-    while node.identity is None:
-        node = node.inputs[0]
-    return node
 
 
 def describe(value: Any) -> str:
@@ -670,12 +683,11 @@ def surely(node: Node) -> int:
 
 
 def too_deep(node: Node) -> InvalidArgumentError:
-    """The error of a chain of more operators than Python can call through one another."""
+    """The error of a chain of more operators than can be pickled within one another."""
     below, limit = sum(1 for _ in node.walk()) - 1, sys.getrecursionlimit()
     return InvalidArgumentError(
-        f"{node.where()} stands above {below:,} other operators, and each is read by the one above it: Python's limit "
-        f"of {limit:,} nested calls allows about {limit // _CALLS_EACH:,}. Let one function do the work of many. "
-        "Chains of concatenate and of take are one operator, and have no limit"
+        f"{node.where()} stands above {below:,} other operators, and each is pickled within the one above it: Python's "
+        f"limit of {limit:,} nested calls allows about {limit // _CALLS_EACH:,}. Let one function do the work of many"
     )
 
 

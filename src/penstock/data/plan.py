@@ -13,21 +13,19 @@ Two rewrites, neither of which changes a single element:
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from penstock.data.node import Node, too_deep
+from penstock.data.node import Node
 from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Skip, Take
+from penstock.data.operators.own_stack import OwnStack
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.data.operators.shuffle import Shuffle
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-
-_Result = TypeVar("_Result")
 
 _GO_FORWARD: Final = (
     IgnoreErrors,
@@ -45,6 +43,10 @@ _GO_FORWARD: Final = (
 """What only goes forward over a stream: no state makes it read an element below it a second time."""
 
 
+_CALLS_DEEP: Final = 40
+"""So many operators may read each other on one stack. A pull takes up to ten calls each, and Python allows 1,000."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The nodes that run for a dataset.
@@ -58,82 +60,98 @@ class Plan:
     moves: tuple[str, ...]
 
 
-class _Memo:
-    """What became of the nodes that one rewrite has met: a node that several others read stays one node."""
-
-    def __init__(self) -> None:
-        self._results: dict[int, tuple[Node, Any]] = {}
-
-    def of(self, node: Node, rewrite: Callable[[], _Result]) -> _Result:
-        """What `rewrite` gave for this node."""
-        if id(node) not in self._results:
-            self._results[id(node)] = node, rewrite()
-        result: _Result = self._results[id(node)][1]
-        return result
-
-
 def make_plan(node: Node) -> Plan:
-    """The plan of a dataset.
-
-    Raises:
-        InvalidArgumentError: it is too deep.
-    """
+    """The plan of a dataset."""
     moves: list[str] = []
-    try:
-        settled = _settled(node, None, moves, _Memo())
-        root, ahead = _raised(_sunk(settled, moves, _Memo()), moves, _Memo())
-    except RecursionError as error:
-        raise too_deep(node) from error
-    return Plan(_with_prefetch(root, ahead), tuple(moves))
+    return Plan(within_reach(_raised(_sunk(_in_order(node, moves), moves), moves)), tuple(moves))
 
 
-def _settled(node: Node, above: Node | None, moves: list[str], memo: _Memo) -> Node:
-    """The nodes with every order decided; `above` is the nearest node above that may read rows a second time."""
-    below = above if isinstance(node, _GO_FORWARD) else node
-    node = with_inputs(node, [memo.of(part, partial(_settled, part, below, moves, memo)) for part in node.inputs])
-    ordered = None if above is None else node.in_order()
-    if above is None or ordered is None or ordered is node:
-        return node
-    moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
-    return ordered
+def _in_order(root: Node, moves: list[str]) -> Node:
+    """The nodes with every order decided, by the nearest node above each that may read rows a second time."""
+    above: dict[int, Node | None] = {id(root): None}
+    for node in reversed([*root.walk()]):
+        reader = above[id(node)] if isinstance(node, _GO_FORWARD) else node
+        for below in node.inputs:
+            above[id(below)] = above.get(id(below)) or reader
+
+    def ordered(node: Node, new: Node) -> Node:
+        reader = above[id(node)]
+        found = None if reader is None else new.in_order()
+        if reader is None or found is None or found is new:
+            return new
+        moves.append(f"{node.label} keeps its order: {reader.label} above it must be able to read the same rows again")
+        return found
+
+    return rebuilt(root, ordered)
 
 
-def _sunk(node: Node, moves: list[str], memo: _Memo) -> Node:
+def _sunk(root: Node, moves: list[str]) -> Node:
     """The nodes with every shuffle over a stream below the maps it stood above, and below what reads these ahead.
 
     A row that fails has its place in the order then; the order must not depend on whether rows are read ahead.
     """
-    node = with_inputs(node, [memo.of(below, partial(_sunk, below, moves, memo)) for below in node.inputs])
-    if not isinstance(node, Shuffle):
+
+    def sunk(_: Node, node: Node) -> Node:
+        passed: list[Map | Prefetch] = []
+        while isinstance(node, Shuffle):
+            below = inner = node.input
+            while isinstance(below, Prefetch):
+                below = below.input
+            if not isinstance(below, Map) or below.seed is not None or below.indexable:
+                break
+            assert isinstance(inner, (Map, Prefetch))
+            moves.append(f"{node.label} moved below {inner.label}")
+            passed.append(inner)
+            node = replace(node, input=inner.input)
+        for inner in reversed(passed):
+            node = replace(inner, input=node)
         return node
-    below = inner = node.input
-    while isinstance(below, Prefetch):
-        below = below.input
-    if not isinstance(below, Map) or below.seed is not None or below.indexable:
-        return node
-    assert isinstance(inner, (Map, Prefetch))
-    moves.append(f"{node.label} moved below {inner.label}")
-    return replace(inner, input=_sunk(replace(node, input=inner.input), moves, memo))
+
+    return rebuilt(root, sunk)
 
 
-def _raised(node: Node, moves: list[str], memo: _Memo) -> tuple[Node, int | None]:
-    """The nodes with every prefetch on top of what can be read by index, and the prefetch still to be put on it."""
-    parts = [memo.of(below, partial(_raised, below, moves, memo)) for below in node.inputs]
-    if isinstance(node, Prefetch):
-        inner, ahead = parts[0]
-        if node.buffer_size == 0:
-            return inner, ahead
-        if inner.indexable:
-            return inner, node.buffer_size
-        return replace(node, input=inner), None
-    bare = with_inputs(node, [inner for inner, _ in parts])
-    asked = [ahead for _, ahead in parts if ahead is not None]
-    if bare.indexable and asked:
-        if isinstance(bare, Cache):  # by index it reads the same rows in the same order: that is no move to tell of
-            return bare, asked[0]
-        moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
-        return bare, AUTOTUNE if AUTOTUNE in asked else max(-(-rows // _rows_per_element(bare)) for rows in asked)
-    return with_inputs(node, [_with_prefetch(inner, ahead) for inner, ahead in parts]), None
+def _raised(root: Node, moves: list[str]) -> Node:
+    """The nodes with every prefetch on top of what can be read by index."""
+    # What became of each node, and the prefetch that is still to be put on it.
+    raised: dict[int, tuple[Node, int | None]] = {}
+    for node in root.walk():
+        parts = [raised[id(below)] for below in node.inputs]
+        if isinstance(node, Prefetch):
+            inner, ahead = parts[0]
+            if node.buffer_size == 0:
+                raised[id(node)] = inner, ahead
+            elif inner.indexable:
+                raised[id(node)] = inner, node.buffer_size
+            else:
+                raised[id(node)] = with_inputs(node, [inner]), None
+            continue
+        bare = with_inputs(node, [inner for inner, _ in parts])
+        asked = [ahead for _, ahead in parts if ahead is not None]
+        if not (bare.indexable and asked):
+            raised[id(node)] = with_inputs(node, [_with_prefetch(*part) for part in parts]), None
+        elif isinstance(bare, Cache):  # by index it reads the same rows in the same order: that is no move to tell of
+            raised[id(node)] = bare, asked[0]
+        else:
+            moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
+            most = max(-(-rows // _rows_per_element(bare)) for rows in asked)
+            raised[id(node)] = bare, AUTOTUNE if AUTOTUNE in asked else most
+    return _with_prefetch(*raised[id(root)])
+
+
+def within_reach(root: Node) -> Node:
+    """The nodes, which call each other, in parts that each have a stack of their own: Python's calls are limited."""
+    if root.depth <= _CALLS_DEEP:
+        return root
+    depths: dict[int, int] = {}
+
+    def cut(node: Node, new: Node) -> Node:
+        depth = depths[id(node)] = 1 + max((depths[id(below)] for below in node.inputs), default=0)
+        if depth < _CALLS_DEEP or node is root:
+            return new
+        depths[id(node)] = 0
+        return OwnStack(new)
+
+    return rebuilt(root, cut)
 
 
 def _rows_per_element(node: Node) -> int:
@@ -159,31 +177,42 @@ def with_inputs(node: Node, inputs: list[Node]) -> Node:
     return replace(node, **changes)
 
 
-def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
-    """The nodes with what `change` makes of each in its place, which is given every node over its new inputs."""
+def rebuilt(root: Node, change: Callable[[Node, Node], Node]) -> Node:
+    """The nodes with what `change` makes of each in its place, given a node, and that node over its new inputs."""
+    return rebuilt_nodes(root, change)[id(root)]
+
+
+def rebuilt_nodes(root: Node, change: Callable[[Node, Node], Node]) -> dict[int, Node]:
+    """As `rebuilt`, of each node by its `id`."""
     made: dict[int, Node] = {}
     for node in root.walk():
-        made[id(node)] = change(with_inputs(node, [made[id(below)] for below in node.inputs]))
-    return made[id(root)]
+        made[id(node)] = change(node, with_inputs(node, [made[id(below)] for below in node.inputs]))
+    return made
 
 
 def described(plan: Plan, remark: Callable[[Node], str] = lambda node: "") -> str:
     """A plan as text: one line for each node, what it reads below it, with a remark on each, or ""."""
     lines = [
         (indent + below.label, _mode(below), ", ".join(filter(None, (*_remarks(below), remark(below)))))
-        for indent, below in _tree(plan.root, "")
+        for indent, below in _tree(plan.root)
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
     text = [f"{label:<{widths[0]}}  {mode:<{widths[1]}}  {remarks}".rstrip() for label, mode, remarks in lines]
     return "\n".join([*text, *(f"* {move}" for move in plan.moves)])
 
 
-def _tree(node: Node, indent: str) -> list[tuple[str, Node]]:
-    rows = [(indent, node)]
-    for below in node.inputs:
-        rows.extend(_tree(below, indent + "  "))
-    if node.remote is not None:
-        rows.extend(_tree(node.remote, indent + "  @ "))
+def _tree(root: Node) -> list[tuple[str, Node]]:
+    """Each node with its indentation, below those that read it; what was shown below one of them is not again."""
+    rows: list[tuple[str, Node]] = []
+    shown: set[int] = set()
+    left = [("", root)]
+    while left:
+        indent, node = left.pop()
+        rows.append((indent, node))
+        if id(node) not in shown:
+            shown.add(id(node))
+            left += [] if node.remote is None else [(indent + "  @ ", node.remote)]
+            left += [(indent + "  ", below) for below in reversed(node.inputs)]
     return rows
 
 

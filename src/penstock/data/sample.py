@@ -18,7 +18,7 @@ from penstock.data.operators.order import ShardHint, Take
 from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
 from penstock.data.operators.shuffle import Shuffle
-from penstock.data.plan import rebuilt
+from penstock.data.plan import rebuilt, within_reach
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
 from penstock.spec import all_assumed
@@ -138,7 +138,7 @@ def _read(node: Node, guarded: bool, *, whole: bool) -> Block | None:
 def _simplified(node: Node, whole: bool) -> Node:
     """Nodes whose first element is like that of these, with as few calls and as little reading as it takes."""
 
-    def change(below: Node) -> Node:
+    def change(_: Node, below: Node) -> Node:
         if below.remote is not None:
             return _simplified(below.remote, whole)
         if below.divided:  # what is read of a service is read for good
@@ -153,4 +153,4 @@ def _simplified(node: Node, whole: bool) -> Node:
             return replace(below, input=Take(below.input, 1))
         return below
 
-    return rebuilt(node, change)
+    return within_reach(rebuilt(node, change))

@@ -178,12 +178,18 @@ def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
 
 def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
     """The nodes with what `change` gives in place of each, from the top; where it gives None its inputs are visited."""
-    changed = change(node)
-    if changed is not None:
-        return changed
-    inputs = [rewritten(below, change) for below in node.inputs]
-    if all(old is new for old, new in zip(node.inputs, inputs, strict=True)):
-        return node
-    node = with_inputs(node, inputs)
-    # They are other rows than those that the user's own iterations keep.
-    return node.forgetful() if isinstance(node, Cache) else node
+    changed: dict[int, Node | None] = {}
+
+    def visited(below: Node) -> tuple[Node, ...]:
+        changed[id(below)] = change(below)
+        return below.inputs if changed[id(below)] is None else ()
+
+    made: dict[int, Node] = {}
+    for below in node.walk(visited):
+        new = changed[id(below)]
+        if new is None:
+            new = with_inputs(below, [made[id(part)] for part in below.inputs])
+            if new is not below and isinstance(new, Cache):  # other rows than those that the user's iterations keep
+                new = new.forgetful()
+        made[id(below)] = new
+    return made[id(node)]

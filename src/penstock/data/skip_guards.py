@@ -27,7 +27,7 @@ from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.window import Window
-from penstock.data.plan import with_inputs
+from penstock.data.plan import rebuilt, rebuilt_nodes, with_inputs
 from penstock.options import Options
 
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
@@ -48,19 +48,18 @@ def settled(node: Node, options: Options) -> Node:
 
 def guarded(node: Node) -> Node:
     """The dataset with guards, so that no element fails."""
-    placed = _placed(node, pairing=False)
+    placed = _placed(node)
     return _guard(placed.node) if placed.failing else placed.node
 
 
 def guarded_below(node: Node) -> Node:
     """As `guarded`, for what is read by a node that has a guard above it: this does for the dataset's end too."""
-    return _placed(without_guards(node), pairing=False).node
+    return _placed(without_guards(node)).node
 
 
 def without_guards(node: Node) -> Node:
     """The dataset without the guards that were placed in it."""
-    node = with_inputs(node, [without_guards(below) for below in node.inputs])
-    return node.input if isinstance(node, IgnoreErrors) and node.automatic else node
+    return rebuilt(node, lambda _, new: new.input if isinstance(new, IgnoreErrors) and new.automatic else new)
 
 
 @dataclass(frozen=True)
@@ -84,21 +83,38 @@ class _Placed:
         return _Placed(_guard(self.node), _guard(self.judged), failing=False) if self.failing else self
 
 
-def _placed(node: Node, *, pairing: bool) -> _Placed:
-    """The dataset with guards below its end.
+def _placed(root: Node) -> _Placed:
+    """The dataset with guards below its end."""
+    bare = rebuilt_nodes(root, _without_moved)
+    # Of each node by its `id`, in a `zip` or not.
+    placed: dict[tuple[int, bool], _Placed] = {}
+    left = [(root, False)]
+    while left:
+        node, pairing = left[-1]
+        paired = pairing and (_keeps_places(node) or _keeps_places(bare[id(node)]))
+        inside = paired or isinstance(node, Zip)
+        missing = [below for below in node.inputs if (id(below), inside) not in placed]
+        if missing:
+            left += [(below, inside) for below in missing]
+            continue
+        found = _placed_over(node, [placed[id(below), inside] for below in node.inputs], inside)
+        placed[id(node), pairing] = found.ended() if pairing and not paired else found
+        left.pop()
+    return placed[id(root), False]
+
+
+def _placed_over(node: Node, parts: list[_Placed], inside: bool) -> _Placed:
+    """A node over its inputs, with guards on these if it needs them.
 
     Args:
-        pairing: whether it is part of a `zip`.
+        node: the node.
+        parts: its inputs.
+        inside: whether it is a `zip`, or part of one.
     """
-    if pairing and not _keeps_places(node) and not _keeps_places(_without_moved(node)):
-        return _placed(node, pairing=False).ended()
-    inside = pairing or isinstance(node, Zip)
-    parts = [_placed(below, pairing=inside) for below in node.inputs]
     placed = _over(node, parts)
     if node.leaves_out_failures:
         return replace(placed, failing=False)
-    judged = placed.judged
-    if placed.failing and not (_keeps_places(judged) if inside else _drops_alike(judged)):
+    if placed.failing and not (_keeps_places if inside else _drops_alike)(placed.judged):
         placed = _over(node, [part.ended() for part in parts])
     return replace(placed, failing=placed.failing or placed.judged.fails)
 
@@ -129,9 +145,8 @@ def _over(node: Node, parts: list[_Placed]) -> _Placed:
     return _Placed(whole, with_inputs(node, [part.judged for part in parts]), failing)
 
 
-def _without_moved(node: Node) -> Node:
-    """The dataset without each prefetch that the plan moves to the top of what is read by index."""
-    node = with_inputs(node, [_without_moved(below) for below in node.inputs])
+def _without_moved(_: Node, node: Node) -> Node:
+    """What is below a prefetch that the plan moves to the top of what is read by index, in its place."""
     return node.input if isinstance(node, Prefetch) and node.input.indexable else node
 
 

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.options import AUTOTUNE
 from penstock.runtime.channel import Closed
@@ -45,6 +45,61 @@ class Ending(Protocol):
 
     def end(self) -> None:
         """Let it end, without waiting for anything."""
+
+
+class OwnThread:
+    """A thread that makes calls for others, which wait for them: on its stack, calls go deeper than on theirs.
+
+    Args:
+        threads: those with which it ends.
+        at_end: called by it when it ends.
+    """
+
+    def __init__(self, threads: "Threads", at_end: Callable[[], None]) -> None:
+        self._asked: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[tuple[Any, BaseException | None]]] | None]
+        self._asked = SimpleQueue()
+        self._lock = threading.RLock()  # the garbage collector may call `end` while this very thread is in here
+        self._ended = False
+        self._at_end = at_end
+        threads.start(self._work, "stack")
+        threads.end_with(self)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """What a function returns in the thread.
+
+        Raises:
+            Closed: it has ended.
+            BaseException: what the function raises.
+        """
+        answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        with self._lock:
+            if self._ended:
+                raise Closed
+            self._asked.put((function, answer))
+        result, error = answer.get()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        return result
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            function, answer = asked
+            try:
+                answer.put((function(), None))
+            except BaseException as error:
+                answer.put((None, error))
+            del asked, function, answer
+        self._at_end()
+
+    def end(self) -> None:
+        """Let the thread end after the calls that were asked for, without waiting for it."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._asked.put(None)
 
 
 class Threads:

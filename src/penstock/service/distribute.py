@@ -151,7 +151,7 @@ def _distributed(
         produced=produced,
         ordered=ordered,
         options=options,
-        drawn_before=tuple(drawn.seed for drawn in produced.drawn_seeds()),
+        drawn_before=tuple(drawn.seed for drawn in produced.drawn_seeds),
         site=site,
     )
     over: Node = source

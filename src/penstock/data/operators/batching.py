@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.node import DependsOn, OneInput, Run, derived, scaled
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
@@ -104,13 +104,13 @@ class Batching(OneInput):
         """The number of threads that copy the rows of a batch together."""
         return 1
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return scaled(
             self.input.cardinality, lambda n: n // self.batch_size if self.drop_remainder else -(-n // self.batch_size)
         )
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable
 

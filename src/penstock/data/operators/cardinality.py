@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Run, SameElements
+from penstock.data.node import Run, SameElements, derived
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import CardinalityError
@@ -19,11 +19,11 @@ class AssertCardinality(SameElements):
     name: ClassVar[str] = "assert_cardinality"
     expected: int
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.expected
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality == self.expected
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block
-from penstock.data.node import Node, Run, added, surely
+from penstock.data.node import Node, Run, added, derived, surely
 from penstock.data.one_kind import OneKindStream, merged_spec
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -52,7 +52,7 @@ class Choose(Node):
     def inputs(self) -> tuple[Node, ...]:
         return (*self.members, self.choice)
 
-    @property
+    @derived
     def cardinality(self) -> int:
         lengths = [surely(node) for node in self.members]
         if self.choice.cardinality == 0 or not any(lengths):

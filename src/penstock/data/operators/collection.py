@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked, locked_entries
 from penstock.data.functions.apply import note
-from penstock.data.node import KnownLength, Run
+from penstock.data.node import KnownLength, Run, derived
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats import tables
@@ -163,7 +163,7 @@ class Source(KnownLength):
     def arguments(self) -> list[str]:
         return [type(self.source).__name__]
 
-    @property
+    @derived
     def spec(self) -> Any:
         return self.rows.spec
 

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Node, Run, added, deciding, surely
+from penstock.data.node import DependsOn, Node, Run, added, derived, surely
 from penstock.data.one_kind import OneKindStream, merged_spec, of_one_kind
-from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import failures
@@ -37,7 +36,7 @@ class Zip(Node):
     def inputs(self) -> tuple[Node, ...]:
         return self.members
 
-    @property
+    @derived
     def cardinality(self) -> int:
         lengths = [node.cardinality for node in self.members]
         if any(length != INFINITE_CARDINALITY for length in lengths):
@@ -52,7 +51,7 @@ class Zip(Node):
     def spec_over(self, *inputs: Any) -> Any:
         return self.structure.unflatten(inputs)
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return all(node.indexable for node in self.members)
 
@@ -119,7 +118,7 @@ class ZipStream(Stream):
 class Concatenate(Node):
     """All elements of the first input, then all of the second, and so on.
 
-    A chain of them is one node: reading, states and rewrites go through all inputs in a loop, however many there are.
+    A chain of them is one node, which goes through all inputs in a loop, however many there are.
     """
 
     name: ClassVar[str] = "concatenate"
@@ -127,19 +126,11 @@ class Concatenate(Node):
     fails = False
     members: tuple[Node, ...] = field(repr=False)
 
-    def then(self, node: Node, site: str) -> "Concatenate":
-        """This node with another input at its end."""
-        longer = Concatenate((*self.members, node), site=site)
-        if "spec" in self.__dict__:  # to find it anew for each node of a chain would take too long
-            known = self.spec is not None and node.spec is not None
-            longer.__dict__["spec"] = merged_spec(self.spec, node.spec) if known else None
-        return longer
-
     @property
     def inputs(self) -> tuple[Node, ...]:
         return self.members
 
-    @cached_property
+    @derived
     def cardinality(self) -> int:
         *others, last = self.members
         return added(last.cardinality, *map(surely, others))
@@ -147,21 +138,9 @@ class Concatenate(Node):
     def spec_over(self, *inputs: Any) -> Any:
         return reduce(merged_spec, inputs)
 
-    @cached_property
+    @derived
     def indexable(self) -> bool:
         return all(node.indexable for node in self.members)
-
-    @cached_property
-    def chain(self) -> "Concatenate":
-        below = deciding(self.members[0])
-        if not isinstance(below, Concatenate):
-            return self
-        return Concatenate((*below.chain.members, *self.members[1:]), site=self.site)
-
-    @cached_property
-    def chained(self) -> list[int]:
-        """How many inputs of the `chain` the first one of this node stands for; nothing if it is itself the chain."""
-        return [] if self.chain is self else [len(self.chain.members) - len(self.members) + 1]
 
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
@@ -187,11 +166,10 @@ class Concatenate(Node):
         return ConcatenateStream(self, run, epoch)
 
 
-class ConcatenateStream(ChainedStream):
+class ConcatenateStream(OneInputStream):
     """The state is which input is being read, and its state."""
 
     def __init__(self, node: Concatenate, run: Run, epoch: int) -> None:
-        super().__init__(node.label, node.chained, run.live)
         self._node = node
         self._run = run
         self._epoch = epoch
@@ -213,10 +191,12 @@ class ConcatenateStream(ChainedStream):
         return block
 
     def state(self) -> State:
-        return [self._number, self._input.state(), *self._chained]
+        return [self._number, self._input.state()]
 
     def restore(self, state: State) -> None:
-        self._input.close()
-        self._number, position = state[:2]
-        self._input = self._open()
+        number, position = state
+        if number != self._number:
+            self._input.close()
+            self._number = number
+            self._input = self._open()
         self._input.restore(position)

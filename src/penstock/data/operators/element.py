@@ -24,7 +24,7 @@ from penstock.data.functions.output import Failure, Results, first_result
 from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream, SelectingStream
-from penstock.data.node import DependsOn, OneInput, Run, SomeElements
+from penstock.data.node import DependsOn, OneInput, Run, SomeElements, derived
 from penstock.data.streams.index_reading import Pending, Reading
 from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
 from penstock.data.streams.stream import Stream
@@ -60,11 +60,11 @@ class Map(PromisedResults, OneInput):
         where = " in processes" if self.processes else ""
         return f"{super().mode}, {calls} at once{where}"
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.input.cardinality
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable
 
@@ -73,7 +73,7 @@ class Map(PromisedResults, OneInput):
         """Elements that differ come in the same number and order."""
         return None
 
-    @property
+    @derived
     def varies(self) -> bool:
         return self.seed is not None or self.input.varies
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
-from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
+from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived
 from penstock.data.one_kind import OneKindStream
 from penstock.data.streams.interleaved import InterleavedRows
 from penstock.data.streams.live_streams import from_beginning
@@ -60,7 +60,7 @@ class Interleave(OneInput):
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return any_number(self.input)
 

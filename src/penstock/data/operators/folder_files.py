@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run, derived
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
 
@@ -32,15 +32,15 @@ class FolderFiles(OneInput):
         """The names alone count."""
         return None
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.input.cardinality
 
-    @property
+    @derived
     def spec(self) -> TensorSpec:
         return TensorSpec((), object)
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable
 

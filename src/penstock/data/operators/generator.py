@@ -14,7 +14,7 @@ from penstock.data.block import Block
 from penstock.data.collecting import Collector
 from penstock.data.functions.alike import Unlike
 from penstock.data.functions.apply import note
-from penstock.data.node import Node, Run
+from penstock.data.node import Node, Run, derived
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -39,11 +39,11 @@ class Generator(Node):
     def identity(self) -> dict[str, Any]:
         return {"function": self.function}
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    @property
+    @derived
     def spec(self) -> Any:
         return self.output_signature
 

@@ -14,7 +14,7 @@ from penstock.data.block import Block, column_of, own
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, note
 from penstock.data.functions.output import no_result
-from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
+from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived
 from penstock.data.one_kind import OneKindStream, of_one_kind
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError
@@ -61,7 +61,7 @@ class GroupByWindow(OneInput):
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return any_number(self.input)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.data.block import Block
-from penstock.data.node import DependsOn, Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements, derived
 from penstock.data.skipped import SkipNote, belongs_to_row, skipped_row
 from penstock.data.streams.live_streams import LiveStream
 from penstock.data.streams.stream import Cursor, OneInputStream, State
@@ -27,7 +27,7 @@ class IgnoreErrors(SameElements):
     log: bool = False
     automatic: bool = field(default=False, repr=False)
 
-    @property
+    @derived
     def cardinality(self) -> int:
         known = self.input.cardinality
         return known if known in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run, derived
 from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, StorageError
 from penstock.formats.file_format import FileFormat, Rows
@@ -95,12 +95,12 @@ class IndexedFiles(OneInput):
     def _ahead(self) -> "_AheadFiles":
         return _AheadFiles(self._pieces[0], self.format)
 
-    @property
+    @derived
     def cardinality(self) -> int:
         ends = self._pieces[2]
         return int(ends[-1]) if len(ends) else 0
 
-    @cached_property
+    @derived
     def spec(self) -> Any:
         names = self._pieces[0]
         return self.format.spec(names[0]) if names else None

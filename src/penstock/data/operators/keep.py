@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from penstock.data.block import Block, Indices
 from penstock.data.cache_directory import PassWriter
 from penstock.data.cached_rows import CachedRows, PassRecorder
-from penstock.data.node import DependsOn, Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements, derived
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import State, Stream
@@ -74,7 +74,7 @@ class Cache(SameElements):
         """In memory it changes elements only where they would differ from epoch to epoch."""
         return {} if self.filename or self.input.varies else None
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality >= 0
 

@@ -2,16 +2,15 @@
 
 from collections import deque
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Run, SameElements, capped, deciding, scaled, surely
+from penstock.data.node import DependsOn, Run, SameElements, capped, derived, scaled, surely
 from penstock.data.skipped import belongs_to_row
-from penstock.data.streams.chained import ChainedStream
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
@@ -35,7 +34,7 @@ class Repeat(SameElements):
     depends_on = DependsOn.ANY
     count: int | None
 
-    @property
+    @derived
     def cardinality(self) -> int:
         if self.input.cardinality == 0 or self.count == 0:
             return 0
@@ -43,7 +42,7 @@ class Repeat(SameElements):
             return INFINITE_CARDINALITY
         return scaled(self.input.cardinality, lambda n: n * (self.count or 0))
 
-    @property
+    @derived
     def may_end(self) -> bool:
         return self.input.may_end or (self.count is None and self.input.cardinality == UNKNOWN_CARDINALITY)
 
@@ -87,6 +86,10 @@ class RepeatStream(OneInputStream):
         self._next: deque[Cursor] = deque()
         self._input = self._opened(0)
 
+    @property
+    def _ended(self) -> bool:
+        return self._node.count is not None and self._number >= self._node.count
+
     def _opened(self, number: int) -> Cursor:
         input = self._node.input.cursor(self._run, self._first_epoch + number)
         input.when_drained(partial(self._run_ahead, number))
@@ -102,7 +105,9 @@ class RepeatStream(OneInputStream):
             self._next[-1].run_ahead()
 
     def pull(self, need: int, allow: int) -> Block | None:
-        while self._node.count is None or self._number < self._node.count:
+        while True:
+            if self._ended:
+                return None
             block = self._input.pull(need, allow)
             if block is not None:
                 self._empty = False
@@ -113,8 +118,8 @@ class RepeatStream(OneInputStream):
             self._input.close()
             self._number += 1
             self._empty = True
-            self._input = self._next.popleft() if self._next else self._opened(self._number)
-        return None
+            if not self._ended:
+                self._input = self._next.popleft() if self._next else self._opened(self._number)
 
     def close(self) -> None:
         super().close()
@@ -125,9 +130,13 @@ class RepeatStream(OneInputStream):
         return [self._number, self._empty, self._input.state()]
 
     def restore(self, state: State) -> None:
-        self._number, self._empty, position = state
-        self._input.close()
-        self._input = self._opened(self._number)
+        number, self._empty, position = state
+        opened, self._number = self._number, number
+        if self._ended:
+            return
+        if number != opened:
+            self._input.close()
+            self._input = self._opened(number)
         self._input.restore(position)
 
 
@@ -138,23 +147,9 @@ class Take(SameElements):
     name: ClassVar[str] = "take"
     count: int
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.input.cardinality if self.count == EVERYTHING else capped(surely(self.input), self.count)
-
-    @cached_property
-    def chain(self) -> "Take":
-        below = deciding(self.input)
-        if not isinstance(below, Take):
-            return self
-        below = below.chain
-        return Take(below.input, min(self.count, below.count), site=self.site)
-
-    @cached_property
-    def chained(self) -> list[int]:
-        """The counts of this node and of all others that its `chain` is made of; nothing if it is itself the chain."""
-        below = deciding(self.input)
-        return [self.count, *(below.chained or [below.count])] if isinstance(below, Take) else []
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         return self.input.reading(run, epoch, indices)
@@ -163,11 +158,12 @@ class Take(SameElements):
         return TakeStream(self, run, epoch)
 
 
-class TakeStream(ChainedStream):
+class TakeStream(OneInputStream):
     """The state is the input's, and how many elements are still to be given."""
 
+    counts = ("_left",)
+
     def __init__(self, node: Take, run: Run, epoch: int) -> None:
-        super().__init__(node.label, node.chained, run.live)
         self._left = node.count
         self._input = node.input.cursor(run, epoch)
 
@@ -182,13 +178,6 @@ class TakeStream(ChainedStream):
         self._left -= 0 if block is None else len(block)
         return block
 
-    def state(self) -> State:
-        return [self._input.state(), self._left, *self._chained]
-
-    def restore(self, state: State) -> None:
-        position, self._left = state[:2]
-        self._input.restore(position)
-
 
 @dataclass(frozen=True, eq=False)
 class Skip(SameElements):
@@ -197,7 +186,7 @@ class Skip(SameElements):
     name: ClassVar[str] = "skip"
     count: int
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: max(0, n - self.count))
 
@@ -263,7 +252,7 @@ class Shard(SameElements):
     num_shards: int
     index: int
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: len(range(self.index, n, self.num_shards)))
 
@@ -332,7 +321,7 @@ class ShardHint(SameElements):
     depends_on = DependsOn.ANY
     indexable = False
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return UNKNOWN_CARDINALITY
 

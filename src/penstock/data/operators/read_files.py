@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Run, any_number
+from penstock.data.node import DependsOn, OneInput, Run, any_number, derived
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.opening import open_bytes
@@ -53,11 +53,11 @@ class ReadFiles(OneInput):
     def name(self) -> str:  # type: ignore[override]  # one node serves every format
         return self.method
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return any_number(self.input)
 
-    @property
+    @derived
     def spec(self) -> Any:
         return self.format.spec
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, column_of, is_ragged
-from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, scaled
+from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived, scaled
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
@@ -26,7 +26,7 @@ class Unbatch(OneInput):
     def memory(self) -> str:
         return "copies rows"
 
-    @property
+    @derived
     def cardinality(self) -> int:
         rows = _static_rows(self.input.spec)
         if rows is not None:
@@ -108,7 +108,7 @@ class Rebatch(OneInput):
     batch_sizes: tuple[int, ...]
     drop_remainder: bool = False
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return scaled(Unbatch(self.input).cardinality, self._batches_of)
 

@@ -11,7 +11,7 @@ from penstock.data.block import Block, own
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, note
 from penstock.data.functions.layout import Layout
-from penstock.data.node import OneInput, Run, any_number
+from penstock.data.node import OneInput, Run, any_number, derived
 from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.runtime.pacing import Pace
@@ -70,7 +70,7 @@ class GroupByReducer(OneInput):
         """Without the functions, as for `map`: restoring a state reads the elements again."""
         return {"key_function": self.key_function}
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return any_number(self.input)
 

@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.stream import SelectingStream
-from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run, derived
 from penstock.data.streams.stream import State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
@@ -31,7 +31,7 @@ class RejectionResample(OneInput):
     initial_distribution: tuple[float, ...] | None
     seed: int | None
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.input.cardinality if self.input.cardinality in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
 

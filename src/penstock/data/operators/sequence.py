@@ -15,7 +15,7 @@ from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.stream import FunctionStream
-from penstock.data.node import OneInput, Run, SomeElements
+from penstock.data.node import OneInput, Run, SomeElements, derived
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.plain_data import decode_value, encode_value
@@ -34,7 +34,7 @@ class Scan(PromisedResults, OneInput):
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return self.input.cardinality
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements, derived
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
 from penstock.data.streams.index_reading import Reading
@@ -47,7 +47,7 @@ class Shuffle(SameElements):
         rows = min(self.buffer_size, max(self.cardinality, 0) or self.buffer_size)
         return "moves indices only" + (f", holds {in_bytes(8 * rows)}" if rows <= 1 << 17 else ", holds nothing")
 
-    @property
+    @derived
     def varies(self) -> bool:
         return (self.reshuffle_each_iteration and self.moves) or self.input.varies
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked_entries
-from penstock.data.node import KnownLength, Node, Run
+from penstock.data.node import KnownLength, Node, Run, derived
 from penstock.options import INFINITE_CARDINALITY
 from penstock.paths import names_in_directory
 from penstock.printing import in_bytes
@@ -23,7 +23,7 @@ class Integers(Node):
     indexable = True
     fails = False
 
-    @property
+    @derived
     def spec(self) -> TensorSpec:
         return TensorSpec((), np.int64)
 
@@ -37,7 +37,7 @@ class Range(Integers):
     stop: int
     step: int
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return len(range(self.start, self.stop, self.step))
 
@@ -53,7 +53,7 @@ class Counter(Integers):
     start: int
     step: int
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return INFINITE_CARDINALITY
 
@@ -68,11 +68,11 @@ class Draws(Integers):
     seed: int | None
     rerandomize_each_iteration: bool
 
-    @property
+    @derived
     def cardinality(self) -> int:
         return INFINITE_CARDINALITY
 
-    @property
+    @derived
     def varies(self) -> bool:
         return self.rerandomize_each_iteration
 
@@ -132,7 +132,7 @@ class Slices(KnownLength):
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
 
-    @cached_property
+    @derived
     def spec(self) -> Any:  # cached, because it looks at every row of an object column
         return Block(self.columns, self.structure, self.length).spec()
 

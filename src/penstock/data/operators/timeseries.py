@@ -1,13 +1,12 @@
 """timeseries_windows: consecutive rows of arrays, and the targets that belong to them."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices
-from penstock.data.node import KnownLength, Run
+from penstock.data.node import KnownLength, Run, derived
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure
@@ -34,7 +33,7 @@ class TimeseriesWindows(KnownLength):
     def memory(self) -> str:
         return f"holds {in_bytes(sum(column.nbytes for column in (*self.columns, *self.targets)))}"
 
-    @cached_property
+    @derived
     def spec(self) -> Any:
         data = [TensorSpec((self.sequence_length, *column.shape[1:]), column.dtype) for column in self.columns]
         targets = [TensorSpec(column.shape[1:], column.dtype) for column in self.targets]

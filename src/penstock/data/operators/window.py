@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices, object_column
-from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.node import DependsOn, OneInput, Run, derived, scaled
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
@@ -45,13 +45,13 @@ class Window(OneInput):
         """How many elements of the input a full window spans."""
         return (self.size - 1) * self.stride + 1
 
-    @property
+    @derived
     def cardinality(self) -> int:
         if self.drop_remainder:
             return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
         return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
 
-    @property
+    @derived
     def indexable(self) -> bool:
         return self.input.indexable
 

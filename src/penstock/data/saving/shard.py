@@ -118,7 +118,7 @@ def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetI
 def iter_between(node: Node, options: Options, state: dict[str, Any], start: int, stop: int) -> DatasetIterator[Any]:
     """An iterator over some of the elements of the epoch of a state, which runs ahead no further than to the last."""
     drawn = drawn_in(state, node)
-    for own, seed in zip(node.drawn_seeds(), drawn or [], strict=False):
+    for own, seed in zip(node.drawn_seeds, drawn or [], strict=False):
         own.seed = seed
     iterations = Iterations(options.seed)
     iterations.resume(state["epoch"] - 1, state["seed"], seeded=drawn is None)

@@ -7,7 +7,6 @@ of the whole iteration.
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
 from threading import RLock
 from zlib import crc32
 
@@ -184,17 +183,14 @@ def from_beginning(position: State, before: State) -> list[State]:
 def _named(position: State) -> dict[str, int]:
     """The number of the first element that a position names, for each stream that it names."""
     numbers: dict[str, int] = {}
-    for key, number in _names(position):
-        numbers[key] = min(number, numbers.get(key, number))
+    left = [position]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if "live" in part:
+                key, number = part["live"], part["number"]
+                numbers[key] = min(number, numbers.get(key, number))
+            left += part.values()
+        elif isinstance(part, (list, tuple)):
+            left += part
     return numbers
-
-
-def _names(position: State) -> Iterator[tuple[str, int]]:
-    if isinstance(position, dict):
-        if "live" in position:
-            yield position["live"], position["number"]
-        for part in position.values():
-            yield from _names(part)
-    elif isinstance(position, (list, tuple)):
-        for part in position:
-            yield from _names(part)

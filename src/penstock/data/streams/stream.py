@@ -99,6 +99,7 @@ class Cursor(Stream):
         # Whether the next pull gives what the last one gave in place of rows: a failure, or None, the end.
         self._withholds = False
         self._withheld: BaseException | None = None
+        self._ended = self._closed = False
         # How many results `made` asks for together: few after one that failed, because others may be near.
         self._together = _ANY
         self.met = 0
@@ -121,6 +122,8 @@ class Cursor(Stream):
             raise failure
         block, start = self._block, self._offset
         if block is None or start == block.length:
+            if self._ended:  # of many streams above each other, each asks again at its end
+                return None
             block = self._block = None  # its memory can serve the next one
             self._before = self._stream.state()
             self._pulling = True
@@ -131,7 +134,7 @@ class Cursor(Stream):
                 self._offset, self._pulling = 1, False  # a failure counts as a row, for `state_before`
                 raise
             if block is None:
-                self._pulling = False
+                self._ended, self._pulling = True, False
                 return None
             if block.length <= allow:
                 self.met += block.length
@@ -238,6 +241,9 @@ class Cursor(Stream):
                 return
 
     def close(self) -> None:
+        if self._closed:  # many streams close their input at its end, and each its own
+            return
+        self._closed = True
         if self.ready:
             self._stream.unread(self.ready)
         self._stream.close()

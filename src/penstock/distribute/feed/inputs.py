@@ -269,11 +269,11 @@ class DividedInput(Inputs):
 
     @property
     def drawn(self) -> list[int]:
-        return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
+        return [drawn.seed for drawn in self._whole.node.drawn_seeds]
 
     def fix_seeds(self, seed: int, drawn: list[int]) -> None:
         # Where each worker reads all of a dataset of its own, another one may have other nodes.
-        for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=False):
+        for own, agreed in zip(self._whole.node.drawn_seeds, drawn, strict=False):
             own.seed = agreed
         options = self._whole.options()
         given = options.seed is not None

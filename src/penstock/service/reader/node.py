@@ -129,7 +129,7 @@ class Distribute(Node):
         """
         assert self.definition is not None
         assert self.produced is not None
-        options, seeds = self.options, [drawn.seed for drawn in self.produced.drawn_seeds()]
+        options, seeds = self.options, [drawn.seed for drawn in self.produced.drawn_seeds]
         if seeds and seed is not None and options.seed is None:
             options, seeds = replace(options, seed=seed), [seed]
         # A restored state may have other seeds than the nodes had when the definition was made.

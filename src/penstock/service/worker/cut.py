@@ -28,7 +28,7 @@ from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.data.operators.shuffle import Shuffle
-from penstock.data.plan import with_inputs
+from penstock.data.plan import rebuilt, with_inputs
 from penstock.data.shards import first_dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -181,11 +181,7 @@ def check_shared(cut: Cut) -> None:
 
 def without_prefetch(node: Node) -> Node:
     """The pipeline without prefetching: the same elements. A node that several others read stays one node."""
-    bare: dict[int, Node] = {}
-    for below in node.walk():
-        inputs = [bare[id(one)] for one in below.inputs]
-        bare[id(below)] = inputs[0] if isinstance(below, Prefetch) else with_inputs(below, inputs)
-    return bare[id(node)]
+    return rebuilt(node, lambda _, new: new.input if isinstance(new, Prefetch) else new)
 
 
 def _by_one_worker(node: Node, reason: str) -> Cut:
