@@ -263,21 +263,21 @@ class DatasetIterator(Iterator[Element]):
             block = self._pull()
             if block is None:
                 raise StopIteration
-        rows = self._next_rows(block, self._put)
-        self._rows, self._put = iter(rows), self._put + len(rows)
-
-    def _next_rows(self, block: Block, start: int) -> list[Element]:
-        """The elements of the next rows of a block."""
-        if block.length - start > 1:
-            try:
-                return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
-            except failures():  # a class of the user's refuses one of them
-                pass
+        start = self._put
         try:
-            return [block.row(start)]
+            rows = [block.row(start)] if block.length - start == 1 else self._next_rows(block, start)
         except failures():
             self._put = start + 1
             raise
+        self._rows, self._put = iter(rows), start + len(rows)
+
+    @staticmethod
+    def _next_rows(block: Block, start: int) -> list[Element]:
+        """The elements of the next rows of a block."""
+        try:
+            return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
+        except failures():  # a class of the user's refuses one of them
+            return [block.row(start)]
 
     @property
     def _not_given(self) -> int:

@@ -196,9 +196,10 @@ class Cursor(Stream):
     def state(self) -> State:
         if self._pulling or self._withholds:
             return self._after(self._before, 0, self.met)
-        if self.ready:
+        if self._block is not None and self._offset < self._block.length:
             return self._after(self._before, self._offset, self.met)
-        return self._after(self._stream.state(), 0, self.met)
+        state = self._stream.state()
+        return state if self._stream.same_rows else [state, 0, self.met]
 
     def _after(self, before: State, rows: int, met: int) -> State:
         """The state `rows` rows after one of the stream below, when `met` rows and failures were met."""
