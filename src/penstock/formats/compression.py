@@ -46,7 +46,7 @@ def check_compression(
 
 
 def compression_of(begin: bytes) -> str:
-    """How the file is compressed that begins with these bytes, as `compression_type` says it; "" if it is not seen."""
+    """The compression of a file that begins with these bytes, as `compression_type` says it; "" if it is not seen."""
     return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
 
 
@@ -145,7 +145,7 @@ class DecompressedParts(Decompressed):
 
 
 class _ZlibPart:
-    """What decompresses a part by zlib."""
+    """A decompressor of a part by zlib."""
 
     def __init__(self, window_bits: int) -> None:
         self._inner = zlib.decompressobj(window_bits)

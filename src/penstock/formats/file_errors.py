@@ -30,5 +30,5 @@ def named_in_errors(name: object, done: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says in its first line, which may be long."""
+    """The first line of an error of a library, which may be long."""
     return str(error).partition("\n")[0].strip()[:300]

@@ -10,14 +10,14 @@ from penstock.structure import Structure, flatten
 
 _WITH_COLUMNS: Final = ("MdsDataset", "ParquetDataset")
 _WITH_TYPES: Final = ("ParquetDataset",)
-"""What takes the names of columns, and types for them."""
+"""The readers that take the names of columns, and those that take types for them."""
 
 Rows = range | npt.NDArray[np.int64]
 """Numbers of rows of one file: each once, the lowest first."""
 
 
 class FileFormat(ABC):
-    """How rows are stored in a kind of file, any of which can be read by its number.
+    """The form of rows in a kind of file, any of which can be read by its number.
 
     Three methods make a format. They get names as users give them, so open files by `ps.open_file`, which reads remote
     ones too. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a
@@ -48,11 +48,11 @@ class FileFormat(ABC):
     """
 
     memory: str = ""
-    """What reading keeps in memory, and what a row at random costs, for `explain()`."""
+    """A text for `explain()`: what reading keeps in memory, and what a row at random costs."""
 
     @property
     def name(self) -> str:
-        """What `explain()` calls it."""
+        """The name in `explain()`."""
         return type(self).__name__
 
     @abstractmethod
@@ -74,7 +74,7 @@ class FileFormat(ABC):
         """
 
     def read_columns(self, name: str, rows: Rows) -> tuple[list[Any], Structure]:
-        """What `read` gives as columns and the structure of a row, which is how penstock's own formats hold rows."""
+        """The rows of `read` as columns and the structure of a row, as penstock's own formats hold them."""
         return flatten(self.read(name, rows))
 
     def prepare(self, name: str) -> None:
@@ -85,16 +85,16 @@ class FileFormat(ABC):
         return
 
     def spec(self, name: str) -> Any:
-        """What a row is: a `ps.TensorSpec` for each leaf; None where only reading one tells."""
+        """The specification of a row: a `ps.TensorSpec` for each leaf; None where only reading one tells."""
         return None
 
     def kind(self, name: str) -> Any:
-        """What the rows of several files have in common; by column if rows are dictionaries. By default the `spec`."""
+        """The kind of a file's rows, equal for all files; by column if rows are dictionaries. By default the `spec`."""
         return self.spec(name)
 
 
 def difference(call: str, first: tuple[str, Any], other: tuple[str, Any]) -> str:
-    """What distinguishes the rows of two files, each given by its name and the kind of its rows.
+    """The difference between the rows of two files, each given by its name and the kind of its rows.
 
     Example:
         >>> difference("ParquetDataset", ("a", {"x": "int64"}), ("b", {"x": "int32"}))

@@ -18,7 +18,7 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name has signs of a pattern. In the address of a web page a question mark is none."""
+    """True if a name has signs of a pattern. In the address of a web page a question mark is none."""
     if name.startswith(("http://", "https://")):
         return "*" in name.partition("?")[0]
     return any(sign in name for sign in "*?[")
@@ -61,7 +61,7 @@ def _matching(call: str, pattern: str) -> list[str]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file, or a directory on the way to it, is one that begins with a dot, as `.DS_Store` and `._a.jpg`."""
+    """True if a file, or a directory on the way to it, begins with a dot, as `.DS_Store` and `._a.jpg`."""
     return any(part.startswith(".") and part.strip(".") for part in name.split("/"))
 
 
@@ -106,7 +106,7 @@ def _all_below(folders: list[str], refused: list[OSError]) -> list[str]:
 
 
 def _listed(folder: str, part: str, refused: list[OSError]) -> "list[os.DirEntry[str]]":
-    """What in a directory matches a part of a pattern, by name."""
+    """The entries of a directory that match a part of a pattern, by name."""
     try:
         with os.scandir(folder or os.curdir) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
@@ -124,7 +124,7 @@ def not_listed(call: str, error: OSError) -> StorageError:
 
 
 def _why_nothing(pattern: str) -> str:
-    """Why a pattern of local files has found none."""
+    """The reason why a pattern of local files has found none."""
     if os.path.isdir(pattern):
         return f": it is a directory; {os.path.join(pattern, '*')!r} matches what is in it"
     folder = pattern if not is_pattern(pattern) else pattern[: min(map(pattern.find, filter(pattern.count, "*?[")))]

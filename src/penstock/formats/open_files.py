@@ -12,11 +12,11 @@ from penstock.formats.ranges import RangedFile
 from penstock.paths import has_protocol
 
 DESCRIPTOR: Final = 4
-"""What an open file counts for with each descriptor that it has, of `_MOST`."""
+"""The count of an open file for each descriptor that it has, of `_MOST`."""
 LARGE: Final = 16
-"""What it counts for if it may have much in memory, or a copy on disk."""
+"""Its count if it may have much in memory, or a copy on disk."""
 _SMALL: Final = 1
-"""What it counts for if it is small and in memory, so that many can be kept: opening it is a request."""
+"""Its count if it is small and in memory, so that many can be kept: opening it is a request."""
 _MOST: Final = 1024
 _PART: Final = 4
 """Of the descriptors that a process may have, such a part is taken at most."""
@@ -24,15 +24,15 @@ _INDEX_BYTES: Final = 1 << 16
 
 
 class OpenedFile(Protocol):
-    """What was made of a file when it was opened."""
+    """A file that is open."""
 
     @property
     def count(self) -> int:
-        """How many rows it has."""
+        """The number of its rows."""
 
     @property
     def open_size(self) -> int:
-        """What it counts for."""
+        """Its part of what may be open."""
 
 
 Opened = TypeVar("Opened", bound=OpenedFile)
@@ -47,7 +47,7 @@ _of_process: Final = ProcessBound(_most, 0)
 
 
 def size_of(file: RangedFile, index_bytes: int = 0) -> int:
-    """What an open file counts for, with what is known of it in memory."""
+    """The count of an open file, with what is known of it in memory."""
     if index_bytes > _INDEX_BYTES:
         return LARGE
     if file.is_held:
@@ -56,7 +56,7 @@ def size_of(file: RangedFile, index_bytes: int = 0) -> int:
 
 
 class OpenFiles(Generic[Opened]):
-    """What was made of files when they were opened. One is closed when it is left out and no thread reads it."""
+    """Files that are open. One is closed when it is left out and no thread reads it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -17,9 +17,9 @@ Offsets = npt.NDArray[np.int64]
 
 _LOCAL_GAP: Final = 1 << 12
 _REMOTE_GAP: Final = 1 << 16
-"""What lies between two parts is read along with them, up to this many bytes, in place of a further call."""
+"""Up to so many bytes between two parts are read along with them, in place of a further call."""
 _HEAD_BYTES: Final = 1 << 16
-"""What comes of a remote file when it is opened: all of a small one, and where others say what they hold."""
+"""The first bytes of a remote file, which come when it is opened: all of a small one."""
 
 
 def open_ranges(name: str) -> "RangedFile":
@@ -45,7 +45,7 @@ class RangedFile:
     version: str
     size: int
     is_held: bool = False
-    """Whether all of it is in memory."""
+    """True if all of it is in memory."""
     _gap: int
 
     def read(self, begins: Offsets, ends: Offsets) -> bytes:

@@ -17,13 +17,13 @@ _FLOATS: Final = ("FLOAT", "DOUBLE")
 
 
 def info(source: Source) -> AudioInfo:
-    """What `ps.audio.info` says."""
+    """Do what `ps.audio.info` says."""
     with _recording("audio.info", source) as (file, _):
         return AudioInfo(file.frames, file.channels, file.samplerate, f"{file.format} {file.subtype}")
 
 
 def decode(source: Source, samples: Any, seconds: Any, dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """What `ps.audio.decode` says."""
+    """Do what `ps.audio.decode` says."""
     call = "audio.decode"
     if dtype not in _DTYPES:
         raise InvalidArgumentError(f"{call}(dtype=...) takes one of {', '.join(map(repr, _DTYPES))}, got {dtype!r}")

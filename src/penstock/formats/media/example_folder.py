@@ -142,14 +142,14 @@ class Labels:
 
 
 class FileReader(ABC):
-    """What a file becomes, as the function of a map over names of files: its content, and its label if it has one."""
+    """The content of a file, as the function of a map over names of files, and its label if it has one."""
 
     def __init__(self, labels: Labels | None) -> None:
         self.labels = labels
 
     @abstractmethod
     def content(self, data: bytes) -> Any:
-        """What the bytes of a file become.
+        """The content that the bytes of a file stand for.
 
         Raises:
             ElementError: they are damaged.

@@ -52,7 +52,7 @@ def decode(
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
 ) -> Pixels:
-    """What `ps.image.decode` says."""
+    """Do what `ps.image.decode` says."""
     check_decode("image.decode", channels, dtype, size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     keep_freed_memory()
     given: Any = data
@@ -139,7 +139,7 @@ def _scale(height: int, width: int, size: Size, is_fitted: bool) -> int:
 
 
 def _is_too_large(height: int, width: int) -> bool:
-    """Whether Pillow refuses so many pixels, lest they fill the memory."""
+    """True if Pillow refuses so many pixels, lest they fill the memory."""
     limit: Any = Image.MAX_IMAGE_PIXELS  # programs may set it to None
     return limit is not None and height * width > 2 * limit
 
@@ -165,7 +165,7 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _has_16_bits(image: Any) -> bool:
-    """Whether the file has more bits of each colour than Pillow reads."""
+    """True if the file has more bits of each colour than Pillow reads."""
     arguments: Any = image.tile[0][3] if image.tile else ""
     return "16" in str(arguments) or (image.format == "PPM" and arguments[-1] > _LARGEST[np.dtype(np.uint8)])
 

@@ -1,4 +1,4 @@
-"""What audio and video have in common: where a recording comes from, and which part of it is asked for."""
+"""Recordings of audio and video: where a recording comes from, and which part of it is asked for."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from penstock.formats.opening import open_file
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What a recording says of itself; see `ps.audio.info`.
+    """The facts of a recording; see `ps.audio.info`.
 
     Attributes:
         samples: how many, of each channel.
@@ -29,13 +29,13 @@ class AudioInfo:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length."""
         return self.samples / self.rate
 
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What a video is; see `ps.video.info`.
+    """The facts of a video; see `ps.video.info`.
 
     Attributes:
         frames: how many.
@@ -55,7 +55,7 @@ class VideoInfo:
 
     @property
     def seconds(self) -> float:
-        """How long it is: until its last frame ends."""
+        """Its length: until its last frame ends."""
         return self.times[-1] + 1 / self.rate if self.frames else 0.0
 
 

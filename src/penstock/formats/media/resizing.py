@@ -66,7 +66,7 @@ def resize(
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
 ) -> Pixels:
-    """What `ps.image.resize` says."""
+    """Do what `ps.image.resize` says."""
     check_resize("image.resize", size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     keep_freed_memory()  # new pages would cost more than all else here
     pixels = np.asarray(image)
@@ -174,7 +174,7 @@ def _mixed_bytes(upper: Pixels, lower: Pixels, share: Pixels, floats: np.dtype[A
 
 
 def _mixed_numbers(upper: Pixels, lower: Pixels, share: Pixels, floats: np.dtype[Any]) -> tuple[Pixels, float]:
-    """As `_mixed_bytes`, of other numbers as they are."""
+    """The same as `_mixed_bytes`, of other numbers as they are."""
     upper = upper.astype(floats, copy=False)
     mixed = lower.astype(floats, copy=False) - upper
     mixed *= share.astype(floats)
@@ -193,7 +193,7 @@ def _neighbours(length: int, wanted: int) -> tuple[Any, Any, Any]:
 
 @lru_cache(64)
 def _neighbouring_numbers(width: int, wanted: int, channels: int) -> tuple[Any, Any, Any]:
-    """As `_neighbours`, for each number of the pixels of a row: NumPy takes single numbers faster than triples."""
+    """`_neighbours` for each number of the pixels of a row: NumPy takes single numbers faster than triples."""
     left, right, aside = _neighbours(width, wanted)
     first, second = ((columns[:, None] * channels + np.arange(channels)).ravel() for columns in (left, right))
     return first, second, np.repeat(aside, channels)
@@ -213,7 +213,7 @@ def _as(dtype: np.dtype[Any], floats: Pixels) -> Pixels:
 
 
 def _rounded(dtype: np.dtype[Any], floats: Pixels) -> Pixels:
-    """As `_as`, of numbers that the dtype has room for, such as those between others of it."""
+    """The same as `_as`, of numbers that the dtype has room for, such as those between others of it."""
     if dtype.kind != "f":
         floats += 0.5  # these dtypes are unsigned, for which a conversion cuts off the fraction as `floor` does
     return floats.astype(dtype, copy=False)

@@ -28,7 +28,7 @@ Frames = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class _Index:
-    """When each frame is shown, in the stream's own units, and from where decoding can begin.
+    """The times of frames, in the stream's own units, and the places from which decoding can begin.
 
     Attributes:
         shown: the times of the frames, sorted.
@@ -41,12 +41,12 @@ class _Index:
 
     @property
     def start(self) -> int:
-        """When the first frame is shown."""
+        """The time at which the first frame is shown."""
         return self.shown[0]
 
 
 def info(source: Source) -> VideoInfo:
-    """What `ps.video.info` says."""
+    """Do what `ps.video.info` says."""
     with _stream("video.info", source) as (container, stream, name):
         index = _index_of(source, container, stream, name)
         unit = float(stream.time_base)
@@ -61,7 +61,7 @@ def info(source: Source) -> VideoInfo:
 
 
 def decode(source: Source, frames: Any, seconds: Any, channels: int) -> Frames:
-    """What `ps.video.decode` says."""
+    """Do what `ps.video.decode` says."""
     call = "video.decode"
     if channels not in (1, 3):
         raise InvalidArgumentError(f"{call}(channels=...) takes 1 (gray) or 3 (RGB), got {channels!r}")

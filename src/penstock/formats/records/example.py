@@ -80,7 +80,7 @@ def parse_example(
 
 
 def first_rows(columns: Mapping[str, Column]) -> dict[str, Any]:
-    """What a call for one record gives."""
+    """The result of a call for one record."""
     return {name: column[0] for name, column in columns.items()}
 
 
@@ -100,7 +100,7 @@ class Wanted:
 
     @staticmethod
     def of(call: str, features: Mapping[str, Any], defaults: Mapping[str, Any]) -> "Wanted":
-        """What arguments ask for.
+        """The features that arguments ask for.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: they cannot be.
@@ -130,7 +130,7 @@ class Wanted:
         return Wanted(_stored_in(results), results, self.defaults)
 
     def columns(self, batch: "RecordBytes", found: Mapping[str, tuple[Integers, Integers]]) -> dict[str, Column]:
-        """What becomes of each feature of the result, from where those of the records stand."""
+        """The columns of the features of the result, from where those of the records stand."""
         read = {(key, kind): _column(batch, key, kind, *found[key], self.defaults) for key, kind in self.stored}
         return {
             name: read[feature] if ragged is None else _divided(batch, name, ragged, read, read[feature])
@@ -155,7 +155,7 @@ def _divided(
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a feature is: the tag of its list, how many values a record has (None for any), and what they become."""
+    """The form of a feature: the tag of its list, how many values a record has (None for any), and what they become."""
 
     tag: int
     count: int | None
@@ -178,7 +178,7 @@ class _Kind:
 
 
 _NUMBERS: Final = _Kind(0x1A, None, (), np.dtype(np.int64))
-"""What divides others into rows."""
+"""The kind of the features that divide others into rows."""
 _Stored = tuple[str, _Kind]
 
 
@@ -205,7 +205,7 @@ class RecordBytes:
         self.begins = np.append(0, self.ends[:-1]) if len(records) else self.ends
 
     def features(self, names: Collection[str]) -> dict[str, tuple[Integers, Integers]]:
-        """Where the named feature of each record begins and ends; both are 0 where there is none."""
+        """The bounds of the named feature of each record; both are 0 where there is none."""
         rows = np.flatnonzero(self.ends > self.begins)
         at, ends = self.message(rows, self.begins[rows], self.ends[rows], FIRST)
         self.check(ends == self.ends[rows], rows, "it is no tf.train.Example")
@@ -214,7 +214,7 @@ class RecordBytes:
     def entries(
         self, names: Collection[str], rows: Integers, at: Integers, ends: Integers
     ) -> dict[str, tuple[Integers, Integers]]:
-        """As `features`, of maps from names to messages that begin and end at these offsets of these records."""
+        """`features` of maps from names to messages that begin and end at these offsets of these records."""
         count = len(self.ends)
         found = {name: (np.zeros(count, np.int64), np.zeros(count, np.int64)) for name in names}
         encoded = {name.encode(): edges for name, edges in found.items()}
@@ -236,7 +236,7 @@ class RecordBytes:
         return found
 
     def message(self, rows: Integers, at: Integers, limits: Integers, tag: int) -> tuple[Integers, Integers]:
-        """Where the contents of a field that begins at these offsets begin and end."""
+        """The bounds of the contents of a field that begins at these offsets."""
         self.check(self.content[at] == tag, rows, "it is no tf.train.Example, or damaged")
         lengths, begins = self._numbers(rows, at + 1)
         ends = begins + lengths
@@ -309,7 +309,7 @@ class RecordBytes:
             raise ElementError(f"{self.where(int(rows[np.argmin(good)]))}: {problem}")
 
     def where(self, row: int) -> str:
-        """What an error says of where it is."""
+        """The place of a record, for errors."""
         return f"parse_example: record {row}"
 
 

@@ -23,7 +23,7 @@ Column = npt.NDArray[Any]
 
 
 class FeatureLayout(Protocol):
-    """What a feature is: the tag of its list, how many values there are, and what they become."""
+    """The form of a feature: the tag of its list, how many values there are, and what they become."""
 
     @property
     def tag(self) -> int: ...
@@ -37,7 +37,7 @@ class FeatureLayout(Protocol):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the values of features lie in a record.
+    """The places of the values of features in a record.
 
     Attributes:
         places: where the values of each named feature begin and end.
@@ -115,7 +115,7 @@ def _layout_of(record: bytes, features: Mapping[str, FeatureLayout]) -> _Layout:
 
 
 def _message(record: bytes, at: int, limit: int, tag: int, whole: bool = True) -> tuple[int, int]:
-    """Where the contents of a field begin and end, which fills a message up to its limit if it is the `whole` of it."""
+    """The bounds of the contents of a field, which fills a message up to its limit if it is the `whole` of it."""
     if at >= limit or record[at] != tag:
         raise _OtherwiseError
     length = shift = 0

@@ -32,7 +32,7 @@ def line_of(name: str, compression: str, offset: int, returns: bool = False) -> 
 
 @lru_cache(maxsize=16)
 def _lines_before(name: str, compression: str, size: int, returns: bool) -> tuple[npt.NDArray[np.int64], list[bool]]:
-    """How many lines end before each piece of a file, and whether the piece comes after a carriage return.
+    """The number of lines that end before each piece of a file, and the pieces that follow a carriage return.
 
     A file with many errors is read once more, not once for each.
     """
@@ -48,7 +48,7 @@ def _lines_before(name: str, compression: str, size: int, returns: bool) -> tupl
 
 
 def _ended(data: bytes, returns: bool, split: bool) -> int:
-    """How many lines end in these bytes; after a carriage return a newline at their beginning ends none."""
+    """The number of lines that end in these bytes; after a carriage return a newline at their beginning ends none."""
     count = data.count(b"\n")
     if not returns:
         return count

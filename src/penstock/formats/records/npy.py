@@ -21,7 +21,7 @@ from penstock.spec import TensorSpec
 
 _ZIP: Final = b"PK"
 _NPY_HEADER: Final = 1 << 16
-"""As much of a file as a header takes at most, but for arrays of hundreds of fields."""
+"""The bytes of a file that a header takes at most, but for arrays of hundreds of fields."""
 _lock = threading.Lock()
 
 

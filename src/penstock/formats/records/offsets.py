@@ -27,7 +27,7 @@ from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.paths import has_protocol
 
 Edges = npt.NDArray[np.int64]
-"""Where each record begins, and where the last one ends."""
+"""The offsets at which each record begins, and the last one ends."""
 
 _BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, StorageError, pa.ArrowException)
 _BESIDE: Final = "_offsets"
@@ -76,7 +76,7 @@ def _version_beside(file: RangedFile, layout: str) -> str:
 
 
 def cache_directory() -> Path:
-    """Where indexes are kept: in `$PENSTOCK_CACHE`, else in `$XDG_CACHE_HOME/penstock`, else in `~/.cache/penstock`."""
+    """The directory of indexes: `$PENSTOCK_CACHE`, else in `$XDG_CACHE_HOME/penstock`, else in `~/.cache/penstock`."""
     given = os.environ.get("PENSTOCK_CACHE")
     general = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return (Path(given).expanduser() if given else general / "penstock") / "offsets"
@@ -99,7 +99,7 @@ def _read(content: bytes, version: str) -> Edges | None:
 
 
 def _about(version: str, first: int, lengths: npt.NDArray[Any]) -> dict[bytes, bytes]:
-    """What is kept of a file beside the lengths of its records."""
+    """The facts that are kept of a file beside the lengths of its records."""
     checksum = google_crc32c.value(lengths.tobytes())
     return {b"version": version.encode(), b"first": b"%d" % first, b"checksum": b"%d" % checksum}
 

@@ -15,13 +15,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Partition:
-    """How values are divided into rows: by the numbers that a feature has."""
+    """A division of values into rows, by the numbers that a feature has."""
 
     key: str
     described: ClassVar[str]
 
     def bounds(self, numbers: Numbers, count: int) -> Numbers:
-        """Where each row of `count` values begins, and where the last one ends.
+        """The places at which each row of `count` values begins, and the last one ends.
 
         Raises:
             ElementError: the numbers do not divide so many values.
@@ -29,7 +29,7 @@ class Partition:
         raise NotImplementedError
 
     def checked(self, numbers: Numbers, count: int) -> Numbers:
-        """As `bounds`, which are looked at."""
+        """Give `bounds`, which are checked."""
         bounds = self.bounds(numbers, count)
         good = len(bounds) > 0 and bounds[0] == 0 and bounds[-1] == count and bool((np.diff(bounds) >= 0).all())
         if not good:
@@ -97,7 +97,7 @@ class UniformRowLength:
     length: int
 
     def checked(self, numbers: Numbers, count: int) -> Numbers:
-        """Where each row begins, and where the last one ends.
+        """The places at which each row begins, and the last one ends.
 
         Raises:
             ElementError: so many values do not fill rows.

@@ -18,7 +18,7 @@ from penstock.printing import in_bytes
 from penstock.structure import LEAF
 
 _GROUP_BYTES: Final = 1 << 20
-"""How much of a file is decoded together, where that costs hardly more than one record."""
+"""The bytes of a file that are decoded together, where that costs hardly more than one record."""
 _DAMAGED: Final[Decoded] = ([], LEAF)
 
 

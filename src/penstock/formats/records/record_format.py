@@ -21,7 +21,7 @@ Source = str | ByteReader
 """The name of a file, or its bytes; `SomeRecords` are not all of them."""
 
 CHUNK_BYTES = 1 << 20
-"""How much of a file is read at a time. Longer records are read whole."""
+"""The bytes of a file that are read at a time. Longer records are read whole."""
 
 _ALL = 1 << 62
 _MAXIMUM_READ: Final = 1 << 26
@@ -35,21 +35,21 @@ class SomeRecords(HeldBytes):
 
 
 class RecordFormat(ABC):
-    """How records are stored in a file. Formats are frozen and hold no files."""
+    """The form in which records are stored in a file. Formats are frozen and hold no files."""
 
     @property
     def spec(self) -> Any:
-        """What a record becomes."""
+        """The specification of a record."""
         return TensorSpec((), object)
 
     @property
     def layout(self) -> str:
-        """What decides where records begin: files of equal layouts can share an index."""
+        """A name for what decides where records begin: files of equal layouts can share an index."""
         return type(self).__name__
 
     @property
     def decodes_groups(self) -> bool:
-        """Whether many records are decoded at hardly the cost of one."""
+        """True if many records are decoded at hardly the cost of one."""
         return False
 
     @abstractmethod
@@ -73,7 +73,7 @@ class RecordFormat(ABC):
             reader.close()
 
     def edges(self, name: str) -> npt.NDArray[np.int64]:
-        """Where each record of a file that is not compressed begins, and where the last one ends.
+        """The offsets at which each record of an uncompressed file begins, and the last one ends.
 
         What follows a point from which on records can no longer be told apart counts as one record.
 
@@ -119,7 +119,7 @@ class RecordReader(ABC):
 
     @property
     def at_end(self) -> bool:
-        """Whether the last record ended where the file did when it was opened: no more need be asked for."""
+        """True if the last record ended where the file did when it was opened: no more need be asked for."""
         return self.number > 0 and self.offset == self._bytes.size and self._bytes.plain
 
     @property
@@ -128,7 +128,7 @@ class RecordReader(ABC):
         return self._start + self._begin(self._next)
 
     def _begin(self, record: int) -> int:
-        """Where a record of the chunk begins in it."""
+        """The place in the chunk at which a record begins."""
         return int(self._ends[record - 1]) if record else 0
 
     def read(self, limit: int) -> Decoded | None:
@@ -166,7 +166,7 @@ class RecordReader(ABC):
         return done
 
     def edges(self) -> npt.NDArray[np.int64]:
-        """Where each of the records that are left begins, and where the last one ends, as `RecordFormat.edges` says."""
+        """The offsets of the records that are left, as `RecordFormat.edges` says."""
         parts = [np.array([self.offset])]
         try:
             while self._loaded(skipping=True):
@@ -187,7 +187,7 @@ class RecordReader(ABC):
         self.number += records
 
     def _loaded(self, skipping: bool) -> bool:
-        """Whether there is a next record; its chunk is then there."""
+        """True if there is a next record; its chunk is then there."""
         if self._next < len(self._ends):
             return True
         begin = self._begin(self._next)

@@ -116,7 +116,7 @@ class _Steps(RecordBytes):
             )
 
     def by_record(self, column: Column, records: int) -> Column:
-        """What the steps of each record became, together."""
+        """The values of each record's steps, together."""
         bounds = np.searchsorted(self._of, np.arange(records + 1)).tolist()
         together = np.empty(records, object)
         for record, (start, stop) in enumerate(pairwise(bounds)):
@@ -125,7 +125,7 @@ class _Steps(RecordBytes):
 
 
 def _of_lists(batch: RecordBytes, wanted: Wanted, found: Mapping[str, tuple[Integers, Integers]]) -> dict[str, Column]:
-    """What becomes of each list."""
+    """The result for each list."""
     lists = {}
     for name in wanted.results:
         alone = wanted.only(name)

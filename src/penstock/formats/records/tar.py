@@ -98,7 +98,7 @@ class TarSamples(RecordFormat):
 def tar_samples(
     call: str, name: str, compression: str, extensions: tuple[str, ...] | None, decode: bool, last: bool
 ) -> TarSamples | None:
-    """What the first samples of a file say about all: which extensions they have; None if they do not tell.
+    """The form of all samples as the first of a file show it: which extensions they have; None if they do not tell.
 
     Args:
         call: what the user called.
@@ -160,7 +160,7 @@ class TarReader(RecordReader):
                 self._start, self._data, needed = self._start + held - kept, self._data[held - kept :], _BLOCK
 
     def _walk(self, whole: bool) -> tuple[list[int], int]:
-        """Where each whole sample of the chunk ends, and how many bytes there must be for one more; 0 at the end.
+        """The ends of the whole samples of the chunk, and the bytes that there must be for one more; 0 at the end.
 
         A block of zeros ends an archive. Another one may stand behind it, as `cat a.tar b.tar` leaves it.
         """
@@ -267,13 +267,13 @@ class TarReader(RecordReader):
 
 
 def _decoder(format: TarSamples, extension: str) -> Callable[[bytes], Any]:
-    """What a content becomes: bytes as they are, unless the last part of the extension says more."""
+    """The decoder of a content: bytes as they are, unless the last part of the extension says more."""
     last = extension.rpartition(".")[2]
     return _DECODERS.get(last, bytes) if format.decode and extension != KEY else bytes
 
 
 class _Given(NamedTuple):
-    """What members of their own say about the one behind them, for which a header has no room.
+    """Facts that members of their own tell about the one behind them, for which a header has no room.
 
     Attributes:
         name: "" for what its header says.
@@ -305,7 +305,7 @@ class _Given(NamedTuple):
 
 
 class _MemberHeader(NamedTuple):
-    """What the header of a member says, and what was said before it."""
+    """The facts in the header of a member, and those that were told before it."""
 
     kind: bytes
     size: int

@@ -50,7 +50,7 @@ def _checksum(data: bytes) -> int:
 
 
 def _right_of_few(records: list[bytes], data: bytes, ends: list[int]) -> int:
-    """How many records come before the first damaged one; `data` holds their checksums, before these ends."""
+    """The number of records before the first damaged one; `data` holds their checksums, before these ends."""
     for number, (record, end) in enumerate(zip(records, ends, strict=True)):
         if _CHECKSUM.unpack_from(data, end - _CHECKSUM.size)[0] != _checksum(record):
             return number
@@ -58,7 +58,7 @@ def _right_of_few(records: list[bytes], data: bytes, ends: list[int]) -> int:
 
 
 def _right_of_many(records: list[bytes], data: bytes, ends: npt.NDArray[np.int64]) -> int:
-    """As `_right_of_few`, with less for each record and more to begin with."""
+    """The same as `_right_of_few`, with less for each record and more to begin with."""
     checksums = np.fromiter(map(google_crc32c.value, records), "<u8", len(records))
     found = (checksums * _ROTATION).view("<u4")[1::2] + _MASKS
     # The four bytes at every place in the data as a number, of which those at the ends are taken.
@@ -100,7 +100,7 @@ class TFRecordReader(RecordReader):
         return ends
 
     def _walk(self) -> tuple[list[int], int]:
-        """Where each whole record of the chunk ends, and how many bytes there must be for one more."""
+        """The ends of the whole records of the chunk, and the bytes that there must be for one more."""
         data, size, unpack = self._data, len(self._data), _HEADER.unpack_from
         ends: list[int] = []
         end, body = 0, _HEADER.size
@@ -123,7 +123,7 @@ class TFRecordReader(RecordReader):
         return ends, body
 
     def _more_of(self, length: int, checksum: int, begin: int) -> list[int]:
-        """Where those of the next records end that have this length, up to the first that has not."""
+        """The ends of the next records that have this length, up to the first that has not."""
         size = _HEADER.size + length + _CHECKSUM.size
         ends: list[int] = []
         count = 2 * _ALIKE

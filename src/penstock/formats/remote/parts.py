@@ -16,7 +16,7 @@ REQUEST_BYTES: Final = 8 << 20
 """The most that one request asks for: larger parts are fetched by several requests at the same time."""
 REQUESTS: Final = 32
 OPENING: Final = 32
-"""How many requests are sent, and how many files are opened, at a time."""
+"""The number of requests that are sent, and of files that are opened, at a time."""
 
 Result = TypeVar("Result")
 
@@ -53,7 +53,7 @@ class RemoteFile(ABC):
 
     @abstractmethod
     def _fetch(self, begin: int, end: int) -> Any:
-        """As `part`, by one request."""
+        """Fetch a part by one request."""
 
 
 def parts_of(file: RemoteFile, begins: Sequence[int], ends: Sequence[int]) -> list[bytes]:
@@ -102,7 +102,7 @@ def ask_ahead(call: Callable[..., Result], *arguments: Any) -> "Future[Result]":
 
 
 def at_once(call: Callable[[Any], Result], arguments: Iterable[Any]) -> list[Result]:
-    """What `call` gives for each, in order; files are opened and read at the same time."""
+    """The results of `call` for each, in order; files are opened and read at the same time."""
     return list(_opening.map(call, arguments))
 
 

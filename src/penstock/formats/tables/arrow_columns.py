@@ -35,7 +35,7 @@ _IN_NUMPY: Final = frozenset(
 """The types whose arrays Arrow turns into NumPy's."""
 _DEEPEST: Final = 64
 _READERS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
-"""What takes `columns`, `types` and `mask_nulls`, by their names."""
+"""The readers that take `columns`, `types` and `mask_nulls`."""
 
 
 class _ColumnPath(NamedTuple):
@@ -83,7 +83,7 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
 
 
 def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
-    """What speaks Arrow's protocol as a table, its nulls masked as `masked` says; pandas's frames only with masks.
+    """A table of what speaks Arrow's protocol, its nulls masked as `masked` says; pandas's frames only with masks.
 
     Raises:
         InvalidTypeError: something else.
@@ -219,7 +219,7 @@ def _unique(names: Sequence[str], where: _ColumnPath) -> Sequence[str]:
 
 
 def varies_in_shape(kind: pa.DataType) -> bool:
-    """Whether values of a type may differ in shape; also those whose shape only reading them tells."""
+    """True if values of a type may differ in shape; also those whose shape only reading them tells."""
     if pa.types.is_struct(kind):
         return any(varies_in_shape(field.type) for field in kind)
     if pa.types.is_fixed_size_list(kind):
@@ -232,7 +232,7 @@ def varies_in_shape(kind: pa.DataType) -> bool:
 
 @lru_cache(1024)
 def values_of(kind: pa.DataType) -> str:
-    """What NumPy has in place of a type: the same for types whose rows are alike.
+    """A name for what NumPy has in place of a type: the same for types whose rows are alike.
 
     Example:
         >>> values_of(pa.list_(pa.large_string())), values_of(pa.struct({"at": pa.timestamp("s", "UTC")}))
@@ -295,7 +295,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
 
 
 def _of_another_type(kind: pa.DataType, where: _ColumnPath, within: bool) -> str:
-    """What to do about a column that NumPy has no place for."""
+    """Advice about a column that NumPy has no place for."""
     near = "np.int64" if pa.types.is_time(kind) else "np.float64" if pa.types.is_decimal(kind) else "..."
     if where.call not in _READERS:
         shown = {"np.int64": "pa.int64()", "np.float64": "pa.float64()"}.get(near, near)
@@ -330,7 +330,7 @@ def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:
 
 
 def _without_nulls(where: _ColumnPath) -> str:
-    """What to do about nulls."""
+    """Advice about nulls."""
     if where.call not in _READERS:
         return (
             "leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or give a mask next "

@@ -108,7 +108,7 @@ def csv_records(
     encoding: str,
     without_rows: bool,
 ) -> CsvRecords | None:
-    """What a file's first records show about its rows, and those of other files like it.
+    """The rows of a file as its first records show them, and those of other files like it.
 
     None if there are none; a header is enough if it is to do `without_rows`: all columns are strings then.
 
@@ -253,7 +253,7 @@ def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:
 
 
 def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
-    """Where each record ends. Empty lines belong to the record before them, or else to the one behind."""
+    """The end of each record. Empty lines belong to the record before them, or else to the one behind."""
     content = np.frombuffer(data, np.uint8)
     lines = np.flatnonzero(content == _NEWLINE)
     if _RETURN in data:
@@ -301,7 +301,7 @@ def _quoted(
 
 
 def _is_open(data: bytes, delimiter: bytes) -> bool:
-    """Whether a value in quotes has no end."""
+    """True if a value in quotes has no end."""
     return any(found["open"] is not None for found in _values_in_quotes(data, delimiter))
 
 

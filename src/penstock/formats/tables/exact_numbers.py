@@ -21,7 +21,7 @@ _SIGNS: Final = (ord("+"), ord("-"))
 
 
 def may_be_rounded(array: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether an array has floats, also in lists and structs, that are so large that integers are rounded to them."""
+    """True if an array has floats, also in lists and structs, that are so large that integers are rounded to them."""
     if isinstance(array, pa.ChunkedArray):
         return any(map(may_be_rounded, array.chunks))
     if pa.types.is_struct(array.type):
@@ -32,7 +32,7 @@ def may_be_rounded(array: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def may_have_leading_zeros(data: bytes, delimiter: bytes) -> bool:
-    """Whether the text of a table may have numbers that begin with a zero before another digit."""
+    """True if the text of a table may have numbers that begin with a zero before another digit."""
     content = np.frombuffer(b"\n" + data, np.uint8)
     before, after = content[:-2], content[2:]
     found = content[1:-1] == ord("0")
@@ -66,14 +66,14 @@ def type_of_texts(column: pa.ChunkedArray, text: pa.ChunkedArray) -> tuple[pa.Da
 
 
 def _is_rounded(text: str) -> bool:
-    """Whether a number in text is another one as float64; fractions are expected to be."""
+    """True if a number in text is another one as float64; fractions are expected to be."""
     if _INTEGER.fullmatch(text):
         return bool(int(text) != float(text))
     return bool(np.isinf(float(text)) and "inf" not in text.lower())
 
 
 def type_of_values(kind: pa.DataType, values: Sequence[Any]) -> tuple[pa.DataType | None, Any]:
-    """As `type_of_texts`, of values as Python reads them from JSON, of a type that may have others within it."""
+    """`type_of_texts` of values as Python reads them from JSON, of a type that may have others within it."""
     if pa.types.is_struct(kind):
         parts = [(field, type_of_values(field.type, [one.get(field.name) for one in values if one])) for field in kind]
         lost = next((one for _, (_, one) in parts if one is not None), None)

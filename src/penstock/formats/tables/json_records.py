@@ -95,7 +95,7 @@ def json_records(
     mask_nulls: Sequence[str],
     label: str,
 ) -> JsonRecords | None:
-    """What a file's first objects show about the others, and those of other files like it; None if there are none.
+    """The rows of a file as its first objects show them, and those of other files like it; None if there are none.
 
     Raises:
         StorageError: it cannot be read.
@@ -141,7 +141,7 @@ def json_records(
 
 
 def _added(known: pa.DataType, found: pa.DataType, path: str) -> str:
-    """Where a type has a field that another one has not, and that is not always null; "" for nowhere."""
+    """The place at which a type has a field that another one has not, and that is not always null; "" for nowhere."""
     if pa.types.is_list(found) and pa.types.is_list(known):
         return _added(known.value_type, found.value_type, path)
     if not pa.types.is_struct(found) or not pa.types.is_struct(known):

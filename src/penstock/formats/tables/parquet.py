@@ -297,7 +297,7 @@ class _ParquetFile:
         return range(groups[-1] + 1, stop)
 
     def _column_ranges(self, group: int) -> list[tuple[int, int]]:
-        """Where the columns of a row group that are read begin and end; neighbours are one."""
+        """The bounds of the columns of a row group that are read; neighbours are one."""
         ranges: list[tuple[int, int]] = []
         metadata = self._parquet.metadata.row_group(group)
         wanted = None if self._columns is None else set(self._columns)
@@ -327,7 +327,7 @@ class _ParquetFile:
 
 
 def _least_bytes(kind: pa.DataType) -> float:
-    """How many bytes a value takes at least once it is decoded, however few it has in the file."""
+    """The bytes that a value takes at least once it is decoded, however few it has in the file."""
     try:
         return float(kind.bit_width / 8)
     except ValueError:  # values of any length

@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 1 << 26
 """A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
 
 Ends = Callable[[bytes, bool], npt.NDArray[np.int64]]
-"""Where each record of bytes ends; the flag says whether nothing follows them."""
+"""The end of each record of bytes; the flag says whether nothing follows them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TableRecords(RecordFormat):
     label: str
     given: tuple[str, ...]
     returns_end: ClassVar[bool] = False
-    """Whether a carriage return without a newline ends a line too."""
+    """True if a carriage return without a newline ends a line too."""
 
     @property
     def spec(self) -> Any:
@@ -82,7 +82,7 @@ class TableRecords(RecordFormat):
         """
 
     def explained(self, problem: str) -> str:
-        """What is wrong with one record, in the user's words, and what to do."""
+        """The problem of one record, in the user's words, and what to do."""
         return problem.replace("Row #1: ", "")
 
     def check_last(self, record: bytes) -> None:
@@ -94,7 +94,7 @@ class TableRecords(RecordFormat):
 
     @abstractmethod
     def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
-        """Where each record of the beginning of a file's rest ends; `whole` when nothing follows."""
+        """The end of each record at the beginning of a file's rest; `whole` when nothing follows."""
 
 
 class TableReader(RecordReader):

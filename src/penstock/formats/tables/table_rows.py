@@ -117,7 +117,7 @@ class _Lists(_ColumnRows):
 
 
 class _Others(_ColumnRows):
-    """What Arrow takes."""
+    """Rows that Arrow takes."""
 
     def __init__(self, column: pa.ChunkedArray, path: str, call: str) -> None:
         self._column = column
