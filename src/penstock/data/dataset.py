@@ -32,8 +32,8 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample

@@ -7,7 +7,7 @@ from dataclasses import replace
 from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.indexed_files import IndexedFiles
-from penstock.data.operators.keep import Cache
+from penstock.data.operators.prefetch_and_cache import Cache
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Listing
 from penstock.data.plan import rebuilt

@@ -20,9 +20,9 @@ from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Skip, Take
 from penstock.data.operators.own_stack import OwnStack
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.data.operators.shuffle import Shuffle
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -13,8 +13,8 @@ from penstock.data.operators.element import Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import ShardHint, Take
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
 from penstock.data.operators.shuffle import Shuffle

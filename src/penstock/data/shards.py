@@ -12,8 +12,8 @@ from penstock.data.dataset import Dataset
 from penstock.data.iterator import blocks_of
 from penstock.data.node import DependsOn, Node, OneInput
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Shard, ShardHint
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError

@@ -21,7 +21,7 @@ Decoded = TypeVar("Decoded")
 _of_process: Final = ProcessBound(lambda: CACHE_BYTES, _IN_USE)
 
 
-class KeptRows(DatasetCache[tuple[str, int], Decoded]):
+class DecodedRows(DatasetCache[tuple[str, int], Decoded]):
     """What became of groups of rows of one dataset, by the name of the file and the number of the group in it."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class KeptRows(DatasetCache[tuple[str, int], Decoded]):
 
     def __reduce__(self) -> Any:
         """In another process nothing is kept."""
-        return KeptRows, ()
+        return DecodedRows, ()
 
 
 def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

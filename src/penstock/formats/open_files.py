@@ -61,7 +61,7 @@ class OpenFiles(Generic[Opened]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._kept: DatasetCache[str, Opened] = DatasetCache(_of_process)
+        self._open: DatasetCache[str, Opened] = DatasetCache(_of_process)
 
     def __reduce__(self) -> Any:
         """In another process none is open."""
@@ -69,28 +69,28 @@ class OpenFiles(Generic[Opened]):
 
     def get(self, name: str, open_file: Callable[[str], Opened]) -> Opened:
         """An open file, which `open_file` opens if it is not: once, where several threads ask for it."""
-        found = self._kept.get(name)
+        found = self._open.get(name)
         if found is not None:
             return found
         with self._lock:
             opening = self._opening.setdefault(name, threading.Lock())
         try:
             with opening:
-                found = self._kept.get(name)
+                found = self._open.get(name)
                 if found is None:
                     found = open_file(name)
-                    self._kept.put({name: found}, found.open_size)
+                    self._open.put({name: found}, found.open_size)
                 return found
         finally:
             self._opening.pop(name, None)
 
     def drop(self, name: str) -> None:
         """Open a file anew when it is asked for again."""
-        self._kept.discard(name)
+        self._open.discard(name)
 
     def all(self) -> list[Opened]:
         """Those that are open."""
-        return self._kept.values()
+        return self._open.values()
 
 
 class OpenFileFormat(FileFormat, Generic[Opened]):

@@ -15,7 +15,7 @@ from penstock.data.iterator import DatasetIterator, next_block
 from penstock.data.made_by import MadeBy
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
-from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.saving.progress import SaveProgress
 from penstock.data.saving.shard import NOTES, SavePlan, ShardNotes, ShardTask, iterator_at, write_shard

@@ -10,8 +10,8 @@ from penstock.data.operators.choose import Choose
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.sequence import Scan
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs

@@ -34,7 +34,7 @@ _BESIDE: Final = "_offsets"
 _LAST_BYTES: Final = 1 << 16
 
 
-def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
+def cached_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
     """The index of a file, which `find` makes where none is kept; what it raises is passed on.
 
     Nothing is kept where the cache directory cannot be written.

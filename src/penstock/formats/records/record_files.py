@@ -8,11 +8,11 @@ import numpy as np
 
 from penstock.errors import ElementError, StorageError
 from penstock.formats.compression import compression_of
-from penstock.formats.decoded_rows import CACHE_BYTES, KeptRows, bytes_of, joined
+from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, joined
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import OpenFileFormat, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
-from penstock.formats.records.offsets import Edges, edges_beside, kept_edges
+from penstock.formats.records.offsets import Edges, cached_edges, edges_beside
 from penstock.formats.records.record_format import Decoded, RecordFormat, RecordReader, SomeRecords
 from penstock.printing import in_bytes
 from penstock.structure import LEAF
@@ -51,7 +51,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
     def __init__(self, records: RecordFormat) -> None:
         super().__init__()
         self.records = records
-        self._kept: KeptRows[Decoded] = KeptRows()
+        self._decoded: DecodedRows[Decoded] = DecodedRows()
 
     @property
     def name(self) -> str:
@@ -99,14 +99,14 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
 
     def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> Decoded | None:
         """The rows of a group; None if one of them is damaged."""
-        found = self._kept.get((file.name, number))
+        found = self._decoded.get((file.name, number))
         if found is None:
             try:
                 found = self._records(file, edges, rows)
                 size = bytes_of(found[0])
             except (StorageError, ElementError):
                 found, size = _DAMAGED, 0
-            self._kept.put({(file.name, number): found}, size)
+            self._decoded.put({(file.name, number): found}, size)
         return None if found is _DAMAGED else found
 
     def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
@@ -149,7 +149,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
             )
         edges = edges_beside(file, self.records.layout)
         if edges is None:
-            edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
+            edges = cached_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
         return _IndexedFile(file, edges)
 
 

@@ -78,9 +78,9 @@ def cache_remote_files(directory: str | os.PathLike[str] | None, max_bytes: int 
         os.environ[LIMIT] = str(max_bytes)
 
 
-def kept(file: RemoteFile) -> RemoteFile:
+def cached(file: RemoteFile) -> RemoteFile:
     """A file whose parts come from the directory where they are there."""
-    return _KeptFile(file, _cache(os.environ[DIRECTORY], int(os.environ.get(LIMIT) or 0)))
+    return _CachedFile(file, _cache(os.environ[DIRECTORY], int(os.environ.get(LIMIT) or 0)))
 
 
 class _Cache:
@@ -162,7 +162,7 @@ class _Cache:
                         yield 0.0 if abandoned else found.st_mtime, found.st_size, entry.path
 
 
-class _KeptFile(RemoteFile):
+class _CachedFile(RemoteFile):
     def __init__(self, file: RemoteFile, pieces: _Cache) -> None:
         self.name, self.size, self.version = file.name, file.size, file.version
         self._file = file

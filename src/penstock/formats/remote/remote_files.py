@@ -17,7 +17,7 @@ from typing import Any, Final
 from penstock.errors import MissingExtraError
 from penstock.extras import Missing, load
 from penstock.formats.file_errors import named_in_errors
-from penstock.formats.remote.file_cache import DIRECTORY, kept
+from penstock.formats.remote.file_cache import DIRECTORY, cached
 from penstock.formats.remote.parts import REQUEST_BYTES, Parts, RemoteFile, ask, parts_of
 
 HEAD_BYTES: Final = 1 << 18
@@ -68,7 +68,7 @@ def open_remote(name: str, first: int = 0) -> RemoteFile:
     with named_in_errors(name, "opened"):
         found: RemoteFile = reads.open_file(name, 0 if keeps else first)
     SIZES[name] = found.size
-    return kept(found) if keeps else found
+    return cached(found) if keeps else found
 
 
 def open_remote_bytes(name: str) -> "RemoteBytes":

@@ -17,7 +17,7 @@ import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.decoded_rows import CACHE_BYTES, KeptRows, bytes_of, joined
+from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, joined
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
@@ -72,7 +72,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         self.filter = filter
         self.mask_nulls = list(mask_nulls)
         self.types = arrow_types(_CALL, types)
-        self._kept: KeptRows[_Decoded | str] = KeptRows()
+        self._decoded_groups: DecodedRows[_Decoded | str] = DecodedRows()
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
@@ -132,7 +132,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         taken: dict[int, _Decoded | str] = {}
         with file.lock:  # of several threads that want a group one decodes it
             for group, within in places.items():
-                found = self._kept.get((file.name, group))
+                found = self._decoded_groups.get((file.name, group))
                 if found is not None:
                     taken[group] = _rows_of(found, within)
             missing = [group for group in places if group not in taken]
@@ -158,7 +158,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             group: ([column[start:stop] for column in columns], structure)
             for group, (start, stop) in zip(groups, pairwise(edges), strict=True)
         }
-        self._kept.put({(file.name, group): found for group, found in decoded.items()}, bytes_of(columns))
+        self._decoded_groups.put({(file.name, group): found for group, found in decoded.items()}, bytes_of(columns))
         return decoded
 
     def _cast(self, table: pa.Table) -> pa.Table:
@@ -182,7 +182,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         except _DAMAGE as error:
             rows = f"rows {file.begin(group)} to {file.ends[group] - 1}"
             message = f"{file.name!r}: row group {group}, {rows}, cannot be read: {error}"
-            self._kept.put({(file.name, group): message}, len(message))
+            self._decoded_groups.put({(file.name, group): message}, len(message))
             return message
 
     def open(self, name: str) -> "_ParquetFile":
@@ -238,9 +238,9 @@ class _ParquetFile:
         widths = sum(_least_bytes(field.type) for field in self.schema)
         self._row_bytes = max(widths, encoded / max(1, metadata.num_rows))
         self._is_measured = False
-        self._kept = None if filter is None else self._kept_rows(filter)
-        kept = counts if self._kept is None else [len(rows) for rows in self._kept]
-        self.ends = np.cumsum(kept, dtype=np.int64)
+        self._selected = None if filter is None else self._selected_rows(filter)
+        selected = counts if self._selected is None else [len(rows) for rows in self._selected]
+        self.ends = np.cumsum(selected, dtype=np.int64)
 
     @property
     def count(self) -> int:
@@ -275,7 +275,7 @@ class _ParquetFile:
         return float(self._rows_read[group] * self._row_bytes)
 
     def read(self, groups: list[int]) -> pa.Table:
-        """The rows of row groups that are kept."""
+        """The rows of row groups that are selected."""
         try:
             table = self._parquet.read_row_groups(groups, columns=self._columns)
         finally:  # what is left of the old file may be damage, or rows that look right
@@ -283,10 +283,10 @@ class _ParquetFile:
                 self._local.check()
         if not self._is_measured and table.num_rows:  # asking costs as much as decoding a small group
             self._row_bytes, self._is_measured = table.nbytes / table.num_rows, True
-        if self._kept is None:
+        if self._selected is None:
             return table
         starts = np.cumsum([0, *(self._rows_read[group] for group in groups)])
-        return table.take(np.concatenate([self._kept[group] + start for group, start in zip(groups, starts)]))
+        return table.take(np.concatenate([self._selected[group] + start for group, start in zip(groups, starts)]))
 
     def _next_groups(self, groups: list[int]) -> range:
         """The row groups behind some that are read in advance."""
@@ -310,20 +310,20 @@ class _ParquetFile:
             ranges.append((before[0], begin + column.total_compressed_size))
         return ranges
 
-    def _kept_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
+    def _selected_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows of each row group for which the filter is true."""
-        kept = [np.empty(0, np.int64)] * self._parquet.metadata.num_row_groups
+        selected = [np.empty(0, np.int64)] * self._parquet.metadata.num_row_groups
         fragment = pd.ParquetFileFormat(page_checksum_verification=True).make_fragment(self._source)
         try:
             for part in fragment.split_by_row_group(filter):  # without those that their statistics rule out
                 (group,) = (one.id for one in part.row_groups)
-                found = part.scanner(columns={"kept": filter}).to_table()["kept"].fill_null(False)
-                kept[group] = np.flatnonzero(found.to_numpy())
+                found = part.scanner(columns={"selected": filter}).to_table()["selected"].fill_null(False)
+                selected[group] = np.flatnonzero(found.to_numpy())
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error}") from error
         except (pa.ArrowException, TypeError) as error:
             raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
-        return kept
+        return selected
 
 
 def _least_bytes(kind: pa.DataType) -> float:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.columns import decode_columns, encode_columns
-from penstock.formats.decoded_rows import KeptRows, bytes_of, joined
+from penstock.formats.decoded_rows import DecodedRows, bytes_of, joined
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.plain_data import structure_of_data, structure_to_data
 from penstock.formats.writing.leaves import Columns
@@ -136,7 +136,7 @@ class RowFile:
         self._scanned = 0
         self._map: Any = None  # Arrow's own needs no open file, of which a process may have few
         self._checked: set[int] = set()
-        self._decoded: KeptRows[StoredRows] = KeptRows()
+        self._decoded: DecodedRows[StoredRows] = DecodedRows()
         self.look()
 
     def look(self) -> list[Record]:
@@ -231,12 +231,6 @@ class RowFiles(FileFormat):
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[RowFile, Positions]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._files = {}
 
     def _file(self, name: str) -> tuple[RowFile, Positions]:
         """A file, and the number of rows before each of its records, and of all."""

@@ -20,8 +20,8 @@ from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.indexed_files import IndexedFiles
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Take
+from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.reducing import GroupByReducer

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.formats.decoded_rows import CACHE_BYTES, KeptRows
+from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows
 
 _ROWS, _GROUP, _COLUMNS = 400_000, 10_000, 60
 _DECODED = _ROWS * _COLUMNS * 8
@@ -67,7 +67,7 @@ def test_rows_at_random_keep_no_more_than_the_bound(file, tmp_path):
 
 def test_large_groups_of_many_datasets_are_decoded_once_while_they_are_read_in_turn():
     """Each has one group of half the bound, of which all use another row in turn."""
-    datasets = [KeptRows() for _ in range(8)]
+    datasets = [DecodedRows() for _ in range(8)]
     for number, kept in enumerate(datasets):
         kept.put({("file", 0): number}, CACHE_BYTES // 2)
     for _ in range(100):
@@ -75,7 +75,7 @@ def test_large_groups_of_many_datasets_are_decoded_once_while_they_are_read_in_t
 
 
 def test_a_dataset_that_is_read_no_more_keeps_nothing_of_what_others_need():
-    left, read = KeptRows(), KeptRows()
+    left, read = DecodedRows(), DecodedRows()
     left.put({("left", 0): "left"}, CACHE_BYTES)
     for group in range(255):
         read.put({("read", group): group}, 1)
@@ -89,7 +89,7 @@ def test_a_dataset_that_is_read_no_more_keeps_nothing_of_what_others_need():
 
 
 def test_groups_that_share_memory_are_dropped_together_and_those_used_last_stay():
-    kept = KeptRows()
+    kept = DecodedRows()
     kept.put({("a", 0): 0, ("a", 1): 1}, CACHE_BYTES // 2)
     kept.put({("b", 0): 2}, CACHE_BYTES // 2)
     assert kept.get(("a", 1)) == 1
@@ -98,7 +98,7 @@ def test_groups_that_share_memory_are_dropped_together_and_those_used_last_stay(
 
 
 def test_what_was_decoded_twice_counts_until_both_are_dropped():
-    kept = KeptRows()
+    kept = DecodedRows()
     kept.put({("a", 0): 0, ("a", 1): 1}, CACHE_BYTES // 2)
     kept.put({("a", 0): 2}, CACHE_BYTES // 2)
     assert kept.get(("a", 0)) == 2 and kept.get(("a", 1)) == 1
