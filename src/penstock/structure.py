@@ -25,6 +25,9 @@ Form = tuple[str, tuple[Any, ...], tuple[int, ...]]
 """The kind of a structure, "OrderedDict" among them, the forms of its children, and their order in a dictionary: a
 structure without what is the user's, names and classes."""
 
+_DEEPEST: Final = 100
+"""So deep may values be nested: Python limits the calls that take them apart."""
+
 
 @dataclass(frozen=True)
 class Structure:
@@ -188,9 +191,12 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
         >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
         >>> leaves, str(structure)
         ([2, 3, 1], "{'b': *, 'a': (*, *)}")
+
+    Raises:
+        ElementError: it is nested too deeply.
     """
     leaves: list[Any] = []
-    return leaves, _visit(value, leaves)
+    return leaves, _visit(value, leaves, 0)
 
 
 def quick_leaves(structure: Structure) -> Callable[[Any], tuple[Any, ...] | None]:
@@ -268,31 +274,36 @@ def _is_dataclass_value(value: Any) -> bool:
     return not hasattr(value, "__penstock_leaf__") and not hasattr(value, "__array__")  # as arrays of zarr are
 
 
-def _visit(value: Any, leaves: list[Any]) -> Structure:
+def _visit(value: Any, leaves: list[Any], depth: int) -> Structure:
     if isinstance(value, _COMMON_LEAVES):
         leaves.append(value)
         return LEAF
     if value is None:
         return _NONE
+    if depth == _DEEPEST:
+        raise ElementError(
+            f"an element is nested more than {_DEEPEST} deep, got {type(value).__name__} there: its tuples and "
+            "dictionaries become columns, so make fewer of them, or put what is nested into an array"
+        )
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):
-            return _node("class", value._fields, value, leaves, python_class=type(value))
-        return _node("tuple", range(len(value)), value, leaves)
+            return _node("class", value._fields, value, leaves, depth, python_class=type(value))
+        return _node("tuple", range(len(value)), value, leaves, depth)
     if isinstance(value, dict):
-        return _visit_mapping(value, leaves)
+        return _visit_mapping(value, leaves, depth)
     if _is_dataclass_value(value):
         names = [field.name for field in dataclasses.fields(value)]
-        return _node("class", names, [getattr(value, name) for name in names], leaves, python_class=type(value))
+        return _node("class", names, [getattr(value, name) for name in names], leaves, depth, python_class=type(value))
     if isinstance(value, Mapping):
-        return _visit_mapping(value, leaves)
+        return _visit_mapping(value, leaves, depth)
     leaves.append(value)
     return LEAF
 
 
-def _visit_mapping(value: Mapping[Any, Any], leaves: list[Any]) -> Structure:
+def _visit_mapping(value: Mapping[Any, Any], leaves: list[Any], depth: int) -> Structure:
     names, order = _sorted(list(value))
     values = [value[name] for name in names]
-    return _node("dict", names, values, leaves, order=order, ordered=isinstance(value, OrderedDict))
+    return _node("dict", names, values, leaves, depth, order=order, ordered=isinstance(value, OrderedDict))
 
 
 def _sorted(keys: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
@@ -307,7 +318,9 @@ def _sorted(keys: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     return tuple(names), tuple(places)  # type: ignore[arg-type]  # each is there
 
 
-def _node(kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], **more: Any) -> Structure:
+def _node(
+    kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], depth: int, **more: Any
+) -> Structure:
     before = len(leaves)
     children = []
     for value in values:
@@ -315,5 +328,5 @@ def _node(kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[
             leaves.append(value)
             children.append(LEAF)
         else:
-            children.append(_visit(value, leaves))
+            children.append(_visit(value, leaves, depth + 1))
     return Structure(kind, tuple(children), tuple(names), leaf_count=len(leaves) - before, **more)

@@ -437,3 +437,13 @@ def test_ragged_rows_are_not_padded_with_empty_strings():
     rows = ps.Dataset.from_generator(lambda: iter(ragged_rows()), ps.TensorSpec((None,), np.int32))
     with pytest.raises(ps.ElementError, match=r"padded_batch\(.*a row holds arrays of unequal shape"):
         list(rows.ragged_batch(3).padded_batch(3))
+
+
+def test_an_element_that_is_nested_too_deeply_is_an_error_in_words():
+    def nested(x):
+        for _ in range(400):
+            x = {"a": x}
+        return x
+
+    with pytest.raises(ps.ElementError, match="nested more than 100 deep, got dict there"):
+        next(iter(ps.Dataset.range(10).map(nested).batch(2)))

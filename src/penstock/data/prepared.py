@@ -20,9 +20,5 @@ class Prepared:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of an iteration.
-
-        Raises:
-            InvalidArgumentError: the dataset is too deep.
-        """
+        """The plan of an iteration."""
         return make_plan(self.node)
