@@ -287,7 +287,7 @@ class GroupByWindowStream(Stream):
         return [input_state, self._input.known - waiting, self._entries, window, given]
 
     def restore(self, state: State) -> None:
-        self._state, self._before = None, 1
+        self._state, self._entries, self._before = None, None, 1
         input_state, known, groups, window, given = state
         self._input.restore_at(input_state, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
