@@ -77,7 +77,7 @@ def measure() -> list[Figure]:
         def through(dataset: ps.Dataset, **arguments: object) -> Measure:
             return passing(dataset.apply(ps.service.distribute("distributed_epoch", service.target, **arguments)))
 
-        flight = through(images(), data_transfer_protocol="flight", compression=None)
+        flight = through(images(), data_transfer_protocol="network", compression=None)
         distributed = images().apply(ps.service.distribute("distributed_epoch", service.target))
         here, by_memory, read, by_flight, *others = best_in_turn(
             [passing(images()), passing(distributed), reading(distributed), flight, *theirs("images")]
@@ -86,9 +86,9 @@ def measure() -> list[Figure]:
             Figure("batches of 12.6 MB from 2 processes / produced in this one", here / by_memory, 0.6),
             Figure("batches of 12.6 MB from 2 processes, every byte read", GIGABYTES / read, 3, unit="GB/s"),
             Figure("the same, views that nobody reads", GIGABYTES / by_memory, 3.6, unit="GB/s"),
-            Figure("the same through Arrow Flight", GIGABYTES / by_flight, 1.4, unit="GB/s"),
+            Figure("the same over TCP", GIGABYTES / by_flight, 1.4, unit="GB/s"),
             *[Figure("batches of 12.6 MB / TensorFlow's service", other / by_memory, 4) for other in others],
-            *[Figure("the same through Arrow Flight / TensorFlow's", other / by_flight, 1.5) for other in others],
+            *[Figure("the same over TCP / TensorFlow's", other / by_flight, 1.5) for other in others],
         ]
         figures += in_batches(service.target, theirs)
         ways = [through(ps.Dataset.range(ELEMENTS)), *theirs("numbers"), *theirs("numbers in splits")]

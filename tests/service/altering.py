@@ -54,13 +54,12 @@ class AlteringDispatcher(_RunningDispatcher):
         self._listening = threading.Lock()
         super().__init__(config)
 
-    def do_action(self, context: Any, action: Any) -> Any:
-        """Flight's call for a message."""
-        reply = self._answer(action.type, action.body)
-        _, message = unsealed(action.body, _messages, "the dispatcher", "somebody")
+    def _hear(self, line: Any, message: Any) -> None:
+        reply = self._answer(message)
+        _, asked = unsealed(message, _messages, "the dispatcher", "somebody")
         with self._listening:
-            self.heard.append((message, reply))
-        return [self.alter(message, reply, self._entry())]
+            self.heard.append((asked, reply))
+        line.send(self.alter(asked, reply, self._entry()), number=line.number, seconds=0)
 
     @property
     def address(self) -> str:

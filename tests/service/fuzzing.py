@@ -14,24 +14,27 @@ import sqlite3
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from penstock.data.block import Block
 from penstock.errors import PenstockError, ServiceError, StorageError
+from penstock.rpc.line import Line
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.journal import FILE, Journal
 from penstock.service.dispatcher.machine.machine import Machine
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import DatasetKept
 from penstock.service.security.credentials import read_token
-from penstock.service.transport import flight, flight_client, line
+from penstock.service.transport.worker_connection import block_of
 from penstock.service.wire import definitions as definition
-from penstock.service.wire.blocks import pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire.block_messages import BlockFrame, Credit, FromReader, FromWorker, StopFetch
+from penstock.service.wire.blocks import pack, spec_of_data, spec_to_data
 from penstock.service.wire.compression import CODECS, compress
 from penstock.service.wire.dispatcher_messages import (
     GetStatus,
@@ -50,7 +53,6 @@ from penstock.structure import flatten
 
 _encode = msgspec.msgpack.encode
 _to_dispatcher = msgspec.msgpack.Decoder(ToDispatcher)
-_to_consumer = msgspec.msgpack.Decoder(flight.BlockFrame | End | Failed | Pause | Refused)
 _span = Span(pass_number=0, start=0, stop=3)
 _info = DatasetInfo(kind="rows", length=10, cardinality=10)
 
@@ -68,36 +70,24 @@ def dispatcher_messages(content: bytes) -> None:
         _encode(machine.answer(GetStatus(), 1000.0))
 
 
-def tickets(content: bytes) -> None:
-    """A request to a worker."""
-    with suppress(*UNDECODABLE):
-        msgspec.msgpack.decode(content, type=Fetch)
+def reader_messages(content: bytes) -> None:
+    """What a reader sends over its line."""
+    with _line(content, FromReader) as line:
+        while line.receive(0) is not None:
+            pass
 
 
-def socket_requests(content: bytes) -> None:
-    """What a consumer sends over a Unix socket."""
-    _over_a_socket(content, line.receive_request)
-
-
-def socket_answers(content: bytes) -> None:
-    """What a worker sends over a Unix socket."""
-    _over_a_socket(content, line.receive)
-
-
-def flight_answers(content: bytes) -> None:
-    """The frame of a block, and after it one buffer for each column that it claims."""
-    size = int.from_bytes(content[:2], "little")
-    try:
-        message = _to_consumer.decode(content[2 : 2 + size])
-    except UNDECODABLE:
-        return
-    if isinstance(message, Failed):
-        to_exception(message)
-    elif isinstance(message, Refused):
-        with suppress(PenstockError):
-            raise_refused(message)
-    elif isinstance(message, flight.BlockFrame):
-        _unpacked(message, content[2 + size :])
+def worker_messages(content: bytes) -> None:
+    """What a worker sends over its line."""
+    with _line(content, FromWorker) as line:
+        while (message := line.receive(0)) is not None:
+            if isinstance(message, Failed):
+                to_exception(message)
+            with suppress(PenstockError, ConnectionError):
+                if isinstance(message, Refused):
+                    raise_refused(message)
+                if isinstance(message, BlockFrame):
+                    block_of(line, message)
 
 
 def specifications(content: bytes) -> None:
@@ -143,8 +133,8 @@ def token_files(content: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
-        dispatcher_messages, tickets, socket_requests, socket_answers, flight_answers, specifications, definitions,
-        journal_files, journal_entries, token_files,
+        dispatcher_messages, reader_messages, worker_messages, specifications, definitions, journal_files,
+        journal_entries, token_files,
     )
 }  # fmt: skip
 
@@ -153,15 +143,11 @@ def seeds(target: str) -> list[bytes]:
     """Whole inputs, from which damaged ones are made."""
     if target == "dispatcher_messages":
         return [_encode(message) for message in _messages()]
-    if target == "tickets":
-        return [_encode(_fetch())]
-    if target == "socket_requests":
-        return [line.frame(_fetch()) + line.frame(line.Credit(blocks=1, returned=(1,))) + line.frame(line.StopFetch())]
-    if target == "socket_answers":
-        return [_socket_block(), *map(line.frame, (End(length=1), Pause(), Refused(kind="ServiceError", reason="x")))]
-    if target == "flight_answers":
-        blocks = [_flight_block(_block(), ""), *(_flight_block(_block(3000), codec) for codec in CODECS)]
-        return [*blocks, *(len(m).to_bytes(2, "little") + m for m in map(_encode, (_failed(), End(), Pause())))]
+    if target == "reader_messages":
+        return [_sent([_fetch(), Credit(1), StopFetch()])]
+    if target == "worker_messages":
+        others = [End(length=1), Pause(), _failed(), Refused(kind="ServiceError", reason="x")]
+        return [_sent([block]) for block in _blocks()] + [_sent([message]) for message in others]
     if target == "specifications":
         spec = {"a": TensorSpec((None, 3), np.dtype(np.float32)), "b": (TensorSpec((), np.dtype("T")),)}
         return [_encode(spec_to_data(spec))]
@@ -206,40 +192,41 @@ def _block(times: int = 1) -> Block:
     return Block(tuple(leaves), structure, 3)
 
 
-def _flight_block(block: Block, codec: str) -> bytes:
-    header, buffers = pack(block)
-    frame = flight.BlockFrame(Chunk(position=0, skip=0, rows=3), header, tuple(b.size for b in buffers), codec)
-    parts = [_encode(frame), *(buffer.tobytes() for buffer in compress(codec, buffers))]
-    return b"".join(len(part).to_bytes(2, "little") + part for part in parts)
+Send = Callable[["Line[Any]"], Any]
 
 
-def _socket_block() -> bytes:
-    header, buffers = pack(_block())
-    locations = tuple(line.BufferLocation(buffer.size) for buffer in buffers)
-    message = line.SharedBlockFrame(Chunk(position=0, skip=0, rows=3), header, locations)
-    return line.frame(message, message.body_size) + b"".join(buffer.tobytes() for buffer in buffers)
+def _blocks() -> Iterator[Send]:
+    for times, codec in ((1, ""), *((3000, codec) for codec in CODECS)):
+        header, buffers = pack(_block(times))
+        sizes = tuple(buffer.size for buffer in buffers)
+
+        def block(
+            line: "Line[Any]", header: Any = header, buffers: Any = buffers, sizes: Any = sizes, codec: str = codec
+        ) -> BlockFrame:
+            places = tuple(map(line.place, compress(codec, buffers)))
+            return BlockFrame(Chunk(position=0, skip=0, rows=3), header, places, sizes, codec)
+
+        yield block
 
 
-def _unpacked(message: flight.BlockFrame, rest: bytes) -> None:
-    """A block whose buffers follow, each after its length."""
-    buffers = []
-    while rest:
-        size, rest = int.from_bytes(rest[:2], "little"), rest[2:]
-        buffers.append(np.frombuffer(rest[:size], np.uint8).copy())
-        rest = rest[size:]
-    batch = flight._batch([str(number) for number in range(len(buffers))], buffers)
-    with suppress(ServiceError):
-        unpack(message.header, list(flight_client._buffers(batch, message)))
-
-
-def _over_a_socket(content: bytes, receive: Callable[[socket.socket], object]) -> None:
+def _sent(messages: Sequence[Any]) -> bytes:
+    """The bytes of messages on a line."""
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with theirs, closing(Line(ours, Any, None)) as line:
+        for number, message in enumerate(messages):
+            line.send(message(line) if callable(message) else message, number=number, seconds=0)
+        return theirs.recv(1 << 18)
+
+
+@contextmanager
+def _line(content: bytes, kind: Any) -> Iterator["Line[Any]"]:
+    """A line over which these bytes have come."""
+    ours, theirs = socket.socketpair()
+    with theirs:
         theirs.sendall(content[: 1 << 16])
-        theirs.close()
-        with suppress(ServiceError, ConnectionError):
-            while receive(ours) is not None:
-                pass
+    line: Line[Any] = Line(ours, kind, None, most_bytes=1 << 26)
+    with closing(line):
+        yield line
 
 
 @functools.cache

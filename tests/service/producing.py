@@ -14,10 +14,9 @@ from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
 from penstock.runtime.shared_memory import Arena, location_of
-from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.interfaces import Answers
 from penstock.service.wire.subjects import Endpoint, Span
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
@@ -99,16 +98,16 @@ def main() -> None:
     """Serve until standard input ends."""
     if "--no-files" in sys.argv:  # no segment can be made any more
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-    flight, shared = FlightServer(produce, "127.0.0.1"), SharedMemoryServer(produce)
-    arenas.append(shared.arena)
-    address = f"127.0.0.1:{flight.port}"
+    server = BlockServer(produce, "127.0.0.1")
+    arenas.append(server.arena)
+    address = f"127.0.0.1:{server.port}"
     local = InProcessServer(produce, address)
-    endpoint = Endpoint(address=address, machine=this_machine(), socket=shared.path, process=this_process())
+    endpoint = Endpoint(address=address, machine=this_machine(), socket=server.socket, process=this_process())
     sys.stdout.write(json.dumps(msgspec.to_builtins(endpoint)) + "\n")
     sys.stdout.flush()
     sys.stdin.read()
-    for server in (local, shared, flight):
-        server.stop()
+    local.stop()
+    server.stop()
 
 
 if __name__ == "__main__":

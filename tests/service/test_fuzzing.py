@@ -1,6 +1,5 @@
 """Bytes from others that were damaged, cut or made up: an error that is said, no crash, no memory by their own word."""
 
-import socket
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,12 +149,3 @@ def test_the_most_compressible_bytes_are_not_refused(codec: str) -> None:
 def test_a_damaged_compressed_buffer_is_an_error_of_the_service(codec: str) -> None:
     with pytest.raises(ps.ServiceError, match=f"100 bytes of codec {codec} came that are damaged"):
         decompress(codec, np.full(100, 255, np.uint8), 200)
-
-
-def test_a_body_is_whole_however_much_memory_was_taken_for_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzzing.line, "_PIECE", 5)
-    (ours, theirs), block = socket.socketpair(), fuzzing._socket_block()
-    with ours, theirs:
-        theirs.sendall(block)
-        _, body, _ = fuzzing.line.receive(ours)
-    assert block.endswith(body.tobytes()) and body.size > 100

@@ -60,15 +60,8 @@ def test_functions_run_in_the_worker_processes_and_nothing_is_left_of_them() -> 
         results = list(dataset.apply(ps.service.distribute("distributed_epoch", service.target)))
         assert [int(x) for x, _ in results] == list(range(50))
         assert {int(process) for _, process in results} <= workers
-        sockets = [path for path in Path(f"/tmp/penstock-{os.getuid()}").iterdir() if named_after(path, workers)]
-        assert len(sockets) == 2
         service.stop()
     assert children() == before
-    assert not any(path.exists() for path in sockets)
-
-
-def named_after(path: Path, processes: set[int]) -> bool:
-    return path.name.partition("-")[0] in map(str, processes)
 
 
 @pytest.mark.slow
@@ -97,7 +90,7 @@ def test_reading_after_the_service_has_ended_waited_for_it_for_minutes() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("child", ["list(dataset)", "ps.service.local(num_workers=1)"])
-def test_a_process_forked_from_one_that_uses_a_service_waited_for_ever(child: str) -> None:
+def test_a_process_forked_from_one_that_uses_a_service_uses_it_too(child: str) -> None:
     script = f"""
 import os
 import penstock as ps
@@ -107,8 +100,8 @@ with ps.service.local(num_workers=1) as service:
     if os.fork() == 0:
         try:
             {child}
-        except ps.ServiceError as error:
-            print(error, flush=True)
+        except BaseException as error:
+            print(repr(error), flush=True)
         os._exit(0)
     os.wait()
     assert len(list(dataset)) == 3
@@ -116,8 +109,7 @@ with ps.service.local(num_workers=1) as service:
     # Python itself warns of forks, from 3.12 on.
     program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
-    assert "this process was forked from one that has used the data service" in done.stdout
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.slow

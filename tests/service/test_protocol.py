@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from penstock.service.transport import line
-from penstock.service.wire import dispatcher_messages, envelope
+from penstock.service.wire import block_messages, dispatcher_messages, envelope
 
 DIGESTS = {
     1: "780bc56eaceeb3cb",
@@ -20,6 +19,7 @@ DIGESTS = {
     7: "7adbd1417ccd5915",  # summaries of full-pass analysis are arrays of bytes
     8: "7adbd1417ccd5915",  # a request that must be the only one of its kind may be answered by a pause
     9: "dd5e5be7bbdaea9e",
+    10: "d78eff40767d34df",
 }
 """What the messages of each protocol are, by its number."""
 
@@ -27,8 +27,8 @@ ALL = (
     envelope._Envelope,
     dispatcher_messages.ToDispatcher,
     dispatcher_messages.FromDispatcher,
-    line.FromConsumer,
-    line.FromWorker,
+    block_messages.FromReader,
+    block_messages.FromWorker,
 )
 
 

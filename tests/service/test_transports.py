@@ -15,9 +15,10 @@ from until import until
 
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWorkerError, ServiceError, StorageError
-from penstock.service.transport import flight_client
+from penstock.rpc import line as line_module
+from penstock.service.transport import worker_connection
+from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.connect import PROTOCOLS, as_protocol, connect, offered_protocols
-from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.wire.interfaces import Answers, Connection
@@ -26,7 +27,13 @@ from penstock.service.wire.subjects import Endpoint, PassInfo, Refused, Span
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.structure import LEAF
 
-BETWEEN_PROCESSES = ("shared_memory", "flight")
+BETWEEN_PROCESSES = ("shared_memory", "network")
+
+
+def soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a worker be lost after less than half a second of silence."""
+    monkeypatch.setattr(worker_connection, "_SILENT_SECONDS", 0.4)
+    monkeypatch.setattr(line_module, "TICK_SECONDS", 0.1)
 
 
 def request(dataset_id: str = "numbers", stop: int = 5, codec: str = "") -> Fetch:
@@ -226,7 +233,7 @@ def test_what_cannot_cross_says_so(reach: Callable[[str], Connection], protocol:
 
 @pytest.mark.parametrize("protocol", BETWEEN_PROCESSES)
 def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 3600)  # its silence alone would tell only then
+    monkeypatch.setattr(worker_connection, "_SILENT_SECONDS", 3600)  # its silence alone would tell only then
     with new_worker() as (endpoint, process):
         connection = connect(endpoint, protocol)
         answers = connection.fetch(request("sleeps"))
@@ -244,7 +251,7 @@ def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeyp
 @pytest.mark.parametrize("end", ["closed", "not read"])
 def test_a_worker_ended_only_with_a_reader_that_does_not_read(new_worker: Any, end: str) -> None:
     with new_worker() as (endpoint, process):
-        connection, asking = connect(endpoint, "flight"), connect(endpoint, "shared_memory")
+        connection, asking = connect(endpoint, "network"), connect(endpoint, "shared_memory")
         answers = connection.fetch(request("large", 1_000_000))
         next(answers)
         blocks_until_it_waits(asking)
@@ -259,16 +266,18 @@ def test_a_worker_ended_only_with_a_reader_that_does_not_read(new_worker: Any, e
 
 
 @pytest.mark.slow
-def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("protocol", BETWEEN_PROCESSES)
+def test_a_worker_that_has_fallen_silent_is_lost(
+    new_worker: Any, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a host that was cut off: its connections stay open, and nothing comes."""
-    monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(flight_client, "_ANSWER_SECONDS", 0.3)
+    soon_silent(monkeypatch)
     with new_worker() as (endpoint, process):
-        connection = connect(endpoint, "flight")
+        connection = connect(endpoint, protocol)
         answers = connection.fetch(request("large", 1_000_000))
         next(answers)
         process.pause()
-        with pytest.raises(LostDataWorkerError, match="cannot be reached: .*Deadline Exceeded"):
+        with pytest.raises(LostDataWorkerError, match="cannot be reached: it has given no sign of life"):
             for _ in answers:
                 pass
         process.kill()
@@ -279,21 +288,19 @@ def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: p
 def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
     new_worker: Any, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Arrow Flight waits for that without a limit, and cannot be told to stop."""
     if end == "silence":
-        monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
-        monkeypatch.setattr(flight_client, "_ANSWER_SECONDS", 0.3)
+        soon_silent(monkeypatch)
     with new_worker() as (endpoint, process), ThreadPoolExecutor(1) as pool:
-        connection = connect(endpoint, "flight")
+        connection = connect(endpoint, "network")
         assert values(connection.fetch(request(stop=1))) == [[0, 1], End(length=1)]
         process.pause()
         waiting = pool.submit(next, connection.fetch(request()))
         if end == "close":
-            while not connection._waiting:  # type: ignore[attr-defined]
+            while not connection._busy:  # type: ignore[attr-defined]
                 time.sleep(0.01)
             connection.close()
         try:
-            with pytest.raises(LostDataWorkerError, match="closed" if end == "close" else "Deadline Exceeded"):
+            with pytest.raises(LostDataWorkerError, match="closed" if end == "close" else "no sign of life"):
                 waiting.result(60)
         finally:
             process.kill()
@@ -306,41 +313,11 @@ def test_a_pause_ends_an_answer_and_the_next_one_comes_over_the_same_line(connec
         assert values(connection.fetch(request("turn"))) == [[0, 1], Pause()]
 
 
-def test_lines_to_many_workers_are_watched_by_one_thread(worker: Endpoint) -> None:
-    connections = [connect(worker, "flight") for _ in range(5)]
-    for connection in connections:
-        assert len(values(connection.fetch(request()))) == 6
-    assert [thread.name for thread in threading.enumerate()].count("penstock-watch") == 1
-    for connection in connections:
-        connection.close()
-
-
 def test_a_worker_that_computes_for_long_is_not_lost(worker: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
-    connection = connect(worker, "flight")
+    soon_silent(monkeypatch)
+    connection = connect(worker, "network")
     assert len(values(connection.fetch(request("pauses")))) == 6
     connection.close()
-
-
-def test_a_line_that_is_closed_asks_its_worker_nothing_more(worker: Endpoint) -> None:
-    connection: Any = connect(worker, "flight")
-    connection.close()
-    connection.begin_asking()  # the watch may have looked at it just before
-    connection.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-ask"]
-
-
-def test_closing_a_line_does_not_wait_for_a_worker_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The thread that closes it keeps a lease: two seconds for each worker of a rack that was cut off cost elements.
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        connection: Any = connect(Endpoint(address=f"127.0.0.1:{silent.getsockname()[1]}"), "flight")
-        connection.begin_asking()
-        with monkeypatch.context() as patched:
-            patched.setattr(connection._asking, "join", lambda *_: pytest.fail("it was waited for"))
-            connection.close()
-    connection._asking.join()
 
 
 def test_nobody_at_an_address_is_a_lost_worker() -> None:
@@ -354,7 +331,7 @@ def test_nobody_at_an_address_is_a_lost_worker() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_stops_ends_what_is_being_fetched(producing: Any) -> None:
-    server = FlightServer(producing.produce, "127.0.0.1")
+    server = BlockServer(producing.produce, "127.0.0.1")
     connection = connect(Endpoint(address=f"127.0.0.1:{server.port}"))
     answers = connection.fetch(request("large", 1_000_000))
     next(answers)
@@ -365,22 +342,21 @@ def test_a_worker_that_stops_ends_what_is_being_fetched(producing: Any) -> None:
     connection.close()
 
 
-def test_a_block_too_large_for_flight_is_refused(producing: Any) -> None:
+def test_a_block_too_large_for_the_network_is_refused(producing: Any) -> None:
     def huge(_: Fetch) -> Answers:
         yield Chunk(position=0, skip=0, rows=1), Block((np.empty((1, 1 << 31), np.uint8),), LEAF, 1)  # never touched
 
-    server = FlightServer(huge, "127.0.0.1")
+    server = BlockServer(huge, "127.0.0.1")
     connection = connect(Endpoint(address=f"127.0.0.1:{server.port}"))
-    with pytest.raises(InvalidArgumentError, match="2147483648 bytes does not fit into a message .* batches smaller"):
+    with pytest.raises(InvalidArgumentError, match="2147483648 bytes is too large .* batches smaller"):
         next(connection.fetch(request()))
     connection.close()
     server.stop()
 
 
-def test_a_socket_of_somebody_elses_is_passed_over(worker: Endpoint, tmp_path: Path) -> None:
-    (tmp_path / "socket").touch()
-    connection = connect(Endpoint(address=worker.address, machine=worker.machine, socket=str(tmp_path / "socket")))
-    assert connection.protocol == "flight" and len(values(connection.fetch(request()))) == 6
+def test_a_socket_that_is_not_there_is_passed_over(worker: Endpoint) -> None:
+    connection = connect(Endpoint(address=worker.address, machine=worker.machine, socket="@nowhere"))
+    assert connection.protocol == "network" and len(values(connection.fetch(request()))) == 6
     connection.close()
 
 
@@ -406,11 +382,11 @@ def test_blocks_are_compressed_on_their_way(worker: Endpoint, codec: str) -> Non
 
 
 def test_the_best_protocol_is_chosen_where_none_is_named(worker: Endpoint, producing: Any) -> None:
-    assert offered_protocols(worker) == ["shared_memory", "flight"]
-    assert offered_protocols(Endpoint(address="elsewhere:1")) == ["flight"]
+    assert offered_protocols(worker) == ["shared_memory", "network"]
+    assert offered_protocols(Endpoint(address="elsewhere:1")) == ["network"]
     server = InProcessServer(producing.produce, worker.address)
     here = Endpoint(address=worker.address, machine=worker.machine, socket=worker.socket, process=this_process())
-    assert offered_protocols(here) == ["in_process", "shared_memory", "flight"]
+    assert offered_protocols(here) == ["in_process", "shared_memory", "network"]
     server.stop()
     connection = connect(worker)
     assert connection.protocol == "shared_memory"
@@ -419,17 +395,17 @@ def test_the_best_protocol_is_chosen_where_none_is_named(worker: Endpoint, produ
 
 def test_protocols_are_checked_where_they_are_named(worker: Endpoint) -> None:
     assert [as_protocol(name) for name in (None, "grpc", "Flight", "shared_memory")] == [
-        None, "flight", "flight", "shared_memory",
+        None, "network", "network", "shared_memory",
     ]  # fmt: skip
     with pytest.raises(
-        InvalidArgumentError, match='None or one of "in_process", "shared_memory", "flight", "grpc", got'
+        InvalidArgumentError, match='None or one of "in_process", "shared_memory", "network", "grpc", "flight", got'
     ):
         as_protocol("rdma")
-    with pytest.raises(ServiceError, match='"in_process" from this process: it offers "shared_memory", "flight"'):
+    with pytest.raises(ServiceError, match='"in_process" from this process: it offers "shared_memory", "network"'):
         connect(worker, "in_process")
 
 
 def test_a_killed_worker_whose_socket_was_cleared_away_is_lost_and_ends_no_reader() -> None:
-    gone = Endpoint(address="x:1", machine=this_machine(), socket="/nowhere")
-    with pytest.raises(LostDataWorkerError, match="x:1 cannot be reached.*No such file"):
+    gone = Endpoint(address="x:1", machine=this_machine(), socket="@nowhere")
+    with pytest.raises(LostDataWorkerError, match="x:1 cannot be reached.*refused"):
         connect(gone, "shared_memory")

@@ -206,13 +206,6 @@ def test_a_worker_that_says_itself_that_it_cannot_answer_has_not_ended_over_an_e
         raise_refused(refusal_of(LostDataWorkerError("it is ending")))
 
 
-def test_two_answers_to_one_message_are_an_error(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = dispatcher.do_action
-    monkeypatch.setattr(type(dispatcher), "do_action", lambda self, context, action: answer(context, action) * 2)
-    with pytest.raises(ps.ServiceError, match=r"the dispatcher at localhost:\d+ gave 2 answers to one message"):
-        DispatcherClient(dispatcher.address).ask(GetStatus())
-
-
 # Threads
 
 

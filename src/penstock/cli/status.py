@@ -1,7 +1,6 @@
 """`penstock status` and `penstock stop`: what a service does, and how it ends."""
 
 import argparse
-import os
 import sys
 import time
 from contextlib import closing
@@ -55,7 +54,6 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def _client(options: argparse.Namespace) -> DispatcherClient:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would say is in the error, in other words
     with named_as_options():
         return DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
 

@@ -26,6 +26,9 @@ _TLS_RECEIVED: Final = 1 << 18
 _HANDSHAKE_RECEIVED: Final = 1 << 14
 """The same of those who have not proved yet who they are."""
 
+_PROTOCOL_ALERT: Final = b"\x15\x03\x03\0\2\2\x46"
+"""TLS's word for another version."""
+
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
 
 
@@ -52,6 +55,11 @@ class SocketConnection(ABC):
     @property
     def unread(self) -> bool:
         """Whether bytes have arrived that no selector tells of."""
+        return False
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what is said is encrypted."""
         return False
 
     @property
@@ -127,6 +135,11 @@ class SocketConnection(ABC):
         except BlockingIOError:
             return 0
 
+    def shut_input(self) -> None:
+        """Receive nothing more, which the other end notices on one machine, and wake whoever waits for something."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
     def shut_down(self) -> None:
         """End the connection, and wake whoever waits for it."""
         with suppress(OSError):
@@ -197,6 +210,11 @@ class TlsConnection(SocketConnection):
         self._sealed = memoryview(b"")
 
     @property
+    def encrypted(self) -> bool:
+        """As the base class says."""
+        return True
+
+    @property
     def unsent(self) -> bool:
         """As the base class says."""
         return bool(self._sealed) or bool(self._outgoing.pending)
@@ -216,6 +234,8 @@ class TlsConnection(SocketConnection):
                 if not self._receive_sealed(_HANDSHAKE_RECEIVED):
                     return False
             except ssl.SSLError:
+                if not self._outgoing.pending:  # as of who does not speak TLS at all
+                    self._outgoing.write(_PROTOCOL_ALERT)
                 with suppress(OSError):
                     self._flush()  # tells the other end why
                 raise

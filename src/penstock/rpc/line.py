@@ -248,7 +248,8 @@ class Line(Generic[T]):
             self.flush(seconds)
 
     def _queue(self, message: Any, lines: tuple[socket.socket, ...], number: int, alive: int) -> None:
-        following, returned = self._next, self._taken_back()
+        following = _Outgoing() if message is None else self._next
+        returned = self._taken_back()
         forgotten = tuple(known for known, segment in list(self._known.items()) if segment() is None)
         segments = tuple((segment.number, segment.size) for segment in following.segments)
         header = Header(message, number, tuple(following.tokens), returned, segments, forgotten, len(lines), alive)
@@ -259,7 +260,8 @@ class Line(Generic[T]):
             self._returned.extendleft(reversed(returned))
             self.withdraw()
             raise
-        self._next = _Outgoing()
+        if message is not None:
+            self._next = _Outgoing()
         for known in forgotten:
             del self._known[known]
         LENGTHS.pack_into(content, 0, len(content) - LENGTHS.size, following.size)
@@ -304,6 +306,16 @@ class Line(Generic[T]):
         if self._unsure:  # Ctrl-C has come between two steps here
             raise ConnectionError("this line was interrupted in the middle of a message")
         self._unsure = True
+        try:
+            self._send_pieces()
+        except BrokenPipeError:  # who has ended its side may still say something
+            while self._pieces:
+                self._pieces.popleft().forget_files()
+            self._unsure = False
+            raise
+        self._unsure = False
+
+    def _send_pieces(self) -> None:
         while self._pieces:
             first = self._pieces[0]
             if first.files:
@@ -321,7 +333,6 @@ class Line(Generic[T]):
                 self._pieces[0].data = self._pieces[0].data[sent:]
         if not self._pieces and self.connection.unsent:
             self.connection.send(())
-        self._unsure = False
 
     def _taken_back(self) -> tuple[int, ...]:
         return tuple(self._returned.popleft() for _ in range(len(self._returned)))
@@ -358,19 +369,21 @@ class Line(Generic[T]):
             self._asked = True
             self.send(None, seconds=0, alive=_ASKS)
 
-    def is_silent(self, seconds: float) -> bool:
-        """Whether nothing has come for `SILENT_SECONDS`; long before, the other end is asked for a sign of life.
+    def is_silent(self, seconds: float, limit: float | None = None) -> bool:
+        """Whether nothing has come for some time; long before, the other end is asked for a sign of life.
 
         Args:
             seconds: since this was asked last.
+            limit: how long nothing may come; None stands for `SILENT_SECONDS`.
 
         Raises:
             OSError: the other end is closed.
         """
+        limit = SILENT_SECONDS if limit is None else limit
         self.quiet += min(seconds, 2 * TICK_SECONDS)
-        if self.quiet > SILENT_SECONDS / 3:
+        if self.quiet > limit / 3:
             self.ask_for_life()
-        return self.quiet > SILENT_SECONDS
+        return self.quiet > limit
 
     # What is received
 
@@ -431,7 +444,7 @@ class Line(Generic[T]):
         """The answer to a request that was sent; None as in `receive`. Those to earlier requests are dropped."""
         until = time.monotonic() + seconds
         while (message := self.receive(max(until - time.monotonic(), 0))) is not None:
-            if self.number == number:
+            if self.number in (number, 0):  # 0 answers what could not be read
                 return message
             self.drop()
         return None
@@ -460,7 +473,8 @@ class Line(Generic[T]):
         for token in header.returned:
             self._held.pop(token, None)
         if header.alive == _ASKS:
-            self.send(None, seconds=0, alive=_LIVES)
+            with suppress(BrokenPipeError):
+                self.send(None, seconds=0, alive=_LIVES)
         self._came = header.tokens
         if header.message is not None:
             self.number = header.number
@@ -550,7 +564,10 @@ class Line(Generic[T]):
             return
         content = None
         if size <= self._most_bytes:
-            content = empty((size,), np.dtype(np.uint8))
+            try:
+                content = empty((size,), np.dtype(np.uint8))  # which takes memory only as the bytes arrive
+            except MemoryError as error:
+                raise ConnectionError(f"a message of {size:,} bytes finds no memory") from error
             content[: len(self._buffer)] = np.frombuffer(self._buffer, np.uint8)
         self._arriving = _Arriving(size, len(self._buffer), content)
         self._buffer = bytearray()

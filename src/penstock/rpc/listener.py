@@ -6,6 +6,7 @@ the start.
 
 import errno
 import logging
+import secrets
 import selectors
 import socket
 import ssl
@@ -82,9 +83,10 @@ class Listener:
         self.port = int(self._sockets[0].getsockname()[1])
         self.local = b""
         if local:
-            # Linux names it: of its abstract namespace, nothing is left in the file system.
+            # Of Linux's abstract namespace, nothing is left in the file system. Containers may have one each, so that
+            # the same name would be somebody else's there.
             listening = socket.socket(socket.AF_UNIX)
-            listening.bind("")
+            listening.bind(b"\0penstock-" + secrets.token_hex(8).encode())
             listening.listen(_MOST_STRANGERS)
             self._sockets.append(listening)
             self.local = bytes(listening.getsockname())
@@ -207,7 +209,7 @@ def dial(
         connected = socket.socket(socket.AF_UNIX)
         connected.settimeout(seconds)
         try:
-            connected.connect(address.local)
+            _connect(connected, address.local, until)
         except OSError:
             connected.close()
             raise
@@ -225,6 +227,17 @@ def dial(
         connection.close()
         raise
     return connection
+
+
+def _connect(connection: socket.socket, name: bytes, until: float) -> None:
+    """Connect to a socket of this machine; of one at which too many call, Linux says so instead of waiting."""
+    while True:
+        try:
+            return connection.connect(name)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE_SECONDS / 10)
 
 
 def _complete(exchange: Exchange, connection: SocketConnection, until: float, seconds: float) -> None:

@@ -69,8 +69,11 @@ def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exch
     while not connection.shake_hands():
         yield
     own, name = secrets.token_bytes(_NONCE), _CALLER.pack(caller)
-    _say(connection, _GREETING + own)
+    if not connection.encrypted:  # who expects TLS says so when it hears this
+        _say(connection, _GREETING + own)
     its = yield from _greeted(connection)
+    if connection.encrypted:  # only now: who refuses a certificate leaves nothing unread, so that its reason arrives
+        _say(connection, _GREETING + own)
     _say(connection, name + _proof(secret, b"dials", its, own, name))
     proof = yield from _heard(connection, _NONCE)
     if not hmac.compare_digest(proof, _proof(secret, b"listens", its, own, name)):

@@ -24,7 +24,7 @@ from penstock.service.wire.address import is_address, is_host
 PORT_WILDCARD: Final = "%port%"
 LOCAL_ADDRESS: Final = f"localhost:{PORT_WILDCARD}"
 """For readers on the worker's own machine."""
-_FLIGHT = NotHere("it is always gRPC, by TLS with tls_cert and tls_key")
+_PROTOCOL = NotHere("it is always TCP, by TLS with tls_cert and tls_key")
 _NO_SNAPSHOTS = NotHere("a data worker writes as many shards at a time as it makes spans")
 _DISPATCHER = OtherNames(
     keywords={
@@ -33,7 +33,7 @@ _DISPATCHER = OtherNames(
             "job_gc_check_interval_ms": NotHere("a job's time is looked at whenever something happens"),
             "job_gc_timeout_ms": NotHere("say job_gc_seconds=..., in seconds"),
             "client_timeout_ms": NotHere("say lease_seconds=..., in seconds"),
-            "protocol": _FLIGHT,
+            "protocol": _PROTOCOL,
             "worker_max_concurrent_snapshots": _NO_SNAPSHOTS,
             "worker_timeout_ms": NotHere("say heartbeat_seconds=..., and missed_heartbeats=..."),
         }
@@ -48,7 +48,7 @@ _WORKER = OtherNames(
             ),
             "dispatcher_timeout_ms": NotHere("say dispatcher_timeout_seconds=..."),
             "heartbeat_interval_ms": NotHere("say heartbeat_seconds=..."),
-            "protocol": _FLIGHT,
+            "protocol": _PROTOCOL,
         }
     }
 )

@@ -68,7 +68,7 @@ class MetricsServer:
         try:
             host = host.strip("[]")
             if host in WILDCARDS and socket.has_dualstack_ipv6():
-                host = "::"  # where Flight listens at 0.0.0.0, it does so for IPv6 too
+                host = "::"  # where a dispatcher listens at 0.0.0.0, it does so for IPv6 too
             self._server = (_BothServer if ":" in host else _Server)((host, port), handler)
         except (OSError, OverflowError) as error:
             raise ServiceError(f"metrics cannot be served at {joined_address(host, port)}: {error}") from error

@@ -8,16 +8,19 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import pyarrow as pa
 
 from penstock.addresses import joined_address, reached_here_at
-from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, PenstockError, ServiceError, StorageError
+from penstock.rpc.connection import SocketConnection
+from penstock.rpc.line import Line, TooLongError
+from penstock.rpc.listener import Listener
+from penstock.rpc.server import LineServer
 from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
@@ -25,8 +28,6 @@ from penstock.service.dispatcher.machine.machine import Machine
 from penstock.service.dispatcher.machine.report import log_lines
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import Update
-from penstock.service.transport.dispatcher_client import ACTION
-from penstock.service.transport.flight_tokens import ALIVE, TokenCheckedServer
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.wire.dispatcher_messages import FromDispatcher, GetStatus, Status, ToDispatcher
 from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
@@ -36,6 +37,8 @@ _logger = logging.getLogger(__name__)
 
 _COMPLAIN_SECONDS: Final = 30.0
 """How often the log repeats a message about a lasting problem, such as a journal that cannot be written."""
+
+_ENVELOPE_BYTES: Final = 1 << 12
 
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
@@ -101,7 +104,7 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         super().stop(drain=drain)
 
 
-class _RunningDispatcher(TokenCheckedServer):
+class _RunningDispatcher:
     """A dispatcher that listens, with its journal and its clock."""
 
     def __init__(self, config: DispatcherConfig) -> None:
@@ -109,7 +112,7 @@ class _RunningDispatcher(TokenCheckedServer):
         self._lock = threading.Lock()
         self.endings: SimpleQueue[Ending] = SimpleQueue()
         self.ended = threading.Event()
-        self.failure: StorageError | None = None
+        self.failure: PenstockError | None = None
         self._complaints: dict[str, float] = {}
         self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
         state = _first_state() if self._journal is None else self._journal.state
@@ -117,23 +120,25 @@ class _RunningDispatcher(TokenCheckedServer):
             _logger.info("the dispatcher resumes from %s: %s", self._journal.path, _summary_of(state))
         self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
-            super().__init__(config.host, config.port, config.credentials())
-        except (pa.ArrowException, OSError) as error:
+            credentials = config.credentials()
+            listener = Listener(credentials.secret, config.host.strip("[]"), config.port, tls=credentials.context())
+        except OSError as error:
             self._close_journal()
             raise ServiceError(
                 f"the dispatcher cannot listen at {joined_address(config.host, config.port)}: {error}; port 0 takes "
                 "one that is free"
             ) from error
+        self.port = listener.port
+        self._server = LineServer("penstock-dispatcher", listener, self._open, self._hear)
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
 
-    def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
-        """Flight's call for a message."""
-        self.let_in(context)
-        if action.type == ALIVE:
-            return []
-        reply = self._answer(action.type, action.body)
-        return [sealed(reply, self._entry())]
+    def _open(self, connection: SocketConnection) -> Line[bytes]:
+        return Line(connection, bytes, None, most_bytes=self._config.max_message_bytes + _ENVELOPE_BYTES)
+
+    def _hear(self, line: Line[bytes], message: bytes | TooLongError) -> None:
+        number = 0 if isinstance(message, TooLongError) else line.number
+        line.send(sealed(self._answer(message), self._entry()), number=number, seconds=0)
 
     def status(self) -> Status:
         """The answer to `GetStatus`."""
@@ -142,13 +147,12 @@ class _RunningDispatcher(TokenCheckedServer):
         assert isinstance(status, Status)
         return status
 
-    def _answer(self, kind: str, body: Any) -> FromDispatcher:
+    def _answer(self, body: bytes | TooLongError) -> FromDispatcher:
         try:
-            if kind != ACTION:
-                raise InvalidArgumentError(f"the dispatcher knows no action {kind!r}, only {ACTION!r}")
-            if len(body) > self._config.max_message_bytes:
+            size = body.size if isinstance(body, TooLongError) else len(body)
+            if isinstance(body, TooLongError) or size > self._config.max_message_bytes:
                 raise InvalidArgumentError(
-                    f"a message of {len(body):,} bytes: the dispatcher takes at most {self._config.max_message_bytes:,}"
+                    f"a message of {size:,} bytes: the dispatcher takes at most {self._config.max_message_bytes:,}"
                     " (DispatcherConfig.max_message_bytes). Let the dataset read its data on the workers, instead of "
                     "holding it itself"
                 )
@@ -204,7 +208,7 @@ class _RunningDispatcher(TokenCheckedServer):
                     self._machine.was_away(looked)
                 self._pass_time()
                 over = self._machine.over
-        self.shutdown()
+        self._server.stop()
         with self._lock:
             self._close_journal()
         self.ended.set()

@@ -1,15 +1,15 @@
 """Checks certificates and their keys before they are used.
 
-If no peer can accept a certificate, gRPC reports only that there is no connection. So each certificate is first tried
-in a handshake with itself.
+A server with a certificate that no client can accept would seem to work. So each certificate is first tried in a
+handshake with itself.
 """
 
 import ssl
-import tempfile
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock.errors import ServiceError
+from penstock.rpc.tls import server_context
 
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
@@ -50,21 +50,6 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
     if subject == issuer:
         return f"{_name(subject)}, which signed itself"
     return f"{_name(subject)}, signed by {_name(issuer)}"
-
-
-def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """What a server shows.
-
-    Raises:
-        ssl.SSLError: they do not belong together, or one of them is none.
-    """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryFile() as file:  # it has no name, so that no copy of the key remains
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        file.seek(0)
-        server.load_cert_chain(f"/dev/fd/{file.fileno()}")
-    return server
 
 
 def _shown(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:

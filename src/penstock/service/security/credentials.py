@@ -4,11 +4,11 @@ A token is a secret that clients must know. By default it is in a file of the us
 that only processes of this user on this machine have it. `SECURITY.md` says what that protects against.
 """
 
-import hmac
 import logging
 import os
 import re
 import secrets
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from penstock.addresses import is_loopback, split_address
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.paths import local_path
+from penstock.rpc.tls import TlsNames, server_context
 from penstock.service.security.certificates import check_pair
 from penstock.service.security.private_files import create_private, private_directory, read_private
 
@@ -41,7 +42,7 @@ class ServerCredentials:
     """What a server requires of its clients, and shows to them.
 
     Attributes:
-        token: the token that clients must show; "" admits everybody.
+        token: the token that clients must know; "" admits those that know none.
         certificate: the certificate for TLS, with `key`; b"" serves without TLS.
         client_roots: the issuers of clients' certificates; b"" requires no certificates.
     """
@@ -56,9 +57,14 @@ class ServerCredentials:
         """Whether it serves TLS."""
         return bool(self.certificate)
 
-    def admits(self, authorization: str) -> bool:
-        """Whether a call with this header is admitted; the check takes equally long for all wrong ones."""
-        return not self.token or hmac.compare_digest(authorization.encode(), _authorization(self.token).encode())
+    @property
+    def secret(self) -> bytes:
+        """What both ends of a connection prove to know."""
+        return self.token.encode()
+
+    def context(self) -> ssl.SSLContext | None:
+        """What it shows to clients by TLS; None without."""
+        return server_context(self.certificate, self.key, self.client_roots) if self.tls else None
 
 
 @dataclass(frozen=True)
@@ -84,26 +90,26 @@ class ClientCredentials:
     insecure: bool = False
     server_name: str = ""
 
-    def authorization(self, address: str, *, tls: bool) -> str:
-        """The header for a server at "host:port"; "" for none.
+    def secret_for(self, address: str, *, tls: bool) -> bytes:
+        """What this process proves to know to a server at "host:port"; b"" is nothing.
 
         Raises:
-            ServiceError: the token would go over the network without encryption.
+            ServiceError: what follows would go over the network without encryption.
         """
         if is_loopback(split_address(address)[0]):
-            return _authorization(self.token) if self.token else ""
+            return self.token.encode()
         if self.own or not self.token:
-            return ""
+            return b""
         if not tls and not self.insecure:
             raise ServiceError(
-                f"the token is not sent to {address} without TLS, as everybody on the way could read it: use "
+                f"nothing is sent to {address} without TLS, as everybody on the way could read and change it: use "
                 f"grpc+tls://{address}, or set {INSECURE}=1 where nobody else can reach this network"
             )
-        return _authorization(self.token)
+        return self.token.encode()
 
-
-def _authorization(token: str) -> str:
-    return f"Bearer {token}"
+    def names(self) -> TlsNames:
+        """Which servers it trusts by TLS, and what it shows to them."""
+        return TlsNames(self.roots, self.server_name, self.certificate, self.key)
 
 
 def client_credentials(
@@ -271,7 +277,9 @@ def server_credentials(
             "INSECURE: %s listens at %s%s: whoever reaches it can run programs as this user",
             call.removesuffix("Config").lower(),
             host,
-            " and asks for no token" if everybody else " without TLS, so that its token can be read on the way",
+            " and asks for no token"
+            if everybody
+            else " without TLS, so that what is sent can be read and changed on the way",
         )
     shown, secret, _ = read_pair(certificate, key)
     return ServerCredentials(

@@ -1,16 +1,12 @@
-"""Explains why a TLS connection failed, by another handshake: gRPC reports only that there is no connection."""
+"""Explains why a connection could not be made: a wrong token, and what is wrong with certificates."""
 
-import socket
 import ssl
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.addresses import split_address
+from penstock.rpc.proof import OtherProtocolError
 from penstock.service.security.credentials import TLS_CERT, TLS_KEY, TLS_ROOT, ClientCredentials
 
-T = TypeVar("T")
-
-_SECONDS: Final = 2.0
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _SIGNED_ITSELF: Final = 18
@@ -19,78 +15,38 @@ _OTHER_NAMES: Final = (62, 64)
 _PLAIN: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
-def tls_trouble(address: str, credentials: ClientCredentials, *, tls: bool) -> str:
+def not_admitted(what: str, address: str, secret: bytes) -> str:
+    """The text of the error if a server does not take the secret of this process."""
+    reason = "the token is another one" if secret else "it asks for a token, and none came with this call"
+    return (
+        f"the {what} at {address} does not let this process in: {reason}. It must be of the same user on the same "
+        "machine, or know the file that the service has as --token-file by the environment's PENSTOCK_TOKEN_FILE"
+    )
+
+
+def tls_trouble(error: OSError, address: str, credentials: ClientCredentials, *, tls: bool) -> str:
     """What is wrong with TLS, and what to do, as text; "" if TLS is not the problem.
 
     Args:
-        address: "host:port" of a server that could not be reached.
+        error: of the connection to the server at "host:port".
         tls: whether TLS was used.
     """
-    # Try twice, because a server that is just ending hangs up too.
-    return _try_handshake(address, credentials, tls) and _try_handshake(address, credentials, tls)
-
-
-def _try_handshake(address: str, credentials: ClientCredentials, tls: bool) -> str:
-    host, port = split_address(address)
-    try:
-        with socket.create_connection((host, int(port)), _SECONDS) as line:
-            return _of_line(line, credentials.server_name or host, address, credentials, tls)
-    except OSError:  # no process listens there, which gRPC reports itself
+    if isinstance(error, OtherProtocolError) and error.tls and not tls:
+        return f"it is reached by TLS: say grpc+tls://{address}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _server_not_trusted(error, credentials.server_name or split_address(address)[0], credentials)
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):  # it has ended
         return ""
+    if error.reason in _PLAIN:
+        return f"it is reached without TLS: say grpc://{address}"
+    if "ALERT" in (error.reason or ""):
+        return _client_refused(credentials)
+    return f"the TLS handshake fails: {error.reason or error}"
 
 
-def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCredentials, tls: bool) -> str:
-    context = ssl.create_default_context(cadata=credentials.roots.decode() or None)
-    context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST  # newer Pythons check more than gRPC does
-    context.set_alpn_protocols(["h2"])
-    if not tls:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    try:
-        secured = _Secured(line, context, host)
-        if not tls:
-            return f"it is reached by TLS: say grpc+tls://{address}"
-        return "" if secured.peer_stays() else _client_refused(credentials)
-    except ssl.SSLCertVerificationError as error:
-        return _server_not_trusted(error, host, credentials)
-    except ssl.SSLError as error:
-        if not tls or isinstance(error, ssl.SSLEOFError):  # it has ended
-            return ""
-        if error.reason in _PLAIN:
-            return f"it is reached without TLS: say grpc://{address}"
-        return f"the TLS handshake fails: {error.reason or error}"
-
-
-class _Secured:
-    """Make the TLS handshake on a socket. Python's own leaks a socket that is reset before its handshake."""
-
-    def __init__(self, line: socket.socket, context: ssl.SSLContext, host: str) -> None:
-        self._line = line
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._complete(self._tls.do_handshake)
-
-    def _complete(self, step: Callable[[], T]) -> T:
-        """Complete a step of TLS, exchanging all bytes that it needs; returns its result."""
-        while True:
-            try:
-                result = step()
-            except ssl.SSLWantReadError:
-                self._line.sendall(self._outgoing.read())
-                received = self._line.recv(1 << 14)
-                self._incoming.write(received) if received else self._incoming.write_eof()
-                continue
-            self._line.sendall(self._outgoing.read())
-            return result
-
-    def peer_stays(self) -> bool:
-        """Whether the server sends anything: one that does not accept the client's certificate hangs up."""
-        try:
-            return bool(self._complete(lambda: self._tls.read(1)))
-        except TimeoutError:
-            return True
-        except OSError:  # TLS's alerts too
-            return False
+def reason_of(error: OSError, address: str, credentials: ClientCredentials, *, tls: bool) -> str:
+    """Why a connection could not be made, as text."""
+    return tls_trouble(error, address, credentials, tls=tls) or str(error)
 
 
 def _client_refused(credentials: ClientCredentials) -> str:

@@ -1,1 +1,1 @@
-"""How blocks get from workers to consumers: by reference, through shared memory, or through Arrow Flight."""
+"""How blocks get from workers to consumers: by reference, through shared memory, or over the network."""

@@ -2,25 +2,23 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, LostDataWorkerError, ServiceError
 from penstock.service.security.credentials import ClientCredentials
 from penstock.service.transport import in_process
-from penstock.service.transport.flight_client import FlightConnection
 from penstock.service.transport.identity import this_machine, this_process
-from penstock.service.transport.shared_memory_client import SharedMemoryConnection
+from penstock.service.transport.worker_connection import WorkerConnection
 from penstock.service.wire.address import is_address
 from penstock.service.wire.interfaces import Connection
 from penstock.service.wire.subjects import Endpoint
 
 _logger = logging.getLogger(__name__)
 
-PROTOCOLS: Final = ("in_process", "shared_memory", "flight")
+PROTOCOLS: Final = ("in_process", "shared_memory", "network")
 """The protocols, the best first."""
 
-_OTHER_NAMES = {"grpc": "flight"}
+_OTHER_NAMES = {"grpc": "network", "flight": "network"}
 
 
 def as_protocol(data_transfer_protocol: object) -> str | None:
@@ -57,7 +55,7 @@ def connect(
     if protocol is None:
         return _best(endpoint, offered, credentials)
     if protocol == "shared_memory" and endpoint.socket and endpoint.machine == this_machine():
-        return SharedMemoryConnection(endpoint)  # its socket disappears with it, so its loss must be reported here
+        return _open(protocol, endpoint, credentials)  # whether it is there shows only here
     if protocol not in offered:
         names = ", ".join(f'"{name}"' for name in offered)
         raise ServiceError(
@@ -69,8 +67,8 @@ def connect(
 
 def offered_protocols(endpoint: Endpoint) -> list[str]:
     """The protocols by which this process can reach a worker, the best first."""
-    offered = ["flight"]
-    if endpoint.machine == this_machine() and endpoint.socket and Path(endpoint.socket).exists():
+    offered = ["network"]
+    if endpoint.machine == this_machine() and endpoint.socket:
         offered.insert(0, "shared_memory")
     if endpoint.process == this_process() and in_process.find(endpoint.address) is not None:
         offered.insert(0, "in_process")
@@ -81,15 +79,14 @@ def _best(endpoint: Endpoint, offered: Sequence[str], credentials: ClientCredent
     for protocol in offered[:-1]:
         try:
             return _open(protocol, endpoint, credentials)
-        except LostDataWorkerError as error:  # between containers a socket can exist and belong to another machine
+        except LostDataWorkerError as error:  # containers of one machine do not see each other's sockets
             _logger.info('data_transfer_protocol="%s" is not possible: %s', protocol, error)
     return _open(offered[-1], endpoint, credentials)
 
 
 def _open(protocol: str, endpoint: Endpoint, credentials: ClientCredentials | None) -> Connection:
-    if protocol == "flight":
-        if not is_address(endpoint.address):  # Flight would report it only by errors of its own
-            raise ServiceError(f'the address {endpoint.address!r:.300} of a data worker is no "host:port"')
-        return FlightConnection(endpoint, credentials)
-    # Only this user can connect this way.
-    return in_process.InProcessConnection(endpoint) if protocol == "in_process" else SharedMemoryConnection(endpoint)
+    if protocol == "in_process":
+        return in_process.InProcessConnection(endpoint)
+    if protocol == "network" and not is_address(endpoint.address):
+        raise ServiceError(f'the address {endpoint.address!r:.300} of a data worker is no "host:port"')
+    return WorkerConnection(endpoint, shared_memory=protocol == "shared_memory", credentials=credentials)

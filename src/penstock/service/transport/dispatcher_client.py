@@ -1,17 +1,24 @@
 """The connection to the dispatcher."""
 
+import itertools
 import logging
+import os
 import threading
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
-from pyarrow import flight
 
+from penstock.addresses import split_address
 from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
 from penstock.printing import many_lines
+from penstock.rpc.line import Line
+from penstock.rpc.listener import Address, dial
+from penstock.rpc.proof import NotAdmittedError
 from penstock.service.security.credentials import ClientCredentials
+from penstock.service.security.handshake import not_admitted, tls_trouble
 from penstock.service.security.resolving import (
     Place,
     Service,
@@ -21,18 +28,14 @@ from penstock.service.security.resolving import (
     is_resolved,
     place_of,
 )
-from penstock.service.transport.flight_tokens import Line, refused_at_the_door
 from penstock.service.wire.address import TLS_PROTOCOL
 from penstock.service.wire.dispatcher_answers import check_answer
 from penstock.service.wire.dispatcher_messages import FromDispatcher
-from penstock.service.wire.envelope import NO_ENTRY, ProtocolError, sealed, unsealed
+from penstock.service.wire.envelope import NO_ENTRY, sealed, unsealed
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import Message, Refused
 
 _logger = logging.getLogger(__name__)
-
-ACTION: Final = "penstock"
-"""The name of the Flight action that carries messages."""
 
 PATIENCE_SECONDS: Final = 300.0
 """By default, how long a reader keeps trying a dispatcher that no longer answers."""
@@ -48,6 +51,15 @@ _LONGEST_CALL: Final = 30.0
 _IS_IT_RUNNING: Final = " Is it running (`penstock dispatcher`), and is this its address?"
 
 _decoder = msgspec.msgpack.Decoder(FromDispatcher)
+
+
+@dataclass(frozen=True, eq=False)
+class _OpenLine:
+    """A line to a dispatcher, of this process or of one that it was forked from."""
+
+    line: Line[bytes]
+    place: Place
+    process: int
 
 
 class _NoAnswer(Exception):
@@ -95,7 +107,9 @@ class DispatcherClient:
         self._found = None if is_resolved(self._service) else place_of(self._service, credentials)
         self._patience = patience_seconds
         self._lock = threading.RLock()  # a signal handler may take a state, and so ask, in the middle of `ask`
-        self._open: tuple[Place, Line] | None = None
+        self._idle: deque[_OpenLine] = deque()
+        self._busy: list[_OpenLine] = []
+        self._numbers = itertools.count(1)
         self._known = NO_ENTRY  # of the dispatcher's journal
         self._reached_before = False
         self._closed = threading.Event()
@@ -166,25 +180,10 @@ class DispatcherClient:
             check_not_ended(described(self._service))
             reason = f"where the dispatcher is cannot be found out by {described(self._service)}: {error!r}"
             raise _NoAnswer(reason, ServiceError) from error
-        line, address = self._open_line(place), place.address
-        body = sealed(message, self._known)
-        try:
-            line.show_token(len(body), seconds)
-            answers = list(line.client.do_action(flight.Action(ACTION, body), line.options(seconds)))
-        except flight.FlightUnauthenticatedError as error:
-            raise ServiceError(refused_at_the_door("dispatcher", address, error)) from error
-        except (pa.ArrowException, OSError) as error:
-            self._drop(line)
-            check_not_ended(address)
-            if wrong := line.tls_trouble(error):
-                raise self._no_handshake(address, wrong) from None
-            cause = str(error).partition(". gRPC client debug context")[0].strip()
-            reason = f"the dispatcher at {address} cannot be reached: {cause}"
-            raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING) from error
+        address = place.address
+        reply_body = self._reply(place, sealed(message, self._known), seconds)
         self._reached_before = True
-        if len(answers) != 1:
-            raise ProtocolError(f"the dispatcher at {address} gave {len(answers)} answers to one message")
-        known, reply = unsealed(bytes(answers[0].body), _decoder, "this process", f"the dispatcher at {address}")
+        known, reply = unsealed(reply_body, _decoder, "this process", f"the dispatcher at {address}")
         with self._lock:
             if known.journal != self._known.journal or known.number > self._known.number:
                 self._known = known
@@ -192,20 +191,73 @@ class DispatcherClient:
             raise _NoAnswer(many_lines(reply.reason), StorageError)
         return reply
 
-    def _no_handshake(self, address: str, wrong: str) -> Exception:
-        """The error for a failed TLS handshake: final, or to be tried again if a connection has worked before."""
-        reason = f"the dispatcher at {address} cannot be reached: {wrong}"
-        return _NoAnswer(reason, ServiceError) if self._reached_before else ServiceError(reason)
+    def _reply(self, place: Place, body: bytes, seconds: float) -> bytes:
+        """The answer to a message, over a line that no other thread uses.
 
-    def _open_line(self, place: Place) -> Line:
-        """The line to that place. It is closed if it leads to another one, where the dispatcher was before."""
-        with self._lock:
-            if self._closed.is_set():
-                raise ClosedError(f"the line to the dispatcher at {place.address} was closed")
-            if self._open is None or self._open[0] != place:
-                protocol, _, address = place.address.rpartition("://")
-                self._open = place, Line(address, place.credentials, tls=protocol == TLS_PROTOCOL)
-            return self._open[1]
+        Raises:
+            _NoAnswer: none came.
+            ServiceError: the dispatcher does not accept this process's token or certificate.
+            ClosedError: the client was closed.
+        """
+        while True:
+            opened, fresh = self._idle_line(place), False
+            if opened is None:
+                opened, fresh = self._dial(place, seconds), True
+            with self._lock:
+                self._busy.append(opened)
+            answer = None
+            try:
+                answer = opened.line.ask(body, next(self._numbers), seconds)
+            except OSError as error:
+                _logger.debug("a line to the dispatcher has ended: %r", error)
+            finally:
+                with self._lock:
+                    self._busy.remove(opened)
+                if answer is not None and not self._closed.is_set():
+                    self._idle.append(opened)
+                else:  # an answer that comes later must not be the next one's
+                    opened.line.close()
+            if answer is not None:
+                return answer
+            self._check_open(place)
+            check_not_ended(place.address)
+            if fresh:
+                self._forget_place()
+                reason = f"the dispatcher at {place.address} cannot be reached: it has not answered"
+                raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING)
+
+    def _idle_line(self, place: Place) -> "_OpenLine | None":
+        """A line that is open and not used; None without any."""
+        while self._idle:
+            opened = self._idle.pop()
+            if opened.place == place and opened.process == os.getpid():
+                return opened
+            opened.line.close()
+        return None
+
+    def _dial(self, place: Place, seconds: float) -> "_OpenLine":
+        self._check_open(place)
+        protocol, _, address = place.address.rpartition("://")
+        tls, (host, port) = protocol == TLS_PROTOCOL, split_address(address)
+        secret = place.credentials.secret_for(address, tls=tls)
+        try:
+            names = place.credentials.names() if tls else None
+            connection = dial(Address(host, int(port)), secret, os.getpid(), names, seconds)
+        except NotAdmittedError as error:
+            raise ServiceError(not_admitted("dispatcher", address, secret)) from error
+        except OSError as error:
+            self._forget_place()
+            check_not_ended(place.address)
+            wrong = tls_trouble(error, address, place.credentials, tls=tls)
+            reason = f"the dispatcher at {place.address} cannot be reached: {wrong or error}"
+            if wrong and not self._reached_before:
+                raise ServiceError(reason) from None
+            raise _NoAnswer(reason, ServiceError, "" if wrong else _IS_IT_RUNNING) from error
+        return _OpenLine(Line(connection, bytes, None), place, os.getpid())
+
+    def _check_open(self, place: Place) -> None:
+        if self._closed.is_set():
+            raise ClosedError(f"the line to the dispatcher at {place.address} was closed")
 
     def _place(self) -> Place:
         """Where the dispatcher is: asked once, and again after it was lost if something resolves its name."""
@@ -218,21 +270,17 @@ class DispatcherClient:
                 self._found = found
             return self._found
 
-    def _drop(self, line: Line) -> None:
-        """Reconnect at the next attempt. Other threads that still use the connection will do the same."""
-        with self._lock:
-            if self._open is not None and self._open[1] is line:
-                self._open = None
-                if is_resolved(self._service):
-                    self._found = None
-
-    def connect_anew(self) -> None:
-        """Reconnect at the next message, and check who listens there; gRPC itself would reconnect to anybody."""
-        with self._lock:
-            self._open = None
+    def _forget_place(self) -> None:
+        """Have the dispatcher be looked for again if something resolves its name."""
+        if is_resolved(self._service):
+            with self._lock:
+                self._found = None
 
     def close(self) -> None:
-        """Close the connection; waiting threads get a `ClosedError`. A second call does nothing."""
+        """Close the connections; waiting threads get a `ClosedError`. A second call does nothing."""
+        self._closed.set()
         with self._lock:
-            self._closed.set()
-            self._open = None
+            for opened in self._busy:
+                opened.line.connection.shut_down()
+        while self._idle:
+            self._idle.pop().line.close()

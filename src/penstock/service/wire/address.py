@@ -6,7 +6,7 @@ from typing import Final
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 PROTOCOL: Final = "grpc"
-"""How dispatchers are reached: Arrow Flight, which is gRPC."""
+"""How dispatchers are reached, as in TensorFlow; here it stands for TCP."""
 TLS_PROTOCOL: Final = "grpc+tls"
 """The same, encrypted."""
 

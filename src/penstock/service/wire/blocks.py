@@ -180,7 +180,7 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
         if buffer.size == 0:
             return np.ndarray(header.shape, dtype, buffer=b"")  # NumPy's other ways make "U0" larger
         if buffer.ctypes.data % dtype.alignment:
-            buffer = buffer.copy()  # gRPC puts it anywhere
+            buffer = buffer.copy()  # as a codec may leave it
         column = buffer.view(dtype).reshape(header.shape)
         _check_text(column)
         return column

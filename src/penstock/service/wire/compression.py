@@ -23,7 +23,7 @@ three, ZSTD's shortest block is four bytes that stand for 128 KiB."""
 _SMALLEST = 256
 """Buffers of fewer bytes are sent as they are."""
 _LINK_BYTES = 16 << 20
-"""How much is sent before the link's speed is measured: what the system and gRPC buffer must not count."""
+"""How much is sent before the link's speed is measured: what the system buffers must not count."""
 _SAMPLE_BYTES = 1 << 20
 _WORTH = 0.9
 """The part of the time without compression that one with it may take at most."""

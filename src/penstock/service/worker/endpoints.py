@@ -1,24 +1,18 @@
-"""The servers of a data worker: over the network, through shared memory, and within its process."""
+"""Where a data worker is reached: over the network, through shared memory, and within its process."""
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing
 
-import pyarrow as pa
-
 from penstock.addresses import joined_address
 from penstock.errors import ServiceError
 from penstock.service.security.credentials import ServerCredentials
-from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.interfaces import Answers, Produce
 from penstock.service.wire.subjects import Endpoint
 from penstock.service.wire.worker_messages import Fetch
-
-_logger = logging.getLogger(__name__)
 
 
 class Endpoints:
@@ -49,24 +43,23 @@ class Endpoints:
         self._idle = threading.Condition()
         self._running = 0
         try:
-            self._flight = FlightServer(self._answer, host, port, credentials)
-        except (pa.ArrowException, OSError) as error:
+            self._server = BlockServer(self._answer, host, port, credentials)
+        except OSError as error:
             raise ServiceError(
                 f"the data worker cannot listen at {joined_address(host, port)}: {error}; port 0 takes one that is free"
             ) from error
-        address = advertised(self._flight.port)
-        self._shared = _shared_memory(self._answer)
+        address = advertised(self._server.port)
         self.endpoint = Endpoint(
             address=address,
             machine=this_machine(),
-            socket="" if self._shared is None else self._shared.path,
+            socket=self._server.socket,
             process=this_process(),
             tls=credentials.tls,
         )
         try:
             self._local = InProcessServer(self._answer, address)
         except BaseException:
-            self._stop_outside()
+            self._server.stop()
             raise
 
     def _answer(self, request: Fetch) -> Answers:
@@ -88,17 +81,4 @@ class Endpoints:
     def stop(self) -> None:
         """Stop listening, and end requests under way."""
         self._local.stop()
-        self._stop_outside()
-
-    def _stop_outside(self) -> None:
-        if self._shared is not None:
-            self._shared.stop()
-        self._flight.stop()
-
-
-def _shared_memory(produce: Produce) -> SharedMemoryServer | None:
-    try:
-        return SharedMemoryServer(produce)
-    except OSError as error:
-        _logger.warning("no shared memory with readers on this machine, they use the network: %s", error)
-        return None
+        self._server.stop()

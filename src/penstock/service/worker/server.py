@@ -113,7 +113,6 @@ class _RunningWorker:
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:
-        self._dispatcher.connect_anew()  # its answer contains code to run, so check who listens there
         try:
             found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
         except PenstockError as error:

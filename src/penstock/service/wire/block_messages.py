@@ -1,0 +1,34 @@
+"""What readers and data workers send each other over a line: requests, and blocks with their buffers."""
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.rpc.frames import Place
+from penstock.service.wire.blocks import BlockHeader
+from penstock.service.wire.subjects import Refused
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+
+
+class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
+    """A block from a worker. A buffer with fewer bytes than its size here is compressed with `codec`."""
+
+    chunk: Chunk
+    header: BlockHeader
+    places: tuple[Place, ...]
+    sizes: tuple[int, ...]
+    codec: str = ""
+
+
+class Credit(msgspec.Struct, frozen=True, tag="credit"):
+    """A reader accepts so many blocks more."""
+
+    blocks: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+class StopFetch(msgspec.Struct, frozen=True, tag="stop"):
+    """A reader wants nothing more of its request."""
+
+
+FromReader = Fetch | Credit | StopFetch
+FromWorker = BlockFrame | End | Failed | Pause | Refused
