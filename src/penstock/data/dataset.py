@@ -16,12 +16,12 @@ from penstock.data import functions, saving
 from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
 from penstock.data.cached_rows import CachedRows
+from penstock.data.element_kinds import check_one_kind, merged_spec
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folder_datasets import FolderRequest, class_names_of
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.made_by import MadeBy
 from penstock.data.node import Node, Run, describe
-from penstock.data.one_kind import check_one_kind, merged_spec
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
@@ -42,8 +42,7 @@ from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices
 from penstock.data.operators.timeseries import TimeseriesWindows
 from penstock.data.operators.window import Window
-from penstock.data.plan import described
-from penstock.data.prepared import Prepared
+from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
 from penstock.data.skip_guards import settled
@@ -101,7 +100,7 @@ class Dataset(Generic[Element]):
         self._options = options or _DEFAULTS
         self.node = settled(node, self._options)
         self._iterations = iterations or Iterations(self._options.seed)
-        self._prepared = Prepared(self.node, self._options)
+        self._planned = PlannedDataset(self.node, self._options)
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         """The dataset whose last step is `node`, with these options, or by default this dataset's."""
@@ -1521,7 +1520,7 @@ class Dataset(Generic[Element]):
     # Reading, and what is known in advance
 
     def __iter__(self) -> DatasetIterator[Element]:
-        return DatasetIterator(self._prepared, self._iterations, lambda: self.element_spec)
+        return DatasetIterator(self._planned, self._iterations, lambda: self.element_spec)
 
     def as_numpy_iterator(self) -> DatasetIterator[Element]:
         """The same as `iter(dataset)`, whose elements are NumPy arrays.
@@ -1567,7 +1566,7 @@ class Dataset(Generic[Element]):
             np.int64(81)
         """
         position = check_integer("at", "index", index, minimum=0)
-        node = self._prepared.plan.root
+        node = self._planned.plan.root
         while isinstance(node, Prefetch):
             node = node.input
         if not node.indexable:
@@ -1859,7 +1858,7 @@ class Dataset(Generic[Element]):
                 shuffle(buffer_size=1000, seed=1)    index, 1,000  moves indices only, holds 8 kB
                   range(start=0, stop=1000, step=1)  index, 1,000
         """
-        return described(self._prepared.plan)
+        return described(self._planned.plan)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the plan and `element_spec`, for which a user's function may be called once."""

@@ -22,8 +22,7 @@ from penstock.data.iterator_states import (
     taken_apart,
 )
 from penstock.data.node import Run
-from penstock.data.plan import Plan, described, within_reach
-from penstock.data.prepared import Prepared
+from penstock.data.plan import Plan, PlannedDataset, described, within_reach
 from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
@@ -167,13 +166,13 @@ class DatasetIterator(Iterator[Element]):
         [np.int64(20), np.int64(30), np.int64(40)]
     """
 
-    def __init__(self, prepared: Prepared, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
+    def __init__(self, planned: PlannedDataset, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
         self._element_spec = element_spec
-        self._prepared = prepared
+        self._planned = planned
         self._lock = RLock()  # for what else than the rows of a block: a signal handler may be told that `next` has it
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
-        self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds]
+        self._drawn = None if iterations.seeded else [drawn.seed for drawn in planned.node.drawn_seeds]
         self._tells = True
         self._ahead = True
         # Where Ctrl-C has ended the pass, and in which thread: `next` goes on from there.
@@ -202,19 +201,19 @@ class DatasetIterator(Iterator[Element]):
             >>> print(iterator.explain().splitlines()[0].split("  ")[-1])
             element_spec assumed, calls are made by the thread that reads
         """
-        return described(self._prepared.plan, self._pass.run.calls_of)
+        return described(self._planned.plan, self._pass.run.calls_of)
 
     @cached_property
     def _identities(self) -> list[Identity]:
-        return identities_of(self._prepared.node)
+        return identities_of(self._planned.node)
 
     @cached_property
     def _entries(self) -> list[list[str]]:
         return [identity.entry() for identity in self._identities]
 
     def _open(self, live: dict[str, State]) -> None:
-        plan = self._prepared.plan
-        self._pass = _Pass(plan, self._prepared.options, self._epoch, self._seed, live, seeded=self._drawn is None)
+        plan = self._planned.plan
+        self._pass = _Pass(plan, self._planned.options, self._epoch, self._seed, live, seeded=self._drawn is None)
         self._pass.run.demand.ahead = self._ahead
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
@@ -435,7 +434,7 @@ class DatasetIterator(Iterator[Element]):
         """
         state = plain(state)
         check_state(state, self._identities)
-        node = self._prepared.node
+        node = self._planned.node
         drawn = drawn_in(state, node)
         live = dict(state.get("live", {}))
         self._live.leave_to(live)

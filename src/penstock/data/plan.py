@@ -13,6 +13,7 @@ Two rewrites, neither of which changes a single element:
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Final
 
 from penstock.data.node import Node
@@ -25,7 +26,7 @@ from penstock.data.operators.own_stack import OwnStack
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.data.operators.shuffle import Shuffle
-from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
 _GO_FORWARD: Final = (
     IgnoreErrors,
@@ -58,6 +59,22 @@ class Plan:
 
     root: Node
     moves: tuple[str, ...]
+
+
+class PlannedDataset:
+    """A dataset's nodes and options, with their plan, which is made when it is first asked for.
+
+    Threads that ask at the same time may make it twice, with equal results.
+    """
+
+    def __init__(self, node: Node, options: Options) -> None:
+        self.node = node
+        self.options = options
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of all iterations."""
+        return make_plan(self.node)
 
 
 def make_plan(node: Node) -> Plan:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block
+from penstock.data.element_kinds import OneKindStream, merged_spec
 from penstock.data.node import Node, Run, added, derived, surely
-from penstock.data.one_kind import OneKindStream, merged_spec
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked, locked_entries
+from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run, derived
-from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats import tables
 from penstock.positions import by_part

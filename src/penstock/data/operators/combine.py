@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
+from penstock.data.element_kinds import OneKindStream, merged_spec, of_one_kind
 from penstock.data.node import DependsOn, Node, Run, added, derived, surely
-from penstock.data.one_kind import OneKindStream, merged_spec, of_one_kind
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

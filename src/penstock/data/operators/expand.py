@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from penstock.data.block import Block
+from penstock.data.element_kinds import OneKindStream
 from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived
-from penstock.data.one_kind import OneKindStream
 from penstock.data.streams.interleaved import InterleavedRows
 from penstock.data.streams.live_streams import from_beginning
 from penstock.data.streams.prefetched import PrefetchedStream

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
+from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, derived
-from penstock.data.one_kind import of_one_kind
 from penstock.errors import ElementError, StorageError
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.opening import size_of

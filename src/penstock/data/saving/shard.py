@@ -24,7 +24,7 @@ from penstock.data.iterator import DatasetIterator, Iterations, blocks_of
 from penstock.data.iterator_states import drawn_in
 from penstock.data.node import Node
 from penstock.data.operators.order import Skip, Take
-from penstock.data.prepared import Prepared
+from penstock.data.plan import PlannedDataset
 from penstock.formats.plain_data import spec_of_data
 from penstock.formats.writing.shard_format import Description
 from penstock.formats.writing.shard_formats import shard_format
@@ -110,7 +110,9 @@ class ShardTask:
 
 def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetIterator[Any]:
     """An iterator that goes on from a state."""
-    iterator: DatasetIterator[Any] = DatasetIterator(Prepared(node, options), Iterations(options.seed), lambda: None)
+    iterator: DatasetIterator[Any] = DatasetIterator(
+        PlannedDataset(node, options), Iterations(options.seed), lambda: None
+    )
     iterator.load_state_dict(state)
     return iterator
 
@@ -122,7 +124,7 @@ def iter_between(node: Node, options: Options, state: dict[str, Any], start: int
         own.seed = seed
     iterations = Iterations(options.seed)
     iterations.resume(state["epoch"] - 1, state["seed"], seeded=drawn is None)
-    return DatasetIterator(Prepared(Skip(Take(node, stop), start), options), iterations, lambda: None)
+    return DatasetIterator(PlannedDataset(Skip(Take(node, stop), start), options), iterations, lambda: None)
 
 
 def write_shard(

@@ -15,7 +15,7 @@ def test_iterations_of_a_dataset_share_one_plan() -> None:
     dataset = ps.Dataset.range(4).map(lambda x: x).batch(2)
     first, second = iter(dataset), iter(dataset)
     second.load_state_dict(first.state_dict())
-    assert first._prepared.plan is second._prepared.plan
+    assert first._planned.plan is second._planned.plan
 
 
 def test_a_constant_that_a_filter_uses_may_change_between_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
