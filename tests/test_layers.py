@@ -28,7 +28,7 @@ LEVELS = (
     "formats/tables/",
     "formats/media/ formats/registry",
     "formats/writing/",
-    "data/block data/axes data/skipped",
+    "data/block data/axes data/skipped data/column_builder data/layout data/output_signature",
     "data/streams/",
     "data/node",
     "data/functions/",

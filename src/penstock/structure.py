@@ -21,9 +21,6 @@ import numpy as np
 from penstock.errors import ElementError, InvalidTypeError
 
 Kind = Literal["leaf", "none", "tuple", "dict", "class"]
-Form = tuple[str, tuple[Any, ...], tuple[int, ...]]
-"""The kind of a structure, "OrderedDict" among them, the forms of its children, and their order in a dictionary: a
-structure without what is the user's, names and classes."""
 
 _DEEPEST: Final = 100
 """So deep may values be nested: Python limits the calls that take them apart."""
@@ -66,10 +63,65 @@ class Structure:
         return all(child.kind == "leaf" for child in self.children)
 
     @cached_property
-    def form(self) -> Form:
-        """The form of this structure."""
-        kind = "OrderedDict" if self.ordered else self.kind
-        return kind, tuple([child.form for child in self.children]), self.order
+    def quick_leaves(self) -> Callable[[Any], tuple[Any, ...] | None]:
+        """Gives the leaves of a value that is of this structure at first sight, and None for another.
+
+        Whether a container stands in the place of a leaf is for the caller to see.
+        """
+        if self.kind == "leaf":
+            return lambda value: (value,)
+        if self.kind == "none":
+            return lambda value: () if value is None else None
+        container, parts_of = self._container, self._parts_of
+        count = None if self.kind == "class" else len(self.names)
+        # The last first: the leaves of one take its place, and move those after it.
+        nested = [(at, child.quick_leaves) for at, child in enumerate(self.children) if child.kind != "leaf"][::-1]
+
+        def leaves(value: Any) -> tuple[Any, ...] | None:
+            # The class of a named tuple or a dataclass tells how many fields there are.
+            if type(value) is not container or (count is not None and len(value) != count):  # type: ignore[arg-type]
+                return None
+            try:
+                found = parts_of(value)
+            except (KeyError, AttributeError):
+                return None
+            for at, leaves_of in nested:
+                within = leaves_of(found[at])
+                if within is None:
+                    return None
+                found = (*found[:at], *within, *found[at + 1 :])
+            return found
+
+        return leaves
+
+    @cached_property
+    def flat_parts(self) -> tuple[type | None, int, Callable[[Any], tuple[Any, ...]] | None]:
+        """The container of leaves, how many it holds, and what gives them: None for a tuple, which holds just them.
+
+        The container is None where the leaves are not in a tuple or a dictionary. The function raises a KeyError where
+        a key is missing.
+        """
+        if not self.is_flat or self.kind not in ("tuple", "dict"):
+            return None, 0, None
+        return self._container, len(self.names), None if self.kind == "tuple" else self._parts_of
+
+    @property
+    def _container(self) -> type | None:
+        """The type of values of this structure, which is not a leaf."""
+        return {"tuple": tuple, "dict": OrderedDict if self.ordered else dict}.get(self.kind, self.python_class)
+
+    @property
+    def _parts_of(self) -> Callable[[Any], tuple[Any, ...]]:
+        """Gives what belongs to the children, in their order, of a value that has these names."""
+        if self.kind == "tuple":
+            return tuple
+        if not self.names:
+            return lambda value: ()
+        get = itemgetter if self.kind == "dict" else attrgetter
+        if len(self.names) > 1:
+            return get(*self.names)
+        only: Callable[[Any], Any] = get(self.names[0])
+        return lambda value: (only(value),)
 
     @cached_property
     def in_order(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -197,37 +249,6 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
     """
     leaves: list[Any] = []
     return leaves, _visit(value, leaves, 0)
-
-
-def quick_leaves(structure: Structure) -> Callable[[Any], tuple[Any, ...] | None]:
-    """What gives the leaves of a value that is of this structure at first sight, and None for another.
-
-    Whether a container stands in the place of a leaf is for the caller to see.
-    """
-    count, names, python_class = len(structure.names), structure.names, structure.python_class
-    if structure.kind == "leaf":
-        return lambda value: (value,)
-    if structure.is_flat_tuple:
-        return lambda value: value if type(value) is tuple and len(value) == count else None
-    if not structure.is_flat or count == 0:
-        return lambda value: None
-    get = itemgetter if structure.kind == "dict" else attrgetter
-    only: Callable[[Any], Any] = get(names[0])
-    take: Callable[[Any], Any] = get(*names) if count > 1 else lambda value: (only(value),)
-
-    def of_dictionary(value: Any) -> tuple[Any, ...] | None:
-        if type(value) is not dict or len(value) != count:
-            return None
-        try:
-            return take(value)  # type: ignore[no-any-return]  # a tuple
-        except KeyError:
-            return None
-
-    return (
-        of_dictionary
-        if structure.kind == "dict"
-        else lambda value: take(value) if type(value) is python_class else None
-    )
 
 
 def dictionary_of(keys: Sequence[Any], children: Sequence[Structure], *, ordered: bool = False) -> Structure:

@@ -15,7 +15,7 @@ import pytest
 from until import until
 
 import penstock as ps
-from penstock.data.functions.row_columns import as_columns
+from penstock.data.functions.in_processes import as_columns
 from penstock.structure import flatten
 from penstock.testing import check_conformance
 
@@ -95,7 +95,8 @@ def test_elements_are_those_of_the_plain_map():
         ([np.array(1), np.array(2)], [list]),
         ([1, (2, 3)], [list]),
         ([(1, 2), (1, 2, 3)], None),
-        ([(1, (2, 3)), (1, (2, 3))], None),
+        ([(1, (2, 3)), (1, (2, 3))], [list, list, list]),
+        ([(1, (2, 3)), (1, (2, 3, 4))], None),
         ([], None),
     ],
     ids=str,

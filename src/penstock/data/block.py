@@ -106,11 +106,6 @@ class Block:
         return Block(columns, structure, len(rows))
 
     @staticmethod
-    def of_row(leaves: Sequence[Any], structure: Structure) -> "Block":
-        """A block of one element, as views of its leaves, whose memory it takes over."""
-        return Block(tuple([_view_of_one(leaf) for leaf in leaves]), structure, 1)
-
-    @staticmethod
     def concatenate(blocks: Sequence["Block"], copiers: Copiers | None = None) -> "Block":
         """The rows of all blocks (at least one), in order, which `copiers` copy in parallel.
 
@@ -224,14 +219,13 @@ def _stacked(leaves: Sequence[Any]) -> Column:
     return np.stack(leaves, dtype=first.dtype) if out is None else np.stack(leaves, out=out)
 
 
-def _view_of_one(leaf: Any) -> Column:
-    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc":
-        out = shared_output((1, *leaf.shape), leaf.dtype) if leaf.ndim else None
-        if out is not None:  # memory that other processes read
-            out[0] = leaf
-            return out
-        return leaf[None]  # type: ignore[index]  # a scalar has an array of one
-    return column_of([leaf])
+def column_of_one(array: Column) -> Column:
+    """A column of one row, whose memory it takes over: a view, unless other processes are to read the column."""
+    out = shared_output((1, *array.shape), array.dtype)
+    if out is None:
+        return array[None]
+    out[0] = array
+    return out
 
 
 def object_column(values: Iterable[Any]) -> Column:

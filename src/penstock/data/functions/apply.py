@@ -1,22 +1,38 @@
-"""A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
+"""Calls of a user's function for the rows of a block, and the block of its results."""
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any, Final
 
 import numpy as np
 
-from penstock.data.block import Block, owned
-from penstock.data.functions.layout import Layout
-from penstock.data.functions.output import Failure, OutputBlock, Results, first_result, no_result
-from penstock.data.functions.output_signature import Promise
-from penstock.data.functions.taking import fill
+from penstock.data.block import Block
+from penstock.data.column_builder import ColumnBuilder, block_of_row
+from penstock.data.layout import Layout
 from penstock.data.node import Node, Run
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.data.output_signature import OutputSignature
+from penstock.errors import InvalidTypeError
 from penstock.runtime.channel import Closed
-from penstock.runtime.threads import failures
-from penstock.spec import as_leaf
+from penstock.runtime.threads import Threads, failures
+
+_PIECE_SECONDS: Final = 0.01
+"""About how long calls run before it is checked whether their results are still wanted."""
+_PIECE_ROWS: Final = 1024
+"""This many collected results stay in the processor's cache."""
+
+Results = Callable[[int, int], Iterator[Any]]
+"""Gives the results of rows start to stop, one by one."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The row at which a function raised, and what."""
+
+    row: int
+    error: BaseException
 
 
 def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
@@ -30,6 +46,22 @@ def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
     return map(function, block.rows())
 
 
+def first_result(results: Iterator[Any]) -> Any:
+    """The first of some results.
+
+    Raises:
+        InvalidTypeError: there is none: the function has raised StopIteration, which ends a loop in silence.
+    """
+    for value in results:
+        return value
+    raise no_result()
+
+
+def no_result() -> InvalidTypeError:
+    """The error of a function that raised StopIteration in place of a result."""
+    return InvalidTypeError("the function raised StopIteration: return a value for each element")
+
+
 def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
     """As `call_rows`, but a StopIteration that the function raises is an error: it would end a loop in silence."""
     count = 0
@@ -37,7 +69,7 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
         yield value
         count += 1
     if count < len(block):
-        first_result(iter(()))
+        raise no_result()
 
 
 def call_rows_with_randomness(
@@ -81,7 +113,7 @@ def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
 
 
 def map_row(
-    run: Run, node: Node, function: Callable[..., Any], block: Block, promise: Promise | None, position: int
+    run: Run, node: Node, function: Callable[..., Any], block: Block, signature: OutputSignature | None, position: int
 ) -> tuple[Block | None, Failure | None]:
     """The block of the function's result for the only row of a block, or its failure."""
     if run.threads.stopped:
@@ -89,92 +121,94 @@ def map_row(
     try:
         element = block.row(0)
         value = function(*element) if block.structure.kind == "tuple" else function(element)
+        layout = run.known(node) or _agreed(run, node, value, signature, position)[1]
+        return block_of_row(layout, value), None
     except StopIteration:
         return None, Failure(0, no_result())
     except failures() as error:
         return None, Failure(0, error)
-    layout = None if promise is not None else run.known(node)
-    leaves = None if layout is None else _leaves_like(layout, value)
-    if layout is not None and leaves is not None:
-        leaves = owned(value, leaves, flat=layout.structure.is_flat)
-        return Block.of_row(leaves, layout.structure), None
-
-    def results(start: int, stop: int) -> Iterator[Any]:
-        yield value
-
-    return map_rows(run, node, results, 1, promise, position)
-
-
-def _leaves_like(layout: Layout, value: Any) -> list[Any] | None:
-    """The leaves of a result, if they are numbers of the dtypes that are known; None of any other."""
-    try:
-        leaves = list(map(as_leaf, layout.structure.flatten_like(value)))
-    except ElementError:
-        return None
-    for leaf, dtype in zip(leaves, layout.dtypes, strict=True):
-        if dtype.kind not in "biufc" or getattr(leaf, "dtype", None) is not dtype:
-            return None
-    return leaves
 
 
 def map_rows(
-    run: Run,
-    node: Node,
-    results: Results,
-    rows: int,
-    promise: Promise | None,
-    position: int,
+    run: Run, node: Node, results: Results, rows: int, signature: OutputSignature | None, position: int
 ) -> tuple[Block | None, Failure | None]:
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
         results: gives those of rows start to stop, one by one.
-        promise: what the results were promised to be; a row that is not as promised fails.
+        signature: what the results were promised to be; a row that is not as promised fails.
         position: that of the first row.
     """
-    return as_promised(*_mapped(run, node, results, rows, promise, position), promise)
-
-
-def as_promised(
-    block: Block | None, failure: Failure | None, promise: Promise | None
-) -> tuple[Block | None, Failure | None]:
-    """A block of results, up to the first row that is not as promised."""
-    broken = promise.broken_at(block) if promise is not None and block is not None else None
-    if block is None or broken is None:
-        return block, failure
-    row, error = broken
-    return (block.slice(0, row) if row else None), Failure(row, error)
-
-
-def _mapped(
-    run: Run, node: Node, results: Results, rows: int, promise: Promise | None, position: int
-) -> tuple[Block | None, Failure | None]:
     if run.threads.stopped:
         return None, Failure(0, Closed())
     try:
         made = [first_result(results(0, 1))]
-        if run.known(node) is None and promise is None:
-            run.settle(node, position)
-        found, layout = _layouts(run, node, made[0], promise)
-        layout.check(found)
+        found, layout = _agreed(run, node, made[0], signature, position)
     except failures() as error:
         return None, Failure(0, error)
     if found.untold and rows > 1 and run.known(node) is None:
         with suppress(*failures()):  # `fill` meets it again, after the rows before it
             for value in results(1, rows):  # empty lists, up to a result that tells what all are like
                 made.append(value)
-                found, layout = _layouts(run, node, value, promise)
+                found, layout = _layouts(run, node, value, signature)
                 if not found.untold:
                     break
-    output = OutputBlock(run.threads, replace(found, structure=layout.structure), rows, promise)
-    if rows > 1:
-        return output.finished(fill(output, results, 0, rows, made), rows)
-    output.put(0, made[0])
-    return output.finished(None, rows)
+    builder = ColumnBuilder(replace(found, structure=layout.structure), rows)
+    failure = fill(run.threads, builder, results, rows, made)
+    return builder.block(rows if failure is None else failure.row), failure
 
 
-def _layouts(run: Run, node: Node, value: Any, promise: Promise | None) -> tuple[Layout, Layout]:
+def _agreed(
+    run: Run, node: Node, value: Any, signature: OutputSignature | None, position: int
+) -> tuple[Layout, Layout]:
+    """The layout of the result at `position`, and the one that all must have, which it is checked against."""
+    if signature is None and run.known(node) is None:
+        run.settle(node, position)
+    found, layout = _layouts(run, node, value, signature)
+    layout.check(found)
+    return found, layout
+
+
+def _layouts(run: Run, node: Node, value: Any, signature: OutputSignature | None) -> tuple[Layout, Layout]:
     """The layout of a result, and the one that all must have, which one of empty lists alone does not tell."""
     known = run.known(node)
-    found = Layout.of(value if promise is None else promise.kept(value), like=known)
+    found = Layout.of(value, signature, like=known)
     return found, found if known is None and found.untold else run.agreed(node, found)
+
+
+def fill(
+    threads: Threads, builder: ColumnBuilder, results: Results, stop: int, first: Sequence[Any] = ()
+) -> Failure | None:
+    """Have a builder take results up to row `stop`; gives the failure at which it ended, if it did.
+
+    Args:
+        first: the results of the first of these rows, which are there already.
+    """
+    failure: Failure | None = None
+    piece = 1
+    try:
+        values = chain(first, results(builder.row + len(first), stop))
+        while builder.row < stop:
+            if threads.stopped:
+                raise Closed
+            until = min(builder.row + piece, stop)
+            begun = time.perf_counter()
+            builder.take(islice(values, until - builder.row))
+            if builder.row < until:
+                raise no_result()
+            if builder.collected >= _PIECE_ROWS:
+                refused = builder.settle()
+                if refused is not None:
+                    return Failure(builder.row, refused)
+            piece = _next_piece(piece, time.perf_counter() - begun)
+    except failures() as error:
+        failure = Failure(builder.row, error)
+    refused = builder.settle()
+    return failure if refused is None else Failure(builder.row, refused)
+
+
+def _next_piece(rows: int, seconds: float) -> int:
+    """How many rows to take after a piece of so many rows that took so long."""
+    if seconds > _PIECE_SECONDS:
+        return max(1, rows // 2)
+    return min(_PIECE_ROWS, (8 if seconds < _PIECE_SECONDS / 8 else 2) * rows)

@@ -7,25 +7,26 @@ import os
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import cloudpickle
+import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, call_rows_with_randomness
 from penstock.data.functions.at_once import describe_function
 from penstock.data.functions.in_threads import owned
-from penstock.data.functions.row_columns import RowColumns, as_columns
 from penstock.errors import InvalidArgumentError, InvalidTypeError, WorkerError
 from penstock.row_generators import RowGenerators
 from penstock.runtime.mailbox import Part
 from penstock.runtime.processes import LostProcess, Processes
 from penstock.runtime.sending import dumps
 from penstock.runtime.threads import Threads
+from penstock.structure import Structure, flatten
 
 IN_PROCESSES_TASK_SECONDS: Final = 0.016
 """The time of a task that a process gets: sending it and its results takes up to half a millisecond of both sides."""
@@ -48,6 +49,26 @@ class Question:
 
     rows: Block
     generators: RowGenerators | None
+
+
+@dataclass(frozen=True)
+class RowColumns:
+    """Results that are alike, as one array for each leaf: pickling the arrays of each row takes longer than all else.
+
+    Attributes:
+        structure: of each.
+        columns: for each leaf an array of all rows, or the list of their values.
+    """
+
+    structure: Structure
+    columns: list[Any]
+
+    def rows(self) -> Iterable[Any]:
+        """The results as they were; their arrays are views of the columns."""
+        if self.structure.kind == "leaf":
+            return self.columns[0]  # type: ignore[no-any-return]  # an array or a list
+        leaves = zip(*self.columns, strict=True)
+        return leaves if self.structure.is_flat_tuple else map(self.structure.unflatten, leaves)
 
 
 @dataclass(frozen=True)
@@ -178,6 +199,33 @@ def answer_of(function: Callable[..., Any], question: Question) -> list[Part]:
         return to_message(RowResults(as_columns(results) or results, error))
     except Exception:
         return to_message(_up_to_unsendable(function, results))
+
+
+def as_columns(results: Sequence[Any]) -> RowColumns | None:
+    """The results as columns; None where they are not alike."""
+    if not results:
+        return None
+    _, structure = flatten(results[0])
+    if structure.leaf_count == 0:
+        return None
+    leaves = list(map(structure.quick_leaves, results))
+    if None in leaves:
+        return None
+    return RowColumns(structure, [_column_of(values) for values in zip(*leaves, strict=True)])
+
+
+def _column_of(values: tuple[Any, ...]) -> Any:
+    """An array whose entries are these values again; a list where there is none."""
+    kind, first = type(values[0]), values[0]
+    array = kind is np.ndarray and first.ndim > 0
+    if not array and not issubclass(kind, np.number | np.bool_):
+        return list(values)
+    dtype, shape = first.dtype, first.shape
+    if dtype.kind not in "biufc" or any(
+        type(value) is not kind or value.dtype is not dtype or value.shape != shape for value in values
+    ):
+        return list(values)
+    return np.stack(values, dtype=dtype) if array else np.array(values, dtype)
 
 
 def _up_to_unsendable(function: Callable[..., Any], results: list[Any]) -> RowResults:

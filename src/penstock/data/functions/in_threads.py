@@ -7,12 +7,10 @@ from threading import Lock
 from typing import Any
 
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import as_promised, map_rows, note
-from penstock.data.functions.layout import Layout
-from penstock.data.functions.output import Failure, OutputBlock, Results
-from penstock.data.functions.output_signature import Promise
-from penstock.data.functions.taking import fill
+from penstock.data.column_builder import ColumnBuilder
+from penstock.data.functions.apply import Failure, Results, fill, map_rows, note
 from penstock.data.node import Node, Run
+from penstock.data.output_signature import OutputSignature
 from penstock.data.streams.index_reading import Pending
 from penstock.runtime.callers import Callers, Work
 from penstock.runtime.channel import Closed
@@ -104,7 +102,7 @@ class Calls(Pending):
         node: whose function it is.
         results: gives the results of rows start to stop, one by one; called from several threads.
         positions: those of the rows, at least one.
-        promise: what the results are said to be.
+        signature: what was promised of the results.
         at_once: gives the outcome for all rows in one call, where the function can do that.
     """
 
@@ -115,7 +113,7 @@ class Calls(Pending):
         callers: Callers,
         results: Results,
         positions: Any,
-        promise: Promise | None,
+        signature: OutputSignature | None,
         at_once: Callable[[], Outcome] | None,
     ) -> None:
         super().__init__(callers)
@@ -124,14 +122,14 @@ class Calls(Pending):
         self._results = results
         self._positions = positions
         self.rows = rows = len(positions)
-        self._promise = promise
+        self._signature = signature
         self._lock = Lock()
         self._outcome: Outcome | None = None
         self._values: list[_Returned] = []
-        self._output: OutputBlock | None = None
+        self._builder: ColumnBuilder | None = None
         self._failures: list[Failure] = []
         self._left = rows
-        layout = run.known(node) or Layout.promised(promise)
+        layout = run.known(node)
         if layout is not None and not callers.know_results:
             callers.results_hold(layout.nbytes)
         chunk = rows if at_once is not None else callers.chunk
@@ -142,7 +140,8 @@ class Calls(Pending):
         elif layout is not None and self.tasks == 1:
             call = self._all
         elif layout is not None:
-            self._output = OutputBlock(run.threads, layout, rows, promise)
+            self._builder = ColumnBuilder(layout, rows)
+            self._builder.allocate()
             call = self._fill
         callers.add(Work(partial(self._call, call), rows, together=self.tasks == 1))
 
@@ -169,7 +168,7 @@ class Calls(Pending):
         self._outcome = self._mapped(self._results)
 
     def _mapped(self, results: Results) -> Outcome:
-        return map_rows(self._run, self._node, results, self.rows, self._promise, int(self._positions[0]))
+        return map_rows(self._run, self._node, results, self.rows, self._signature, int(self._positions[0]))
 
     def _keep(self, start: int, stop: int) -> None:
         values = _Returned(start, stop)
@@ -187,17 +186,17 @@ class Calls(Pending):
             values.error = error
 
     def _fill(self, start: int, stop: int) -> None:
-        assert self._output is not None
+        assert self._builder is not None
         if any(failure.row < start for failure in self._failures):
             return
-        failure = fill(self._output, self._results, start, stop)
+        failure = fill(self._run.threads, self._builder.part(start), self._results, stop)
         if failure is not None:
             self._failures.append(failure)
 
     @property
     def nbytes(self) -> int:
-        if self._output is not None:
-            return self._output.nbytes
+        if self._builder is not None:
+            return self._builder.nbytes
         if self._outcome is not None:
             return 0 if self._outcome[0] is None else self._outcome[0].nbytes
         return sum(values.nbytes for values in self._values)
@@ -212,11 +211,11 @@ class Calls(Pending):
     def _found(self) -> Outcome:
         if self._outcome is not None:
             return self._outcome
-        if self._output is None:
+        if self._builder is None:
             self._values.sort(key=lambda values: values.start)
             return self._mapped(self._again)
         failure = min(self._failures, key=lambda failure: failure.row, default=None)
-        return as_promised(*self._output.finished(failure, self.rows), self._promise)
+        return self._builder.block(self.rows if failure is None else failure.row), failure
 
     def _again(self, start: int, stop: int) -> Iterator[Any]:
         """What the calls for these rows returned and raised, row by row."""

@@ -12,19 +12,21 @@ from penstock.data import functions
 from penstock.data.block import Block, Indices
 from penstock.data.functions.answers import TRUTH_VALUES, truth
 from penstock.data.functions.apply import (
+    Failure,
+    Results,
     call_rows,
     call_rows_with_randomness,
     map_row,
     map_rows,
+    no_result,
     note,
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
-from penstock.data.functions.output import Failure, Results, first_result
-from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream, SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements, derived
+from penstock.data.output_signature import HasOutputSignature
 from penstock.data.streams.index_reading import Pending, Reading
 from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
 from penstock.data.streams.stream import Stream
@@ -34,10 +36,11 @@ from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures, threads_of
+from penstock.spec import describe_mismatch
 
 
 @dataclass(frozen=True, eq=False)
-class Map(PromisedResults, OneInput):
+class Map(HasOutputSignature, OneInput):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
     name: ClassVar[str] = "map"
@@ -90,12 +93,12 @@ class Map(PromisedResults, OneInput):
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
         if block.length == 1 and self._calls_alone:
-            output, failure = map_row(run, self, self.function, block, self.promise, int(positions[0]))
+            output, failure = map_row(run, self, self.function, block, self.signature, int(positions[0]))
         else:
             output, failure = self._at_once(run, epoch, block, positions)
         if output is None and failure is None:
             results = self.results(run, epoch, block, positions)
-            output, failure = map_rows(run, self, results, len(block), self.promise, int(positions[0]))
+            output, failure = map_rows(run, self, results, len(block), self.signature, int(positions[0]))
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
@@ -112,8 +115,10 @@ class Map(PromisedResults, OneInput):
             at_once = map_at_once(self.function, block, generators)
         except ElementError as error:
             return None, Failure(0, error)
-        kept = at_once is not None and (self.promise is None or self.promise.broken_at(at_once) is None)
-        return (at_once if kept else None), None
+        if at_once is None or self.signature is None:
+            return at_once, None
+        fits = describe_mismatch(self.output_signature, at_once.spec()) is None
+        return (at_once if fits else None), None
 
     def results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
         """What calls the function for rows of a block of input."""
@@ -159,7 +164,7 @@ class Map(PromisedResults, OneInput):
         callers = self._callers(run)
         at_once = partial(self._at_once, run, epoch, block, positions) if takes_blocks(self.function) else None
         results = self.results(run, epoch, block, positions)
-        return Calls(run, self, callers, results, positions, self.promise, at_once)
+        return Calls(run, self, callers, results, positions, self.signature, at_once)
 
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None
@@ -254,7 +259,7 @@ class FilterStream(SelectingStream):
         try:
             values.extend(call_rows(self._node.predicate, block))  # keeps what came before an exception
             if len(values) < len(block):
-                first_result(iter(()))
+                raise no_result()
         except failures() as error:
             failure = error
         if not set(map(type, values)) <= TRUTH_VALUES:

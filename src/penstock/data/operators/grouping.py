@@ -13,8 +13,7 @@ from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, column_of, own
 from penstock.data.element_kinds import OneKindStream, of_one_kind
 from penstock.data.functions.answers import integer
-from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, note
-from penstock.data.functions.output import no_result
+from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, no_result, note
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError

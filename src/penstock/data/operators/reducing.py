@@ -10,7 +10,7 @@ import numpy as np
 from penstock.data.block import Block, own
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, note
-from penstock.data.functions.layout import Layout
+from penstock.data.layout import Layout
 from penstock.data.node import OneInput, Run, any_number, derived
 from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError

@@ -4,29 +4,31 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from penstock.data.block import Block, own
-from penstock.data.collecting import Collector
+from penstock.data.column_builder import ColumnBuilder
 from penstock.data.functions.answers import truth
 from penstock.data.functions.apply import checked_rows
-from penstock.data.functions.layout import Layout
-from penstock.data.functions.output_signature import PromisedResults
 from penstock.data.functions.stream import FunctionStream
+from penstock.data.layout import Layout
 from penstock.data.node import OneInput, Run, SomeElements, derived
+from penstock.data.output_signature import HasOutputSignature
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.plain_data import decode_value, encode_value
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
-from penstock.structure import flatten, map_structure
+from penstock.structure import map_structure
+
+_NUMBERS: Final = (int, float)
 
 
 @dataclass(frozen=True, eq=False)
-class Scan(PromisedResults, OneInput):
+class Scan(HasOutputSignature, OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
     name: ClassVar[str] = "scan"
@@ -51,7 +53,7 @@ class ScanStream(FunctionStream):
         self._carried = _owned(node.initial_state)
         # The state after the last call, which counts when the output of that call was taken.
         self._next = self._carried
-        self._collector: Collector | None = None
+        self._layout: Layout | None = None
         self._state_layout: Layout | None = None
         # The type of the states, where these are numbers of NumPy's.
         self._number: type | None = None
@@ -60,34 +62,38 @@ class ScanStream(FunctionStream):
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        failure: BaseException | None = None
+        builder: ColumnBuilder | None = None
         try:
-            self._collect(self._outputs(block), len(block))
+            outputs = self._outputs(block)
+            if self._layout is None:
+                outputs = self._with_first(outputs, len(block))
+            assert self._layout is not None
+            rows = min(len(block), self._layout.most_rows)
+            builder = ColumnBuilder(self._layout, rows)
+            builder.check_each_number()  # the state before one that is refused is lost when the next is asked for
+            builder.take(islice(outputs, rows))
         except failures() as error:
-            failure = error
-        done = 0 if self._collector is None else self._collector.rows
-        if failure is not None:
-            self._fail(self._node, failure, len(block) - done)
-        else:  # the collector may take fewer rows than the block has
+            done = 0 if builder is None else builder.row
+            self._fail(self._node, error, len(block) - done)
+        else:
+            done = rows
             self._carried = self._next
             self._input.give_back(len(block) - done)
-        return self._collector.block() if self._collector is not None and done else None
+        if builder is None:
+            return None
+        builder.settle()
+        return builder.block(done)
 
-    def _collect(self, outputs: Iterator[Any], rows: int) -> None:
-        """Collect outputs; the very first decides their structure and dtypes."""
-        if self._collector is not None:
-            rows = self._collector.begin(rows)
-            self._collector.take(islice(outputs, rows))
-            return
+    def _with_first(self, outputs: Iterator[Any], rows: int) -> Iterator[Any]:
+        """The same outputs; the very first decides what all are like."""
         output = next(outputs)
-        if self._node.promise is None:
-            self._run.settle(self._node, self._first + self._input.met - rows)
-        leaves = self._checked(output)
-        specs = None if self._node.promise is None else self._node.promise.leaves
-        structure = self._run.known(self._node).structure
-        self._collector = Collector(output, leaves, structure, specs, self._checked)
-        rows = self._collector.begin(rows)
-        self._collector.take(chain([output], islice(outputs, rows - 1)))
+        node, run = self._node, self._run
+        if node.signature is None:
+            run.settle(node, self._first + self._input.met - rows)
+        layout = Layout.of(output, node.signature, like=run.known(node))
+        self._layout = run.agreed(node, layout)
+        self._layout.check(layout)
+        return chain([output], outputs)
 
     def _outputs(self, block: Block) -> Iterator[Any]:
         """The output for each row."""
@@ -106,7 +112,7 @@ class ScanStream(FunctionStream):
                 carried = self._next_state(carried)
                 number = self._number
             self._next = carried
-            yield output
+            yield as_leaf(output) if type(output) in _NUMBERS and self._node.signature is None else output
             self._carried = carried
 
     def _next_state(self, value: Any) -> Any:
@@ -118,15 +124,6 @@ class ScanStream(FunctionStream):
         if carried is value and isinstance(value, np.number):
             self._number = type(value)
         return carried
-
-    def _checked(self, output: Any) -> list[Any]:
-        """The leaves of an output, which must have the same structure and dtypes as all others."""
-        promise = self._node.promise
-        value = output if promise is None else promise.kept(output)
-        layout = Layout.of(value, like=self._run.known(self._node))
-        agreed = self._run.agreed(self._node, layout)
-        agreed.check(layout)
-        return agreed.typed([as_leaf(leaf) for leaf in flatten(value)[0]])  # type: ignore[no-any-return]
 
     def state(self) -> State:
         return [self._input.state(), encode_value(self._carried)]

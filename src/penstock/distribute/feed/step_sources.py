@@ -14,7 +14,7 @@ from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
 from penstock.sharding import SliceRule
-from penstock.structure import Structure, flatten, quick_leaves
+from penstock.structure import Structure, flatten
 
 
 class StepSource(ABC):
@@ -139,7 +139,6 @@ class GlobalBatches(StepSource):
         self._local = local
         self._pairs = pairs
         self._structure = Structure("none", leaf_count=0)
-        self._quick = quick_leaves(self._structure)
 
     def next(self) -> HostStep:
         element = next(self._batches)
@@ -152,11 +151,10 @@ class GlobalBatches(StepSource):
 
     def _flat(self, batch: Any) -> tuple[list[Any], Structure]:
         """As `flatten`; the structure is that of the batch before, where it has the same."""
-        found = self._quick(batch)
+        found = self._structure.quick_leaves(batch)
         if found is not None and set(map(type, found)) == {np.ndarray}:
             return list(found), self._structure
         leaves, self._structure = flatten(batch)
-        self._quick = quick_leaves(self._structure)
         return leaves, self._structure
 
     def position(self) -> Any:

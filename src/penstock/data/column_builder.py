@@ -1,0 +1,392 @@
+"""Rows that come one by one, put together as columns.
+
+The first row is checked in full. As long as later rows are like it, a loop takes them without another look: values that
+nobody can change are collected, and become a column together; arrays are copied at once, because the function or
+generator may use the same buffer again. A row that is unlike the one before it is checked in full as well.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from sys import getrefcount
+from typing import Any, Final
+
+import numpy as np
+from numpy import ndarray
+
+from penstock.data.block import Block, Column, column_of, column_of_one, object_column, own, owned
+from penstock.data.layout import Layout, Unlike
+from penstock.runtime.memory import empty
+from penstock.runtime.threads import failures
+
+_ALL_ALIKE: Final = object()
+_EXACT_IN_DOUBLES: Final = 1 << 53
+
+
+def _references_to_one_alone() -> int:
+    """What `getrefcount` returns for a value that only the variable of a loop refers to."""
+    return next(getrefcount(value) for value in map(np.empty, [1]))
+
+
+_ALONE: Final = _references_to_one_alone()
+
+
+class ColumnBuilder:
+    """Makes blocks of rows of one layout, of whose shapes and kinds most of them are.
+
+    Attributes:
+        row: where the next row of the block goes.
+        unread: rows that were taken after one that `settle` has refused, as they came.
+    """
+
+    def __init__(self, layout: Layout, rows: int) -> None:
+        self._begin(layout, [_Leaf(layout, number) for number in range(len(layout.dtypes))], 0)
+        self.begin(rows)
+
+    def _begin(self, layout: Layout, leaves: list["_Leaf"], start: int) -> None:
+        self._layout = layout
+        self._leaves = leaves
+        self.row = start
+        self.unread: list[Any] = []
+        # The first of the rows that were only collected.
+        self._since = start
+        self._checks_numbers = False
+        self._came = layout.kinds
+        self._expect(layout.quick_kinds)
+
+    def begin(self, rows: int) -> None:
+        """Begin a block of at most so many rows."""
+        for leaf in self._leaves:
+            leaf.begin(rows)
+        self.row = self._since = 0
+        self.unread = []
+
+    def allocate(self) -> None:
+        """Make the arrays now, of which several threads will fill parts."""
+        for leaf in self._leaves:
+            leaf.allocate()
+
+    def part(self, start: int) -> "ColumnBuilder":
+        """What fills the same block from a row on, in another thread perhaps."""
+        part = object.__new__(ColumnBuilder)
+        part._begin(self._layout, self._leaves, start)
+        return part
+
+    def check_each_number(self) -> None:
+        """From now on, check each of Python's numbers before the next row is asked for: `settle` refuses none then."""
+        self._checks_numbers = True
+        self._expect(self._kinds)
+
+    def _expect(self, kinds: Sequence[type]) -> None:
+        """Take rows whose leaves are of these types without another look."""
+        self._kinds = kinds
+        self._arrays = [leaf for leaf, kind in zip(self._leaves, kinds, strict=True) if kind is ndarray]
+        self._collecting = [leaf for leaf, kind in zip(self._leaves, kinds, strict=True) if kind is not ndarray]
+        expected = [kind for kind in kinds if kind is not ndarray]
+        self._expected = [Unlike if self._checks_numbers and kind in (int, float) else kind for kind in expected]
+        self._found: list[list[Any]] = [[] for _ in expected]
+
+    @property
+    def collected(self) -> int:
+        """How many of the rows before `row` were only collected so far."""
+        return self.row - self._since
+
+    def take(self, values: Iterator[Any]) -> None:
+        """Take rows, until what getting one raises, or what is wrong with one.
+
+        The rows before that were taken, as far as `settle` refuses none.
+        """
+        while (value := self._take_alike(values)) is not _ALL_ALIKE:
+            refused = self.settle()
+            if refused is not None:
+                self.unread.append(value)
+                raise refused
+            came, leaves = self._layout.leaves_of(value)
+            for leaf, found in zip(self._leaves, leaves, strict=True):
+                leaf.put(self.row, found)
+            self.row += 1
+            self._since = self.row
+            kinds = tuple(map(type, came))
+            if kinds != self._came:
+                self._came = kinds
+                self._expect([kind if self._layout.quick(n, kind) else Unlike for n, kind in enumerate(kinds)])
+
+    def _take_alike(self, values: Iterator[Any]) -> Any:
+        """Take rows as long as they are as expected; gives the first that is not, or `_ALL_ALIKE`."""
+        if self._layout.structure.kind != "leaf":
+            return self._copy_alike(values) if self._arrays else self._collect_alike(values)
+        if self._arrays:
+            return self._copy_alone(values)
+        (expected,), (found,) = self._expected, self._found
+        try:
+            # This reads no further than the first value of another type, and keeps what came before an exception.
+            for kind, run in groupby(values, type):
+                if kind is not expected:
+                    return next(run)
+                found.extend(run)
+        finally:
+            self.row = self._since + len(found)
+        return _ALL_ALIKE
+
+    def _collect_alike(self, values: Iterator[Any]) -> Any:
+        """As `_take_alike`, for rows of several leaves that are no arrays."""
+        if not self._leaves:  # nothing would tell how many there were
+            return next(values, _ALL_ALIKE)
+        structure, expected = self._layout.structure, self._expected
+        quick_leaves: Callable[[Any], Any] = structure.quick_leaves
+        container, length, parts_of = structure.flat_parts
+        first, second = expected if len(expected) == 2 else (None, None)
+        # The leaves of all rows: rows that are kept would cost the garbage collector more than all else here.
+        flat: list[Any] = []
+        collect = flat.extend
+        try:
+            for value in values:
+                leaves: Any
+                if type(value) is container and len(value) == length:  # type: ignore[arg-type]  # a tuple or a dictionary
+                    try:
+                        leaves = value if parts_of is None else parts_of(value)
+                    except KeyError:
+                        return value
+                else:
+                    leaves = quick_leaves(value)
+                    if leaves is None:
+                        return value
+                if second is not None:  # in a quarter of the time of the general test
+                    one, other = leaves
+                    if type(one) is not first or type(other) is not second:
+                        return value
+                elif [*map(type, leaves)] != expected:
+                    return value
+                collect(leaves)
+        finally:
+            for number, found in enumerate(self._found):
+                found.extend(flat[number :: len(expected)])
+            self.row += len(flat) // len(expected)
+        return _ALL_ALIKE
+
+    def _copy_alone(self, values: Iterator[Any]) -> Any:
+        """As `_take_alike`, for rows that are arrays, which are copied at once."""
+        (leaf,), row = self._leaves, self.row
+        _, dtype, shape, column, put = leaf.as_array
+        try:
+            for value in values:
+                if type(value) is not ndarray or value.dtype is not dtype:
+                    return value
+                if value.shape == shape:
+                    column[row] = value
+                # Nobody else can change an array that nobody else refers to.
+                elif not put(row, value, value.base is None and getrefcount(value) == _ALONE):
+                    return value
+                row += 1
+        finally:
+            self.row = row
+        return _ALL_ALIKE
+
+    def _copy_alike(self, values: Iterator[Any]) -> Any:
+        """As `_take_alike`, for rows with arrays and perhaps other leaves."""
+        quick_leaves: Callable[[Any], Any] = self._layout.structure.quick_leaves
+        arrays = [leaf.as_array for leaf in self._arrays]
+        others = [
+            (leaf.number, kind, found.append)
+            for leaf, kind, found in zip(self._collecting, self._expected, self._found, strict=True)
+        ]
+        row = self.row
+        try:
+            for value in values:
+                leaves = quick_leaves(value)
+                if leaves is None:
+                    return value
+                for number, dtype, shape, column, put in arrays:
+                    array = leaves[number]
+                    if type(array) is ndarray and array.dtype is dtype and array.shape == shape:
+                        column[row] = array
+                    elif not put(row, array, False):
+                        return value
+                for number, kind, collect in others:
+                    leaf = leaves[number]
+                    if type(leaf) is not kind:
+                        return value
+                    collect(leaf)
+                row += 1
+        finally:
+            self.row = row
+            for found in self._found:
+                del found[row - self._since :]
+        return _ALL_ALIKE
+
+    def settle(self) -> BaseException | None:
+        """Write what was only collected; gives what is wrong with a row that is refused, which is `row` then."""
+        if self.row == self._since:
+            return None
+        refused = [leaf.write(self._since, found) for leaf, found in zip(self._collecting, self._found, strict=True)]
+        first = min(filter(None, refused), key=itemgetter(0), default=None)
+        if first is not None:
+            self.unread = [self._as_it_came(row) for row in range(first[0] + 1, self.row)]
+            self.row = first[0]
+        self._since = self.row
+        for found in self._found:
+            found.clear()
+        return None if first is None else first[1]
+
+    def _as_it_came(self, row: int) -> Any:
+        """A row of which what is no array was collected."""
+        leaves = [leaf.row(row) for leaf in self._leaves]
+        for leaf, found in zip(self._collecting, self._found, strict=True):
+            leaves[leaf.number] = found[row - self._since]
+        return self._layout.structure.unflatten(leaves)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the columns hold."""
+        return sum(leaf.nbytes for leaf in self._leaves)
+
+    def block(self, rows: int) -> Block | None:
+        """The first rows, whose memory is theirs alone; None if there are none. It ends the block."""
+        if rows == 0:
+            return None
+        return Block(tuple([leaf.column(rows) for leaf in self._leaves]), self._layout.structure, rows)
+
+
+class _Leaf:
+    """The rows of one leaf: those of the layout's shape and dtype in one array, others each by itself."""
+
+    def __init__(self, layout: Layout, number: int) -> None:
+        self.number = number
+        self._layout = layout
+        self._dtype = layout.dtypes[number]
+        self._shape = layout.shapes[number]
+        self.begin(0)
+
+    def begin(self, rows: int) -> None:
+        """Begin a column of at most so many rows."""
+        self._length = rows
+        self._rows: Column | None = None
+        self._apart: dict[int, Any] = {}
+
+    def allocate(self) -> Column:
+        """The array of all rows."""
+        if self._rows is None:
+            self._rows = empty((self._length, *self._shape), self._dtype)
+        return self._rows
+
+    @property
+    def as_array(self) -> tuple[int, Any, tuple[int, ...], Column, Callable[[int, Any, bool], bool]]:
+        """The number of the leaf, the dtype and shape of arrays that need no check, their place, and that of others."""
+        return self.number, self._dtype, self._shape, self.allocate(), self._put_array
+
+    @property
+    def nbytes(self) -> int:
+        return self.allocate().nbytes
+
+    def put(self, row: int, leaf: Any) -> None:
+        """Write a row that was checked."""
+        if isinstance(leaf, (ndarray, np.generic)):
+            fits = leaf.dtype == self._dtype and leaf.shape == self._shape
+        else:
+            fits = not self._shape
+        if not fits:
+            self._apart[row] = own(leaf)
+            return
+        self._apart.pop(row, None)
+        if self._shape or isinstance(leaf, ndarray):
+            self.allocate()[row, ...] = leaf  # of an array of objects without axes, the object
+        else:
+            self.allocate()[row] = leaf  # NumPy would make an array of an object in some cases
+
+    def _put_array(self, row: int, array: Any, owned: bool) -> bool:
+        """Write a row if it is an array that only has another shape.
+
+        Args:
+            owned: whether nobody else can write the array.
+        """
+        if type(array) is not ndarray or not self._layout.takes_array(self.number, array):
+            return False
+        self._apart[row] = array if owned else array.copy()
+        return True
+
+    def write(self, start: int, values: Sequence[Any]) -> tuple[int, BaseException] | None:
+        """Write values of one type; gives the first row that is refused, and what is wrong with it."""
+        column = _together(values, self._dtype)
+        if column is None:
+            for row, value in enumerate(values, start):
+                try:
+                    self.put(row, self._layout.leaf(self.number, value))
+                except failures() as error:
+                    return row, error
+        elif self._rows is None and len(values) == self._length:
+            self._rows = column
+        else:
+            self.allocate()[start : start + len(values)] = column
+        return None
+
+    def row(self, row: int) -> Any:
+        """One row that was written."""
+        return self._apart[row] if row in self._apart else self.allocate()[row, ...]
+
+    def column(self, rows: int) -> Column:
+        """The first rows, which this refers to no longer."""
+        column, apart = self.allocate(), self._apart
+        self._rows, self._apart = None, {}
+        if not apart or min(apart) >= rows:  # those that are apart came after a failure
+            return column[:rows]
+        leaves = [apart[row] if row in apart else column[row, ...] for row in range(rows)]
+        arrays = all(isinstance(leaf, (ndarray, np.generic)) for leaf in leaves)
+        return column_of(leaves) if arrays else object_column(leaves)
+
+
+def _together(values: Sequence[Any], dtype: np.dtype[Any]) -> Column | None:
+    """Values of one type as a column, as `Layout.quick` allows; None if one of them may be out of bounds."""
+    kind = type(values[0])
+    if dtype.kind == "O":
+        return object_column(values)
+    if issubclass(kind, np.generic):  # they are buffers, which are joined in half the time
+        return np.frombuffer(bytearray().join(values), dtype)
+    if kind is int and dtype.kind == "f" and max(map(abs, values)) > _EXACT_IN_DOUBLES:
+        return None
+    try:
+        if kind is not float:
+            return np.fromiter(values, dtype, len(values))
+        with np.errstate(over="raise"):
+            return np.fromiter(values, dtype, len(values))
+    except (FloatingPointError, OverflowError):
+        return None
+
+
+def block_of_row(layout: Layout, value: Any) -> Block:
+    """A block of one row, which one variable of the caller refers to. It may be a view of the row's arrays.
+
+    Raises:
+        ElementError: it is not of the layout.
+    """
+    columns = _columns_of_row(layout, value)
+    if columns is not None:
+        return Block(tuple(columns), layout.structure, 1)
+    builder = ColumnBuilder(layout, 1)
+    builder.take(iter((value,)))
+    refused = builder.settle()
+    if refused is not None:
+        raise refused
+    block = builder.block(1)
+    assert block is not None
+    return block
+
+
+def _columns_of_row(layout: Layout, value: Any) -> list[Column] | None:
+    """Columns of one row that is like the first; None for another."""
+    found = layout.structure.quick_leaves(value)
+    if found is None or tuple(map(type, found)) != layout.quick_kinds:
+        return None
+    leaves = list(found)
+    del found  # `owned` counts what refers to the value and its parts
+    if ndarray in layout.quick_kinds:
+        leaves = owned(value, leaves, flat=layout.structure.is_flat, variables=3)
+    columns = []
+    for number, leaf in enumerate(leaves):
+        if type(leaf) is ndarray:
+            column = column_of_one(leaf) if layout.takes_array(number, leaf) else None
+        else:
+            column = _together((leaf,), layout.dtypes[number])
+        if column is None:
+            return None
+        columns.append(column)
+    return columns

@@ -1,0 +1,95 @@
+"""What `output_signature` promises of each row that a user's function or generator makes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from penstock.errors import ElementError
+from penstock.spec import LeafSpec, covers, fitted, spec_of_leaf
+from penstock.structure import Structure, flatten
+
+
+@dataclass(frozen=True)
+class Source:
+    """What makes rows, as errors name it.
+
+    Attributes:
+        unlike: the error of a row that is unlike those before it.
+        unfit: the error of a row that does not fit `output_signature`.
+    """
+
+    unlike: str
+    unfit: str
+
+
+FUNCTION: Final = Source(
+    "the function returned {found} after it had returned {known}; return one kind of element, of one structure and one "
+    "dtype (object stands for strings, bytes and other Python objects; an empty list takes the dtype of the lists "
+    "before it, and counts as float64 where it comes first: give numpy.zeros(0, numpy.int64), say, or "
+    "output_signature)",
+    "the function returned a result that does not fit output_signature: expected {expected}, got {found}",
+)
+GENERATOR: Final = Source(
+    "the generator yielded {found} after {known}; all its elements must be of one kind, which output_signature can "
+    "declare",
+    "the generator yielded an element that does not fit output_signature: expected {expected}, got {found}",
+)
+
+
+@dataclass(frozen=True)
+class OutputSignature:
+    """The structure of every row, and the specification of each leaf."""
+
+    structure: Structure
+    leaves: tuple[LeafSpec, ...]
+    source: Source
+
+    def check_structure(self, structure: Structure) -> None:
+        """Raise an ElementError if a row is of another structure."""
+        if structure != self.structure:
+            raise ElementError(
+                self.source.unfit.format(expected=self.structure, found=f"{structure}, another structure")
+            )
+
+    def fitted(self, number: int, leaf: Any) -> Any:
+        """A leaf, by its number, of which Python numbers and lists take the promised dtype.
+
+        Raises:
+            ElementError: it is not as promised.
+        """
+        spec = self.leaves[number]
+        leaf = fitted(spec, leaf)
+        found = spec_of_leaf(leaf)
+        if not covers(spec, found):
+            path = self.structure.paths()[number]
+            expected = f"{spec}{' at ' + path if path else ''}"
+            raise ElementError(self.source.unfit.format(expected=expected, found=found))
+        return leaf
+
+    def allows_shape(self, number: int, shape: tuple[int, ...]) -> bool:
+        """Whether an array of the promised dtype may have this shape."""
+        promised = self.leaves[number].shape
+        return len(promised) == len(shape) and all(a is None or a == b for a, b in zip(promised, shape, strict=True))
+
+
+class HasOutputSignature:
+    """A node whose function may have an `output_signature`, and what that says of its elements."""
+
+    source = FUNCTION
+    output_signature: Any
+
+    @property
+    def spec(self) -> Any:
+        return self.output_signature
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.output_signature is None
+
+    @cached_property
+    def signature(self) -> OutputSignature | None:
+        """What the rows are checked against; None if nothing is promised."""
+        if self.output_signature is None:
+            return None
+        leaves, structure = flatten(self.output_signature)
+        return OutputSignature(structure, tuple(leaves), self.source)
