@@ -42,6 +42,9 @@ def by_part(
         >>> [(part, which.tolist(), rows) for part, which, rows in by_part(range(3, 7), np.array([0, 0, 1, 1]))]
         [(0, [0, 1], range(3, 5)), (1, [2, 3], range(5, 7))]
     """
+    if len(numbers) and not (numbers != numbers[0]).any():  # as it is for most batches
+        yield int(numbers[0]), np.arange(len(numbers)), indices
+        return
     if isinstance(indices, range):
         order = np.arange(len(numbers))
     else:

@@ -161,8 +161,9 @@ def test_a_function_that_prints_much_stopped_its_worker(capsys: pytest.CaptureFi
     with ps.service.local(num_workers=1) as service:
         dataset = ps.Dataset.range(300).map(noisy).apply(ps.service.distribute("distributed_epoch", service.target))
         assert [int(x) for x in dataset] == list(range(300))  # 150 kB, where a pipe holds 64 KiB
-    lines = capsys.readouterr().err.splitlines()
-    assert sum(line.startswith("[data worker ") and "] row " in line for line in lines) == 300
+    printed = capsys.readouterr().err
+    assert printed.startswith("[data worker ")
+    assert printed.count("row ") == 300  # lines of two threads may be mixed
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ class MetricsServer:
             host = host.strip("[]")
             if host in WILDCARDS and socket.has_dualstack_ipv6():
                 host = "::"  # where a dispatcher listens at 0.0.0.0, it does so for IPv6 too
-            self._server = (_BothServer if ":" in host else _Server)((host, port), handler)
+            self._server = (_BothServer if ":" in host else _BoundedServer)((host, port), handler)
         except (OSError, OverflowError) as error:
             raise ServiceError(f"metrics cannot be served at {joined_address(host, port)}: {error}") from error
         self.port = int(self._server.server_address[1])
@@ -89,7 +89,7 @@ class MetricsServer:
         self.close()
 
 
-class _Server(ThreadingHTTPServer):
+class _BoundedServer(ThreadingHTTPServer):
     """Bounds the connections, which anyone may open, in number and time."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -120,7 +120,7 @@ class _Server(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
 
-class _BothServer(_Server):
+class _BothServer(_BoundedServer):
     """Listens at an address of IPv6, and at "::" for IPv4 too."""
 
     address_family = socket.AF_INET6

@@ -1,5 +1,6 @@
 """Operators that put rows together into batches."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -152,10 +153,11 @@ class Batching(OneInput):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)
         size, length = self.batch_size, self.input.cardinality
-        if len(indices) == 0:
-            return (yield from self._read(run, epoch, indices, size))
         # The last batch is the only one that can be short.
-        shorter = (as_positions(indices) == length // size).astype(np.int8)
+        last = length // size if length != INFINITE_CARDINALITY else math.inf
+        if len(indices) == 0 or (isinstance(indices, range) and max(indices[0], indices[-1]) < last):
+            return (yield from self._read(run, epoch, indices, size))
+        shorter = (as_positions(indices) == last).astype(np.int8)
         parts = []
         for short, which, batches in by_part(indices, shorter):
             rows = length % size if short else size

@@ -54,11 +54,12 @@ class Repeat(SameElements):
         first_epoch = self.first_epoch(epoch)
         if length == INFINITE_CARDINALITY:
             return (yield from self.input.reading(run, first_epoch, indices))
+        if isinstance(indices, range) and len(indices) and (number := indices[0] // length) == indices[-1] // length:
+            return (yield from self.input.reading(run, first_epoch + number, shifted(indices, -number * length)))
         positions = as_positions(indices)
-        epochs = positions // length
-        together = isinstance(indices, range) and len(indices) and epochs[0] == epochs[-1]
-        if len(indices) == 0 or not (self.input.varies or together):
+        if len(indices) == 0 or not self.input.varies:
             return (yield from self.input.reading(run, first_epoch, positions % length))
+        epochs = positions // length
         parts = []
         for number, which, rows in by_part(indices, epochs):
             own = shifted(rows, -number * length)

@@ -21,9 +21,9 @@ from penstock.data.saving.progress import SaveProgress
 from penstock.data.saving.shard import NOTES, SavePlan, ShardNotes, ShardTask, iterator_at, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.plain_data import spec_to_data
+from penstock.formats.writing.format_names import shard_format
 from penstock.formats.writing.manifest import describe_no_rows, write_manifest
 from penstock.formats.writing.shard_format import Description
-from penstock.formats.writing.shard_formats import shard_format
 from penstock.formats.writing.work_directory import WorkDirectory, writing_at
 from penstock.options import Options, check_integer
 from penstock.paths import has_protocol, local_path

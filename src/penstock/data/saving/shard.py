@@ -26,8 +26,8 @@ from penstock.data.node import Node
 from penstock.data.operators.order import Skip, Take
 from penstock.data.plan import PlannedDataset
 from penstock.formats.plain_data import spec_of_data
+from penstock.formats.writing.format_names import shard_format
 from penstock.formats.writing.shard_format import Description
-from penstock.formats.writing.shard_formats import shard_format
 from penstock.formats.writing.work_directory import WorkDirectory, writing_at
 from penstock.options import Options
 
