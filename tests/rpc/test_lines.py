@@ -15,7 +15,7 @@ import pytest
 
 from penstock.rpc import listener as listening
 from penstock.rpc.connection import PlainConnection
-from penstock.rpc.frames import ArrayPart, Header, Place
+from penstock.rpc.frames import ArrayPart, BytesLocation, Header
 from penstock.rpc.line import Line, TooLongError
 from penstock.rpc.listener import Address, Listener, dial
 from penstock.rpc.proof import NotAdmittedError, OtherProtocolError
@@ -159,7 +159,12 @@ def test_memory_that_was_not_sent_is_not_shown() -> None:
     with two_ends() as (near, far):
         near.send(Said("lies"))
         assert far.receive(20) == Said("lies")
-        for place in (Place(8, 0), Place(8, 0, segment=3, token=1), Place(-8, 8), Place(0, -1)):
+        for place in (
+            BytesLocation(8, 0),
+            BytesLocation(8, 0, segment=3, token=1),
+            BytesLocation(-8, 8),
+            BytesLocation(0, -1),
+        ):
             with pytest.raises(ConnectionError, match="names memory that it has not sent"):
                 far.bytes_at(place)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.data.output_signature import FUNCTION, OutputSignature, Source
+from penstock.data.output_signature import FUNCTION, OutputSignature, RowSource
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.spec import Array, alike, as_leaf, of_rows_like
 from penstock.structure import Structure, flatten
@@ -40,13 +40,13 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...] = field(compare=False)
     kinds: tuple[type, ...] = field(compare=False)
     signature: OutputSignature | None = field(default=None, compare=False)
-    source: Source = field(default=FUNCTION, compare=False)
+    source: RowSource = field(default=FUNCTION, compare=False)
 
     @staticmethod
     def of(
         value: Any,
         signature: OutputSignature | None = None,
-        source: Source = FUNCTION,
+        source: RowSource = FUNCTION,
         like: "Layout | None" = None,
     ) -> "Layout":
         """The layout of one row; its structure is that of `like`, the same object, if it is equal.

@@ -10,7 +10,7 @@ from penstock.structure import Structure, flatten
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """What makes rows, as errors name it.
 
     Attributes:
@@ -22,14 +22,14 @@ class Source:
     unfit: str
 
 
-FUNCTION: Final = Source(
+FUNCTION: Final = RowSource(
     "the function returned {found} after it had returned {known}; return one kind of element, of one structure and one "
     "dtype (object stands for strings, bytes and other Python objects; an empty list takes the dtype of the lists "
     "before it, and counts as float64 where it comes first: give numpy.zeros(0, numpy.int64), say, or "
     "output_signature)",
     "the function returned a result that does not fit output_signature: expected {expected}, got {found}",
 )
-GENERATOR: Final = Source(
+GENERATOR: Final = RowSource(
     "the generator yielded {found} after {known}; all its elements must be of one kind, which output_signature can "
     "declare",
     "the generator yielded an element that does not fit output_signature: expected {expected}, got {found}",
@@ -42,7 +42,7 @@ class OutputSignature:
 
     structure: Structure
     leaves: tuple[LeafSpec, ...]
-    source: Source
+    source: RowSource
 
     def check_structure(self, structure: Structure) -> None:
         """Raise an ElementError if a row is of another structure."""

@@ -61,7 +61,7 @@ class SkippedRow:
     site: str
     position: int | None
     error: str
-    log: bool = field(default=False, repr=False, compare=False)
+    log: bool = field(default=False, repr=False, compare=False, kw_only=True)
     """Whether the log tells of it."""
 
     def __str__(self) -> str:
@@ -101,10 +101,10 @@ def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) ->
     """What an exception says of the row it happened at; by default that it came out of a node."""
     found = _noted(error)
     if found is None:
-        return SkippedRow(_shortened(node), site, None, _text(error), log)
+        return SkippedRow(_shortened(node), site, None, _text(error), log=log)
     element = found["element"]
     position = int(element) if element and element.isdecimal() else None
-    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error), log)
+    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error), log=log)
 
 
 def skipped_rows(snapshot: Any) -> SkippedRows:

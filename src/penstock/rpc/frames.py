@@ -12,7 +12,7 @@ ALIGNMENT: Final = 64
 T = TypeVar("T")
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class BytesLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where the bytes of an array are.
 
     Attributes:
@@ -31,7 +31,7 @@ class ArrayPart(msgspec.Struct, frozen=True, array_like=True):
 
     shape: tuple[int, ...]
     dtype: str
-    place: Place
+    place: BytesLocation
 
 
 class Header(msgspec.Struct, Generic[T], frozen=True, array_like=True):

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.rpc.connection import MOST_FILES, PlainConnection, SocketConnection
-from penstock.rpc.frames import ALIGNMENT, LENGTHS, ArrayPart, Header, Place, padding
+from penstock.rpc.frames import ALIGNMENT, LENGTHS, ArrayPart, BytesLocation, Header, padding
 from penstock.runtime.memory import LARGE, Bytes, Memory, empty
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
 
@@ -62,7 +62,7 @@ class TooLongError(ConnectionError):
 
 
 @dataclass
-class _Piece:
+class _Unsent:
     """Bytes that are still to be sent.
 
     Attributes:
@@ -139,7 +139,7 @@ class Line(Generic[T]):
         self._process = os.getpid()
         self._sending = threading.Lock()
         self._unsure = False
-        self._pieces: deque[_Piece] = deque()
+        self._pieces: deque[_Unsent] = deque()
         self._next = _Outgoing()
         self._tokens = itertools.count()
         self._held: dict[int, Bytes] = {}
@@ -172,7 +172,7 @@ class Line(Generic[T]):
 
     # What is sent
 
-    def place(self, buffer: Bytes, *, shared: bool = True) -> Place:
+    def place(self, buffer: Bytes, *, shared: bool = True) -> BytesLocation:
         """Make contiguous bytes a part of the next message; if they are in shared memory, they must not change later.
 
         Args:
@@ -189,7 +189,7 @@ class Line(Generic[T]):
             if buffer.nbytes:
                 outgoing.buffers.append(buffer)
             outgoing.size += buffer.nbytes + padding(buffer.nbytes)
-            return Place(buffer.nbytes, offset)
+            return BytesLocation(buffer.nbytes, offset)
         segment, offset = location
         if segment.number not in self._known:
             self._known[segment.number] = weakref.ref(segment)
@@ -197,7 +197,7 @@ class Line(Generic[T]):
         token = next(self._tokens)
         self._held[token] = buffer
         outgoing.tokens.append(token)
-        return Place(buffer.nbytes, offset, segment.number, token)
+        return BytesLocation(buffer.nbytes, offset, segment.number, token)
 
     def part(self, array: Array) -> ArrayPart:
         """An array as part of the next message; if it is in shared memory, it must not change after that either."""
@@ -269,11 +269,11 @@ class Line(Generic[T]):
             content += _ZEROS[: padding(len(content))]
         own = [os.dup(line.fileno()) for line in lines]  # which may be closed before there is room for them
         files = [*(segment.file for segment in following.segments), *own]
-        self._pieces.append(_Piece(memoryview(content), files, own, following.segments))
+        self._pieces.append(_Unsent(memoryview(content), files, own, following.segments))
         for buffer in following.buffers:
-            self._pieces.append(_Piece(buffer.data))
+            self._pieces.append(_Unsent(buffer.data))
             if rest := padding(buffer.nbytes):
-                self._pieces.append(_Piece(_ZEROS[:rest]))
+                self._pieces.append(_Unsent(_ZEROS[:rest]))
 
     @property
     def unsent(self) -> bool:
@@ -398,7 +398,7 @@ class Line(Generic[T]):
         found.flags.writeable = False
         return found
 
-    def bytes_at(self, place: Place) -> Bytes:
+    def bytes_at(self, place: BytesLocation) -> Bytes:
         """The bytes at a place that was received with the last message.
 
         Raises:

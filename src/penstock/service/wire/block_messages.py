@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.rpc.frames import Place
+from penstock.rpc.frames import BytesLocation
 from penstock.service.wire.blocks import BlockHeader
 from penstock.service.wire.subjects import Refused
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
@@ -15,7 +15,7 @@ class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
 
     chunk: Chunk
     header: BlockHeader
-    places: tuple[Place, ...]
+    places: tuple[BytesLocation, ...]
     sizes: tuple[int, ...]
     codec: str = ""
 

@@ -21,7 +21,7 @@ def note_of(left_out: LeftOut, key: str, number: int) -> SkipNote:
         key: names the reader in its iteration, and in one that is restored from its state.
         number: that of the element.
     """
-    rows = tuple(SkippedRow(row.node, row.site, row.position, row.error, row.log) for row in left_out.rows)
+    rows = tuple(SkippedRow(row.node, row.site, row.position, row.error, log=row.log) for row in left_out.rows)
     return SkipNote(key, number + 1, rows, left_out.count)  # a pass that has met nothing has the number 0
 
 
