@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.data.functions.code import Describing
 from penstock.data.node import Node
+from penstock.data.operators.combine import Concatenate
 
 _DIGEST_BYTES = 6
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -53,8 +54,8 @@ def identities_of(root: Node) -> list[Identity]:
     """
     found = []
     digests: dict[int, str] = {}
-    for node in root.walk_all():
-        below = (*node.inputs, *([node.remote] if node.remote else ()))
+    for node in root.walk(_below):
+        below = _below(node)
         arguments = node.identity
         if arguments is None:
             digests[id(node)] = digests[id(below[0])]
@@ -66,6 +67,17 @@ def identities_of(root: Node) -> list[Identity]:
         code = f"{_PYTHON} {_digest(functions)}" if functions else ""
         found.append(Identity(node, digests[id(node)], code, node.label))
     return found
+
+
+def _below(node: Node) -> tuple[Node, ...]:
+    """What decides a node's elements: of a chain of `concatenate` with maps and caches in between, all its members."""
+    first, *others = node.inputs or (None,)
+    if isinstance(node, Concatenate):
+        while first is not None and first.identity is None:
+            first = first.inputs[0]
+        if isinstance(first, Concatenate):
+            return (*_below(first), *others)
+    return (*node.inputs, *([node.remote] if node.remote else ()))
 
 
 def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:

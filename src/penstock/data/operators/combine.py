@@ -13,6 +13,7 @@ from penstock.data.element_kinds import OneKindStream, merged_spec, of_one_kind
 from penstock.data.node import DependsOn, Node, Run, added, derived, surely
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
+from penstock.errors import StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import failures
@@ -167,7 +168,10 @@ class Concatenate(Node):
 
 
 class ConcatenateStream(OneInputStream):
-    """The state is which input is being read, and its state."""
+    """The state is which input is being read, its state, and how many inputs there are.
+
+    A chain with a map or a cache in between is one for a state, and several nodes: their rows are read again.
+    """
 
     def __init__(self, node: Concatenate, run: Run, epoch: int) -> None:
         self._node = node
@@ -191,10 +195,19 @@ class ConcatenateStream(OneInputStream):
         return block
 
     def state(self) -> State:
-        return [self._number, self._input.state()]
+        return [self._number, self._input.state(), len(self._node.members)]
+
+    def fits(self, state: State) -> bool:
+        fits = bool(state[2] == len(self._node.members))
+        if not fits and self._run.live:
+            raise StateMismatchError(
+                "the state was saved with other operators between two concatenate: elements of a shared job cannot be "
+                "read again, so restore it in a dataset with the same map and cache there"
+            )
+        return fits
 
     def restore(self, state: State) -> None:
-        number, position = state
+        number, position, _ = state
         if number != self._number:
             self._input.close()
             self._number = number
