@@ -23,6 +23,10 @@ from penstock.runtime.shared_memory import Arena
 
 SECRET = b"a secret of both ends"
 
+FORKS = pytest.mark.filterwarnings(  # the child does nothing but wait
+    r"ignore:os.fork\(\) was called:RuntimeWarning", "ignore:.*use of fork:DeprecationWarning"
+)
+
 
 class Said(msgspec.Struct, frozen=True, tag="said"):
     text: str = ""
@@ -192,6 +196,7 @@ def test_the_answer_to_a_request_that_was_given_up_is_not_that_of_the_next() -> 
     arena.close()
 
 
+@FORKS
 def test_a_peer_that_is_stopped_is_noticed_by_its_silence() -> None:
     own, its = socket.socketpair()
     child = os.fork()
@@ -272,7 +277,7 @@ def test_a_process_that_listens_and_says_nothing_is_a_timeout() -> None:
         dial(Address("127.0.0.1", silent.getsockname()[1]), SECRET, 1, seconds=0.2)
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@FORKS
 def test_a_forked_process_does_not_keep_a_connection_open() -> None:
     own, its = socket.socketpair()
     connection = PlainConnection(own)

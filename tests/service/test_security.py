@@ -247,7 +247,7 @@ def test_who_poses_as_a_dispatcher_learns_no_token(token_file: str, monkeypatch:
             line, _ = impostor.accept()
             with line:
                 line.sendall(b"penstock rpc 1\r\n" + bytes(32))
-                heard.extend((line.recv(1000), line.recv(1000)))
+                heard.append(line.recv(48 + 40, socket.MSG_WAITALL))
                 line.sendall(bytes(32))
 
         thread = threading.Thread(target=listen)

@@ -9,9 +9,10 @@ import numpy as np
 
 from penstock.data.functions.code import Describing
 from penstock.data.node import Node
-from penstock.data.operators.combine import Concatenate
 
 _DIGEST_BYTES = 6
+_CHAINED = "concatenate"
+"""Nodes of this name in a row are one for a state."""
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -72,10 +73,10 @@ def identities_of(root: Node) -> list[Identity]:
 def _below(node: Node) -> tuple[Node, ...]:
     """What decides a node's elements: of a chain of `concatenate` with maps and caches in between, all its members."""
     first, *others = node.inputs or (None,)
-    if isinstance(node, Concatenate):
+    if node.name == _CHAINED:
         while first is not None and first.identity is None:
             first = first.inputs[0]
-        if isinstance(first, Concatenate):
+        if first is not None and first.name == _CHAINED:
             return (*_below(first), *others)
     return (*node.inputs, *([node.remote] if node.remote else ()))
 
