@@ -186,7 +186,7 @@ def test_actors_that_encrypt_lose_no_update_and_a_checkpoint_replaces_a_lost_ser
         return coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0, momentum=0.5))
 
     with coordinated(1, shared_memory=False, **tls) as coordinator:
-        assert coordinator.strategy.servers[0].address.result().host == ray.util.get_node_ip_address()
+        assert coordinator.strategy.servers[0].place.result().address.host == ray.util.get_node_ip_address()
         variables = created(coordinator)
 
         def add() -> float:
