@@ -17,7 +17,6 @@ _ROUNDED: Final = pa.scalar(2.0**53)
 """From here on float64 has no place for every integer."""
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 _LEADING_ZERO: Final = r"^\s*[+-]?0[0-9xX]"
-_SIGNS: Final = (ord("+"), ord("-"))
 
 
 def may_be_rounded(array: pa.Array | pa.ChunkedArray) -> bool:
@@ -33,15 +32,16 @@ def may_be_rounded(array: pa.Array | pa.ChunkedArray) -> bool:
 
 def may_have_leading_zeros(data: bytes, delimiter: bytes) -> bool:
     """True if the text of a table may have numbers that begin with a zero before another digit."""
-    content = np.frombuffer(b"\n" + data, np.uint8)
-    before, after = content[:-2], content[2:]
-    found = content[1:-1] == ord("0")
-    found &= (after - np.uint8(ord("0")) < 10) | (after | 0x20 == ord("x"))
-    found &= (before <= ord('"')) | (before == delimiter[0]) | np.isin(before, _SIGNS)
-    places = np.flatnonzero(found)
-    signed = places[np.isin(before[places], _SIGNS)]
-    other = len(places) > len(signed)
-    return bool(other or ((content[signed - 1] <= ord('"')) | (content[signed - 1] == delimiter[0])).any())
+    content = np.frombuffer(b"\n" + data + b"\n", np.uint8)
+    begins = np.zeros(256, bool)
+    begins[: ord('"') + 1] = begins[delimiter[0]] = True
+    bound = max(ord("-"), delimiter[0])  # most zeros are within a number, and cost no more than this
+    zeros = np.flatnonzero((content[1:] == ord("0")) & (content[:-1] <= bound)) + 1
+    before, after = content[zeros - 1], content[zeros + 1]
+    signed = (before == ord("+")) | (before == ord("-"))
+    before = np.where(signed, content[zeros - 2], before)
+    more = (after - np.uint8(ord("0")) < 10) | (after | 0x20 == ord("x"))
+    return bool((begins[before] & more).any())
 
 
 def type_of_texts(column: pa.ChunkedArray, text: pa.ChunkedArray) -> tuple[pa.DataType | None, str]:
