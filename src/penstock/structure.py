@@ -21,6 +21,7 @@ import numpy as np
 from penstock.errors import ElementError, InvalidTypeError
 
 Kind = Literal["leaf", "none", "tuple", "dict", "class"]
+PartsOf = Callable[[Any], tuple[Any, ...]]
 
 _DEEPEST: Final = 100
 """So deep may values be nested: Python limits the calls that take them apart."""
@@ -95,15 +96,19 @@ class Structure:
         return leaves
 
     @cached_property
-    def flat_parts(self) -> tuple[type | None, int, Callable[[Any], tuple[Any, ...]] | None]:
-        """The container of leaves, how many it holds, and what gives them: None for a tuple, which holds just them.
+    def shallow_parts(self) -> tuple[type | None, int, PartsOf | None, list[tuple[int, type | None, int, PartsOf]]]:
+        """A tuple or dictionary of leaves, and of tuples and dictionaries of leaves: its type, length and parts.
 
-        The container is None where the leaves are not in a tuple or a dictionary. The function raises a KeyError where
-        a key is missing.
+        Then the same of each of its parts that is no leaf, with its place, the last first. The functions that give the
+        parts raise a KeyError where a key is missing; None is that of a tuple, which holds just them. The type is None
+        for any other structure.
         """
-        if not self.is_flat or self.kind not in ("tuple", "dict"):
-            return None, 0, None
-        return self._container, len(self.names), None if self.kind == "tuple" else self._parts_of
+        nested = [(at, child) for at, child in enumerate(self.children) if child.kind != "leaf"][::-1]
+        shallow = all(child.is_flat and child.kind in ("tuple", "dict") for _, child in nested)
+        if self.kind not in ("tuple", "dict") or not shallow:
+            return None, 0, None, []
+        within = [(at, child._container, len(child.names), child._parts_of) for at, child in nested]
+        return self._container, len(self.names), None if self.kind == "tuple" else self._parts_of, within
 
     @property
     def _container(self) -> type | None:

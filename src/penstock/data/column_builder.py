@@ -134,7 +134,7 @@ class ColumnBuilder:
             return next(values, _ALL_ALIKE)
         structure, expected = self._layout.structure, self._expected
         quick_leaves: Callable[[Any], Any] = structure.quick_leaves
-        container, length, parts_of = structure.flat_parts
+        container, length, parts_of, nested = structure.shallow_parts
         first, second = expected if len(expected) == 2 else (None, None)
         # The leaves of all rows: rows that are kept would cost the garbage collector more than all else here.
         flat: list[Any] = []
@@ -145,6 +145,12 @@ class ColumnBuilder:
                 if type(value) is container and len(value) == length:  # type: ignore[arg-type]  # a tuple or a dictionary
                     try:
                         leaves = value if parts_of is None else parts_of(value)
+                        # Written out, because a call for each row would cost half as much again.
+                        for at, kind, count, parts_within in nested:
+                            part = leaves[at]
+                            if type(part) is not kind or len(part) != count:  # type: ignore[arg-type]  # as above
+                                return value
+                            leaves = (*leaves[:at], *parts_within(part), *leaves[at + 1 :])
                     except KeyError:
                         return value
                 else:
@@ -167,15 +173,19 @@ class ColumnBuilder:
     def _copy_alone(self, values: Iterator[Any]) -> Any:
         """As `_take_alike`, for rows that are arrays, which are copied at once."""
         (leaf,), row = self._leaves, self.row
-        _, dtype, shape, column, put = leaf.as_array
+        number, dtype, shape, column, _ = leaf.as_array
+        apart, takes_array = leaf.apart, self._layout.takes_array
+        any_shape = self._layout.signature is None
         try:
             for value in values:
                 if type(value) is not ndarray or value.dtype is not dtype:
                     return value
                 if value.shape == shape:
                     column[row] = value
-                # Nobody else can change an array that nobody else refers to.
-                elif not put(row, value, value.base is None and getrefcount(value) == _ALONE):
+                elif any_shape or takes_array(number, value):
+                    # Nobody else can change an array that nobody else refers to.
+                    apart[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
+                else:
                     return value
                 row += 1
         finally:
@@ -200,7 +210,7 @@ class ColumnBuilder:
                     array = leaves[number]
                     if type(array) is ndarray and array.dtype is dtype and array.shape == shape:
                         column[row] = array
-                    elif not put(row, array, False):
+                    elif not put(row, array):
                         return value
                 for number, kind, collect in others:
                     leaf = leaves[number]
@@ -216,7 +226,8 @@ class ColumnBuilder:
 
     def settle(self) -> BaseException | None:
         """Write what was only collected; gives what is wrong with a row that is refused, which is `row` then."""
-        if self.row == self._since:
+        if self.row == self._since or not self._collecting:
+            self._since = self.row
             return None
         refused = [leaf.write(self._since, found) for leaf, found in zip(self._collecting, self._found, strict=True)]
         first = min(filter(None, refused), key=itemgetter(0), default=None)
@@ -261,7 +272,7 @@ class _Leaf:
         """Begin a column of at most so many rows."""
         self._length = rows
         self._rows: Column | None = None
-        self._apart: dict[int, Any] = {}
+        self.apart: dict[int, Any] = {}
 
     def allocate(self) -> Column:
         """The array of all rows."""
@@ -270,7 +281,7 @@ class _Leaf:
         return self._rows
 
     @property
-    def as_array(self) -> tuple[int, Any, tuple[int, ...], Column, Callable[[int, Any, bool], bool]]:
+    def as_array(self) -> tuple[int, Any, tuple[int, ...], Column, Callable[[int, Any], bool]]:
         """The number of the leaf, the dtype and shape of arrays that need no check, their place, and that of others."""
         return self.number, self._dtype, self._shape, self.allocate(), self._put_array
 
@@ -285,23 +296,19 @@ class _Leaf:
         else:
             fits = not self._shape
         if not fits:
-            self._apart[row] = own(leaf)
+            self.apart[row] = own(leaf)
             return
-        self._apart.pop(row, None)
+        self.apart.pop(row, None)
         if self._shape or isinstance(leaf, ndarray):
             self.allocate()[row, ...] = leaf  # of an array of objects without axes, the object
         else:
             self.allocate()[row] = leaf  # NumPy would make an array of an object in some cases
 
-    def _put_array(self, row: int, array: Any, owned: bool) -> bool:
-        """Write a row if it is an array that only has another shape.
-
-        Args:
-            owned: whether nobody else can write the array.
-        """
+    def _put_array(self, row: int, array: Any) -> bool:
+        """Write a row if it is an array that only has another shape."""
         if type(array) is not ndarray or not self._layout.takes_array(self.number, array):
             return False
-        self._apart[row] = array if owned else array.copy()
+        self.apart[row] = array.copy()
         return True
 
     def write(self, start: int, values: Sequence[Any]) -> tuple[int, BaseException] | None:
@@ -321,16 +328,16 @@ class _Leaf:
 
     def row(self, row: int) -> Any:
         """One row that was written."""
-        return self._apart[row] if row in self._apart else self.allocate()[row, ...]
+        return self.apart[row] if row in self.apart else self.allocate()[row, ...]
 
     def column(self, rows: int) -> Column:
         """The first rows, which this refers to no longer."""
-        column, apart = self.allocate(), self._apart
-        self._rows, self._apart = None, {}
+        column, apart = self.allocate(), self.apart
+        self._rows, self.apart = None, {}
         if not apart or min(apart) >= rows:  # those that are apart came after a failure
             return column[:rows]
         leaves = [apart[row] if row in apart else column[row, ...] for row in range(rows)]
-        arrays = all(isinstance(leaf, (ndarray, np.generic)) for leaf in leaves)
+        arrays = all(issubclass(kind, (ndarray, np.generic)) for kind in set(map(type, leaves)))
         return column_of(leaves) if arrays else object_column(leaves)
 
 

@@ -93,15 +93,9 @@ class _Group:
     leaves: list[Sequence[Any]] = field(default_factory=list)
     _entry: list[Any] | None = None
 
-    def add(self, number: int, leaves: Sequence[Any]) -> None:
-        """Add a row."""
-        self.numbers.append(number)
-        self.leaves.append(leaves)
-        self._entry = None
-
     def entry(self) -> list[Any]:
         """Plain data for a state. Most groups are the same in one state as in the next, so it is kept."""
-        if self._entry is None:
+        if self._entry is None or len(self._entry[1]) < len(self.numbers):
             self._entry = [self.key, self.numbers.copy()]
         return self._entry
 
@@ -199,7 +193,8 @@ class GroupByWindowStream(Stream):
             for leaves, value in rows:
                 key = key_of(value, leaves)
                 group = groups.get(key) or self._begin_group(key)
-                group.add(number, leaves)
+                group.numbers.append(number)
+                group.leaves.append(leaves)
                 number += 1
                 if len(group.numbers) >= group.size:
                     full = group
@@ -313,8 +308,8 @@ class GroupByWindowStream(Stream):
 
     @staticmethod
     def _restore_group(group: _Group, numbers: list[int], found: dict[int, list[Any]]) -> _Group:
-        for number in numbers:
-            group.add(number, found[number])
+        group.numbers.extend(numbers)
+        group.leaves.extend([found[number] for number in numbers])
         return group
 
     def close(self) -> None:
@@ -329,10 +324,15 @@ def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
     """The leaves of each row: copies, so that a row does not keep its whole block alive."""
     if not block.columns:
         return repeat((), len(block))
-    rows = zip(*block.columns, strict=True)
-    if all(column.ndim == 1 and column.dtype.kind != "O" for column in block.columns):
-        return rows  # NumPy's scalars are copies
-    return (tuple(map(own, leaves)) for leaves in rows)
+    # NumPy's scalars are copies.
+    scalars = [column.ndim == 1 and column.dtype.kind != "O" for column in block.columns]
+    leaves = [column if copied else map(_apart, column) for column, copied in zip(block.columns, scalars, strict=True)]
+    return zip(*leaves, strict=True)
+
+
+def _apart(leaf: Any) -> Any:
+    """A leaf that keeps no memory but its own alive."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.base is not None else leaf
 
 
 @dataclass(frozen=True, eq=False)
