@@ -54,3 +54,20 @@ def test_a_row_that_fails_costs_the_windows_it_is_in() -> None:
         except StopIteration:
             break
     assert seen == [[0, 1], [2, 3], [], [6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("source", ["generator", "map"])
+def test_a_key_function_that_writes_changes_no_row_of_its_window(source):
+    def lengths():
+        return (np.arange(n) for n in (3, 5, 4, 6))
+
+    def key(row):
+        row[0] = 99
+        return np.int64(0)
+
+    if source == "generator":
+        rows = ps.Dataset.from_generator(lengths, output_signature=ps.TensorSpec((None,), np.int64))
+    else:
+        rows = ps.Dataset.range(4).map(lambda i: list(lengths())[int(i)])
+    found = rows.group_by_window(key, lambda key, window: window, window_size=2)
+    assert [row.tolist() for row in found] == [row.tolist() for row in lengths()]

@@ -326,13 +326,8 @@ def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
         return repeat((), len(block))
     # NumPy's scalars are copies.
     scalars = [column.ndim == 1 and column.dtype.kind != "O" for column in block.columns]
-    leaves = [column if copied else map(_apart, column) for column, copied in zip(block.columns, scalars, strict=True)]
+    leaves = [column if copied else map(own, column) for column, copied in zip(block.columns, scalars, strict=True)]
     return zip(*leaves, strict=True)
-
-
-def _apart(leaf: Any) -> Any:
-    """A leaf that keeps no memory but its own alive."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.base is not None else leaf
 
 
 @dataclass(frozen=True, eq=False)
