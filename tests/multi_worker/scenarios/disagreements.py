@@ -137,10 +137,10 @@ def _refusal(call: Callable[[], Any]) -> Any:
 
 @_with_a_strategy
 def absent(strategy: Any) -> Any:
-    """Worker 1 does not distribute a dataset: it waits elsewhere."""
+    """Worker 1 does not distribute a dataset: it waits elsewhere, without a limit of its own."""
     strategy._control.call_seconds = 0.5
     if strategy._workers.index == 1:
-        return {"error": _refusal(lambda: strategy.gather(1, axis=0))}
+        return {"error": _refusal(lambda: strategy._control.gather("elsewhere", 1, int, closed=lambda: False))}
     return {"error": _refusal(lambda: strategy.distribute_dataset(rows(12).batch(4)))}
 
 
