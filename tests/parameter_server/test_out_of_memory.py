@@ -101,12 +101,12 @@ def test_a_server_out_of_memory_says_so_and_keeps_its_variables(tmp_path: Path) 
     with ps.ParameterServerStrategy(num_workers=1) as strategy:
         coordinator = ps.ClusterCoordinator(strategy)
         checkpoint = ps.Checkpoint(coordinator=coordinator)
-        variables = strategy.create_variables(np.zeros(SIZE, np.float32), optax.sgd(-1.0))
+        variables = strategy.create_variables(np.zeros(2 * SIZE, np.float32), optax.sgd(-1.0))
         small = strategy.create_variables(np.zeros(2, np.float32), optax.sgd(-1.0))
 
         def step() -> None:
             small.push(np.ones(2, np.float32))
-            variables.push(np.ones(SIZE, np.float32))
+            variables.push(np.ones(2 * SIZE, np.float32))
 
         coordinator.schedule(step).fetch()  # XLA ends a process that has no room for the threads that compile
         server = strategy.servers[0].pid
