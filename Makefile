@@ -160,7 +160,7 @@ clean:
 # One stamp per extra, so that a second call does nothing. hatchling is installed first, in its locked version, and builds without a download.
 $(VENV)/.with-%: pyproject.toml $(LOCK)
 	@$(MAKE) --no-print-directory $(VENV)/.works
-	@echo 'installing penstock[$*] into $(VENV)'
+	@echo 'installing penstock-data[$*] into $(VENV)'
 	@$(PIP_INSTALL) hatchling editables
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[$*]'
 	@touch $@

@@ -9,7 +9,7 @@ chosen: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
 for report in map(Path, sys.argv[1:]):
     for one in json.loads(report.read_text())["install"]:
         found = one["metadata"]
-        if found["name"] != "penstock":
+        if found["name"] != "penstock-data":
             chosen[found["name"].lower().replace("_", "-")][found["version"]].append(report.stem)
 
 print("# Exact versions of what the extras dev and docs need; written by `make lock`.")

@@ -11,7 +11,7 @@ project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 def packages(needs: list[str]) -> set[str]:
     found = set()
     for name, extras in (re.match(r"([\w-]+)(?:\[([\w,-]+)\])?", need).groups() for need in needs):
-        found |= packages_of(extras.split(",")) if name == "penstock" else {name}
+        found |= packages_of(extras.split(",")) if name == project["name"] else {name}
     return found
 
 

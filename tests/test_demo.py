@@ -236,7 +236,7 @@ sys.exit(main({arguments}))
     # The process that has JAX loaded has loaded the demo too, which would not look for it again.
     done = forked.run(str(program), training=package != "jax")
     assert done.returncode == 1
-    assert done.stderr == f"penstock: the demo needs the package {package}: pip install 'penstock[demo]'\n"
+    assert done.stderr == f"penstock: the demo needs the package {package}: pip install 'penstock-data[demo]'\n"
 
 
 def test_ctrl_c_ends_it_at_once_with_one_line_also_while_it_compiles(tmp_path: Path) -> None:

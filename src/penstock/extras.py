@@ -56,7 +56,7 @@ class Missing:
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise MissingExtraError(
             f"{self.__public} needs the package {self.__package}, which is not installed: "
-            f"pip install 'penstock[{self.__extra}]'",
+            f"pip install 'penstock-data[{self.__extra}]'",
             name=self.__package,
         )
 
@@ -68,4 +68,4 @@ class Missing:
         self._refuse()
 
     def __repr__(self) -> str:
-        return f"<{self.__public}, which needs pip install 'penstock[{self.__extra}]'>"
+        return f"<{self.__public}, which needs pip install 'penstock-data[{self.__extra}]'>"

@@ -627,7 +627,7 @@ import penstock as ps
 ps.Dataset.list_files("s3://bucket/*")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "need obstore, and some protocols fsspec: pip install 'penstock[cloud]'" in done.stderr
+    assert "need obstore, and some protocols fsspec: pip install 'penstock-data[cloud]'" in done.stderr
 
 
 def test_explain_says_what_is_held(tmp_path):

@@ -19,7 +19,7 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="train a small image classifier over several replicas",
         description="Train a small convolutional network on real images, over all accelerators of this machine, or "
         "over 4 virtual devices of its CPU. Interrupted and started again, it resumes from its last checkpoint. "
-        "It needs more packages: pip install 'penstock[demo]'.",
+        "It needs more packages: pip install 'penstock-data[demo]'.",
     )
     images = parser.add_mutually_exclusive_group()
     images.add_argument(
@@ -61,7 +61,7 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         choices=ENGINES,
         default="local",
         help="what starts the worker processes: this command, or Ray, in the cluster that RAY_ADDRESS names or one of "
-        "its own (pip install 'penstock[ray]'); ray implies --service",
+        "its own (pip install 'penstock-data[ray]'); ray implies --service",
     )
     parser.set_defaults(command=_demo)
 
@@ -81,7 +81,7 @@ def _demo(options: argparse.Namespace) -> int:
             signal.signal(signal.SIGINT, _leave)
         run(DemoSettings(**chosen), say)
     except ModuleNotFoundError as error:
-        return failed(f"the demo needs the package {error.name}: pip install 'penstock[demo]'")
+        return failed(f"the demo needs the package {error.name}: pip install 'penstock-data[demo]'")
     except PenstockError as error:
         return failed(str(error))
     return 0

@@ -380,7 +380,7 @@ class Dataset(Generic[Element]):
         Args:
             pattern: with `*`, `?`, `[...]`, and `**` for any directories, each of which is gone into once, whatever
                 links lead to it; names that begin with a dot are hidden. `~` is an ordinary character. Patterns with a
-                protocol, such as "s3://bucket/*.tfrecord", need `pip install 'penstock[cloud]'`.
+                protocol, such as "s3://bucket/*.tfrecord", need `pip install 'penstock-data[cloud]'`.
             shuffle: order the names at random, differently in every epoch.
             seed: of that order; without one the dataset's seed is used.
 

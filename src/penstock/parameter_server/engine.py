@@ -107,7 +107,8 @@ def engine_of(given: object) -> Engine:
         if error.name != given:
             raise
         raise MissingExtraError(
-            f"engine=\"{given}\" needs the package {given}, which is not installed: pip install 'penstock[{given}]'",
+            f'engine="{given}" needs the package {given}, which is not installed: '
+            f"pip install 'penstock-data[{given}]'",
             name=given,
         ) from error
     assert isinstance(found, Engine)

@@ -20,7 +20,7 @@ try:
     from penstock.formats.media.resizing import resize as resize
 except ModuleNotFoundError as error:
     raise MissingExtraError(
-        "images need simplejpeg and Pillow: pip install 'penstock[image]'", name=error.name or "PIL"
+        "images need simplejpeg and Pillow: pip install 'penstock-data[image]'", name=error.name or "PIL"
     ) from error
 
 _KINDS: Final = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGBA", "RGBA")}

@@ -128,8 +128,8 @@ def file_system(name: str) -> tuple[Any, str]:
         raise InvalidArgumentError(f"{name!r} has a protocol that fsspec does not know: {error}") from error
     except ImportError as error:
         raise MissingExtraError(
-            f"{name!r} needs a package that is not installed ({error}): pip install 'penstock[cloud]' brings those for "
-            "s3://, gs://, az:// and http://",
+            f"{name!r} needs a package that is not installed ({error}): pip install 'penstock-data[cloud]' brings "
+            "those for s3://, gs://, az:// and http://",
             name=getattr(error.__cause__, "name", None),
         ) from error
     return system, path

@@ -50,7 +50,7 @@ def _reads(name: str) -> Any:
     if isinstance(_systems(), Missing):
         raise MissingExtraError(
             f"{name!r}: files with a protocol, such as s3:// or gs://, need obstore, and some protocols fsspec: "
-            "pip install 'penstock[cloud]'",
+            "pip install 'penstock-data[cloud]'",
             name="obstore" if isinstance(_stores(), Missing) else "fsspec",
         )
     return _systems()
