@@ -40,13 +40,4 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         here = PurePosixPath(page.file.src_uri).parent
         return f"[{found['text']}]({os.path.relpath(target.removeprefix('docs/'), here)}{found['heading'] or ''})"
 
-    if page.file.src_uri == "design/README.md":
-        markdown += all_decisions()
     return SESSION.sub("```pycon\n", LINK.sub(link, markdown))
-
-
-def all_decisions() -> str:
-    """A list of the pages of docs/design/, by their titles."""
-    pages = sorted((ROOT / "docs/design").glob("0*.md"))
-    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
-    return "\n## All decisions\n\n" + "".join(f"- [{title}]({page.name})\n" for title, page in zip(titles, pages))

@@ -1,6 +1,6 @@
 """How many large rows a pipeline has in memory at a time: as many as its operators are told to hold, and a few more.
 
-docs/design/0048-rows-held-by-operators.md says how many these are.
+docs/design/data-memory.md says how many these are.
 """
 
 import tracemalloc

@@ -31,7 +31,7 @@ class Shuffle(SameElements):
     Shorter inputs than the buffer are permuted as a whole. Longer ones are permuted inside windows of `buffer_size`
     rows; the first window of an epoch is of random length, so that other rows share a window in every epoch. The order
     is a function of (seed, epoch, position), so reading can begin anywhere at no cost. See
-    `docs/design/0002-shuffle-by-windows.md`.
+    `docs/design/data-shuffle.md`.
     """
 
     name: ClassVar[str] = "shuffle"

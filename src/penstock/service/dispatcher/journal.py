@@ -1,6 +1,6 @@
 """The journal of a dispatcher, in a SQLite file: every change of its state is written before the answer is sent.
 
-See `docs/design/0018-a-journal-before-every-answer.md`. The file holds a snapshot of the state, the entries
+See `docs/design/service-journal.md`. The file holds a snapshot of the state, the entries
 that came after it, each the changes that one message made, and the datasets' definitions beside them. SQLite keeps
 entries whole or not at all, and gives the file to one process at a time. The number of the last entry is also kept in a
 file beside it: see `journal_mark.py`.

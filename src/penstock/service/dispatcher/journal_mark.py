@@ -3,7 +3,7 @@
 SQLite silently ignores a damaged end of its write-ahead log, so the end of a journal could be lost unnoticed.
 The file has two slots of equal size, written in turn, each with the journal's name, the number of an entry and a
 checksum: whenever the process dies, at least one of them is whole. Nothing waits for the disk, as in the journal
-itself: `docs/design/0028-what-was-acknowledged-is-kept-twice.md`.
+itself: `docs/design/service-journal.md`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What the messages of a service are about: workers, passes and spans of them, jobs and datasets.
 
-`docs/design/0014-workers-are-functions.md` says what passes and spans are.
+`docs/design/service-workers.md` says what passes and spans are.
 """
 
 import hashlib

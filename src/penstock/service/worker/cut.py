@@ -1,6 +1,6 @@
 """Divides a pipeline under DYNAMIC: the part that data workers run, and the part that the trainer runs.
 
-`docs/design/0014-workers-are-functions.md` says what the kinds of passes are. From the source up, the workers get
+`docs/design/service-workers.md` says what the kinds of passes are. From the source up, the workers get
 everything that can be read by index, then the operators that treat each of its rows by itself: these give the same
 elements for a row, in whichever worker reads it. What comes after the first operator that must see the whole stream
 runs in the trainer.

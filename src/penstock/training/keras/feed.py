@@ -1,7 +1,7 @@
 """Feeds a dataset to a Keras model: pass by pass, with batches and variables on a strategy's devices.
 
 Each batch is one global JAX array per leaf, split over the strategy's devices where they divide its rows, and whole
-on every device where they do not. Keras's compiled step follows the data: see docs/design/0012.
+on every device where they do not. Keras's compiled step follows the data: see docs/design/training-keras.md.
 """
 
 from collections.abc import Callable, Iterator
