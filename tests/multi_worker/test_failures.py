@@ -78,14 +78,24 @@ def test_a_row_that_one_worker_cannot_take(disagreements, case: str) -> None:
     """Rows 24 to 27 are the batch of step 6, of which the last two are for worker 1."""
     first, second = disagreements.of(case)
     assert second == {"worker": 1, "done": 6, "error": ["ValueError", "27 is no good"]}
-    kind, message = first.pop("error")
-    assert first == {"worker": 0, "done": 6}
-    assert kind == "WorkerError"
-    assert message in (
-        "worker 1 of 2 failed at step 6 of its input with ValueError: 27 is no good",
-        # Worker 0 may have come to the collective of that step before the news did.
-        "worker 1 of 2 failed in its input with ValueError: 27 is no good",
-    )
+    message = "worker 1 of 2 failed at step 6 of its input with ValueError: 27 is no good"
+    assert first == {"worker": 0, "done": 6, "error": ["WorkerError", message]}
+
+
+def test_a_step_that_one_worker_could_not_place_ended_the_process_of_the_others(disagreements) -> None:
+    first, second = disagreements.of("row_that_fits_no_device")
+    kind, message = second["error"]
+    assert kind == "InvalidArgumentError" and "1099511627776, but JAX keeps only int32" in message
+    assert first["error"] == ["WorkerError", f"worker 1 of 2 failed at step 6 of its input with {kind}: {message}"]
+    assert first["done"] == second["done"] == 6
+    assert first["after"] == second["after"] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+
+
+def test_an_input_that_is_cancelled_on_one_worker_is_named_on_the_others(disagreements) -> None:
+    first, second = disagreements.of("cancelled_row")
+    assert second["error"] == ["CancelledError", "27 was cancelled"]
+    message = "worker 1 of 2 failed at step 6 of its input with CancelledError: 27 was cancelled"
+    assert (first["done"], first["error"]) == (6, ["WorkerError", message])
 
 
 def test_different_datasets_are_named(disagreements) -> None:

@@ -3,6 +3,7 @@
 The first case shows that this is possible; after the last one worker 1 ends.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -30,13 +31,16 @@ def _with_a_strategy(case: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _trained(strategy: Any, dataset: ps.Dataset) -> Any:
-    """A loop with a collective in every step; how many steps were done, and what ended it."""
+    """A loop with a collective in every step; how many steps were done, and what ended it.
+
+    What is read far ahead fails long before its step.
+    """
     done = 0
     try:
-        for step in strategy.distribute_dataset(dataset):
+        for step in strategy.distribute_dataset(dataset, ps.InputOptions(per_replica_buffer_size=8)):
             int(strategy.reduce("SUM", strategy.run(lambda batch: batch.sum(), args=(step,))))
             done += 1
-    except (ps.WorkerError, ValueError) as error:
+    except (ps.WorkerError, ValueError, asyncio.CancelledError) as error:
         return {"done": done, "error": said(error)}
     return {"done": done, "error": None}
 
@@ -70,6 +74,25 @@ def broken_row_of_unknown_length(strategy: Any) -> Any:
         return row
 
     return _trained(strategy, rows(400).map(picky).filter(lambda row: True).batch(4))
+
+
+@_with_a_strategy
+def row_that_fits_no_device(strategy: Any) -> Any:
+    """Row 27 is too large for 32 bits, in which JAX keeps it; worker 1 goes on for a while after its error."""
+    seen = _trained(strategy, rows(400).map(lambda row: np.where(row == 27, 1 << 40, row)).batch(4))
+    return seen | {"after": steps_of(ps.HostStrategy(), rows(8).batch(4))}
+
+
+@_with_a_strategy
+def cancelled_row(strategy: Any) -> Any:
+    """Worker 1's function raises what is no `Exception`, as cancelled tasks and panics in Rust are."""
+
+    def picky(row: Any) -> Any:
+        if row == 27 and strategy._workers.index == 1:
+            raise asyncio.CancelledError("27 was cancelled")
+        return row
+
+    return _trained(strategy, rows(400).map(picky).batch(4))
 
 
 @_with_a_strategy

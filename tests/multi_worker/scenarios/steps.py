@@ -31,6 +31,6 @@ def partial_steps_of(strategy: Any, dataset: ps.Dataset, partial_batch: str) -> 
     }
 
 
-def said(error: Exception) -> list[str]:
+def said(error: BaseException) -> list[str]:
     """An error as plain data."""
     return [type(error).__name__, str(error)]

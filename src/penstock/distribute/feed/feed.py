@@ -101,7 +101,9 @@ class StepFeed:
             value = self._next()
         except StopIteration:
             return StepsEnded(self.source.position())
-        except Exception as error:  # raised again by the iterator, in the caller's thread
+        except KeyboardInterrupt:  # of a caller who reads nothing ahead: the step comes again
+            raise
+        except BaseException as error:  # raised again by the iterator, in the caller's thread
             if self.control is not None and not isinstance(error, (WorkerError, Closed)):
                 self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
             return StepFailure(error, self.source.position(), self.source.number)
@@ -113,12 +115,11 @@ class StepFeed:
             facts = self.agreement.facts_of(self.source.number, step)
             if facts.ended:
                 raise StopIteration
-            self.source.number += 1
-            if facts.empty:
-                continue
-            if self.partial is PartialBatch.DROP and facts.smallest < (self.full or 1):
-                continue
-            return self._placed(step, facts)
+            dropped = self.partial is PartialBatch.DROP and facts.smallest < (self.full or 1)
+            value = None if facts.empty or dropped else self._placed(step, facts)
+            self.source.number += 1  # after the placing, which may fail: others end at the step of this number
+            if not (facts.empty or dropped):
+                return value
 
     def _own_step(self) -> HostStep | None:
         try:
