@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: twice as many as there are cores, since many tests wait for something.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count() * 2)')
 
-.PHONY: help setup demo test test-extended test-torch test-lowest test-newest check fuzz chaos mutants properties bench docs format lock clean
+.PHONY: help setup demo test test-extended test-torch test-lowest test-newest check fuzz chaos mutants properties bench docs dist audit format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,8 @@ help:
 	@echo 'make properties  the tests of properties with a thousand new examples each, where make test draws the same 25'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make docs     the documents and the reference of all names as a site in build/site'
+	@echo 'make dist     wheel and sdist in build/dist, checked, and each installed in an environment of its own'
+	@echo 'make audit    compare the versions in $(LOCK) with known vulnerabilities'
 	@echo 'make format   put all files into the one format'
 	@echo 'make lock     resolve the development dependencies again into $(LOCK)'
 	@echo 'make clean    remove .venv, caches and what was built'
@@ -136,6 +138,26 @@ docs: $(VENV)/.with-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
 	@echo 'build/site is ready; with search, at http://localhost:8000: $(BIN)/python -m http.server --directory build/site'
 
+# What a release is, built and tried: installed without anything else, each runs the README's example.
+DIST := $(VENV)-dist
+dist:
+	@rm -rf build/dist
+	@$(or $(PYTHON),python3.11) -m venv --clear $(DIST)
+	@$(DIST)/bin/python -m pip install -qq --disable-pip-version-check build==1.6.1 twine==7.0.0
+	@$(DIST)/bin/python -m build --outdir build/dist
+	@$(DIST)/bin/python -m twine check --strict build/dist/*
+	@for file in build/dist/*; do \
+		$(DIST)/bin/python -m venv --clear $(DIST)/installed && \
+		$(DIST)/installed/bin/python -m pip install -qq --disable-pip-version-check $$file && \
+		$(DIST)/installed/bin/python -I tests/installed_package.py || exit 1; \
+	done
+
+AUDIT := $(VENV)-audit
+audit:
+	@$(or $(PYTHON),python3.11) -m venv --clear $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install -qq --disable-pip-version-check pip-audit==2.10.1
+	@$(AUDIT)/bin/pip-audit --requirement $(LOCK) --no-deps --disable-pip $(ARGS)
+
 format: $(VENV)/.with-dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -154,7 +176,7 @@ lock:
 	@echo 'wrote $(LOCK)'
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock $(VENV)-lowest $(VENV)-newest $(VENV)-torch build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-lowest $(VENV)-newest $(VENV)-torch $(DIST) $(AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per extra, so that a second call does nothing. hatchling is installed first, in its locked version, and builds without a download.

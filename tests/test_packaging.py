@@ -3,7 +3,9 @@
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
+import tomllib
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -84,3 +86,27 @@ def test_a_wheel_from_an_unpacked_sdist_keeps_the_addresses(tmp_path: Path) -> N
         fields = Parser().parsestr(archive.read(name).decode())
     assert fields.get_all("Project-URL")[:1] == [f"Repository, {ADDRESS}"]
     assert f"{ADDRESS}/blob/main/CONTRIBUTING.md" in fields.get_payload()
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    workflows = "\n".join(path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    used = re.findall(r"uses: (.*)", workflows)
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", action)] == []
+
+
+def test_a_tag_of_the_version_has_notes_and_another_tag_is_refused() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+    def notes_of(tag: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, ROOT / "tests" / "release_notes.py", tag], capture_output=True, text=True
+        )
+
+    assert "### Datasets" in notes_of(f"v{version}").stdout
+    other = notes_of("v9.9")
+    assert (other.returncode, other.stderr) == (
+        1,
+        f"expected the tag v{version}, by the version in pyproject.toml, got v9.9\n",
+    )
