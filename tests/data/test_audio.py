@@ -124,3 +124,103 @@ def test_floats_in_a_wav_are_scaled_to_integers(subtype, dtype):
     found, _ = ps.audio.decode(file.getvalue(), dtype=dtype)
     assert found.dtype == dtype and np.abs(found[:80, 0] / 2.0 ** (8 * found.itemsize - 1) - wave[:80]).max() < 1e-4
     assert found[80:, 0].tolist() == [np.iinfo(dtype).max, np.iinfo(dtype).min]
+
+
+def mp3_without_header(wave, **options):
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp3", options={"write_xing": "0"}) as container:
+        stream = container.add_stream("libmp3lame", rate=44100, layout="mono", options=options)
+        stream.bit_rate = 64000
+        for begin in range(0, len(wave), 1152):
+            frame = av.AudioFrame.from_ndarray(wave[None, begin : begin + 1152], format="s16", layout="mono")
+            frame.sample_rate, frame.pts = 44100, begin
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+LOUD = (np.random.default_rng(0).normal(size=115 * 1152) * 6000).astype(np.int16)
+
+
+@pytest.mark.parametrize(
+    ("wave", "options"),
+    [
+        (LOUD, {}),
+        (np.concatenate([LOUD, np.zeros_like(LOUD)]), {"abr": "1"}),
+        (np.concatenate([np.zeros_like(LOUD), LOUD]), {"abr": "1"}),
+    ],
+    ids=["constant", "loud first", "quiet first"],
+)
+@pytest.mark.parametrize("tag", [b"", b"ID3\4\0\0\0\0\2\1" + b"Info".ljust(257, b"\0")], ids=["plain", "with a tag"])
+def test_an_mp3_without_a_xing_header_has_all_of_its_samples(wave, options, tag, tmp_path):
+    data = tag + mp3_without_header(wave, **options)
+    (tmp_path / "a.mp3").write_bytes(data)
+    found, _ = ps.audio.decode(tmp_path / "a.mp3", dtype="int16")
+    assert ps.audio.info(data).samples == len(found) and len(wave) <= len(found) <= len(wave) + 3 * 1152
+    part, _ = ps.audio.decode(data, samples=(len(found) - 500, len(found)), dtype="int16")
+    assert part.shape == (500, 1)
+    with pytest.raises(ps.ElementError, match=rf"a.mp3' has {len(found)} samples, expected those from 0 to"):
+        ps.audio.decode(tmp_path / "a.mp3", samples=(0, len(found) + 1))
+
+
+def with_length(data, size, riff=None):
+    place = data.index(b"data")
+    sizes = [number.to_bytes(4, "little") for number in (size if riff is None else riff, size)]
+    return b"RIFF" + sizes[0] + data[8 : place + 4] + sizes[1] + data[place + 8 :]
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0x80000000, 0xFFFFFFFF - 36])
+def test_a_wav_written_to_a_pipe_is_no_cut_file(size):
+    found, _ = ps.audio.decode(with_length(wav(STEREO), size), dtype="int16")
+    assert np.array_equal(found, STEREO)
+
+
+def test_a_wav_whose_length_was_never_written_is_no_empty_one():
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    unfinished, finished = io.BytesIO(with_length(wav(STEREO), 0)), io.BytesIO()
+    with pytest.raises(ps.ElementError, match="does not say how many samples it has: .* ffmpeg -i FILE NEW_FILE"):
+        ps.audio.decode(unfinished.getvalue())
+    with av.open(unfinished) as source, av.open(finished, "w", format="wav") as target:  # what the error advises
+        stream = target.add_stream("pcm_s16le", rate=RATE, layout="stereo")
+        for frame in source.decode(audio=0):
+            target.mux(stream.encode(frame))
+        target.mux(stream.encode())
+    assert np.array_equal(ps.audio.decode(finished.getvalue(), dtype="int16")[0], STEREO)
+    assert ps.audio.info(wav(STEREO[:0])).samples == 0
+
+
+def test_a_flac_of_unknown_length_is_refused_with_a_remedy():
+    data = bytearray(by_ffmpeg("flac", "flac"))
+    data[21] &= 0xF0
+    data[22:26] = bytes(4)
+    with pytest.raises(ps.ElementError, match="does not say how many samples it has: .* ffmpeg -i FILE NEW_FILE"):
+        ps.audio.decode(bytes(data))
+
+
+@pytest.mark.parametrize("kind", ["WAV", "WAVEX", "W64", "RF64", "AIFF", "AU", "SVX"])
+def test_a_cut_recording_is_an_error_in_every_kind_that_says_its_length(kind):
+    file = io.BytesIO()
+    pytest.importorskip("soundfile").write(file, TONE, RATE, format=kind)
+    with pytest.raises(ps.ElementError, match="is cut: it has .* bytes of samples, expected"):
+        ps.audio.decode(file.getvalue()[:-1000])
+
+
+def test_a_title_in_latin_1_does_not_matter():
+    title = b"INFOINAM\x06\0\0\0gr\xfc\xdfe\0"
+    data = wav(STEREO)
+    place = data.index(b"data")
+    data = data[:place] + b"LIST" + len(title).to_bytes(4, "little") + title + data[place:]
+    assert np.array_equal(ps.audio.decode(data, dtype="int16")[0], STEREO)
+
+
+def test_a_failing_read_is_no_damage_of_the_recording(monkeypatch):
+    class Failing(io.BytesIO):
+        def read(self, count=-1):
+            if self.tell() > 1000:
+                raise ps.StorageError("the store does not answer")
+            return super().read(count)
+
+    monkeypatch.setattr("penstock.formats.media.recordings.open_file", lambda name: Failing(wav(STEREO)))
+    with pytest.raises(ps.StorageError, match="the store does not answer"):
+        ps.audio.decode("a.wav")

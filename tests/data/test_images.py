@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -291,3 +292,14 @@ def test_colours_of_16_bits_are_refused_where_depth_is_asked_for():
     with pytest.raises(ps.ElementError, match="the PPM has colours of 16 bits, .*: dtype='uint8' takes"):
         ps.image.decode(ppm, dtype="uint16")
     assert ps.image.decode(ppm).shape == (2, 5, 3)
+
+
+@pytest.mark.skipif(".avif" not in Image.registered_extensions(), reason="this Pillow reads no AVIF")
+def test_damaged_avif_files_are_errors_of_their_rows():
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(file, "AVIF")
+    for place in range(0, len(file.getvalue()), 5):
+        data = bytearray(file.getvalue())
+        data[place] ^= 0xFF
+        with suppress(ps.ElementError):
+            ps.image.decode(bytes(data))

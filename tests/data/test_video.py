@@ -2,10 +2,12 @@
 
 import importlib
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import penstock as ps
 
@@ -185,3 +187,53 @@ def test_a_picture_is_an_error_of_its_row(tmp_path):
         ps.ElementError, match="a.mp4': frame 0 of 1 cannot be decoded: its file is damaged, or of a kind"
     ):
         ps.video.decode(tmp_path / "a.mp4", [0])
+
+
+def test_a_video_that_is_trimmed_by_an_edit_list_is_no_cut_one(tmp_path):
+    (tmp_path / "whole.mp4").write_bytes(VIDEO)
+    with av.open(tmp_path / "whole.mp4") as source, av.open(tmp_path / "a.mp4", "w") as target:
+        stream = source.streams.video[0]
+        out, unit = target.add_stream_from_template(stream), stream.time_base
+        for packet in source.demux(stream):
+            if packet.dts is not None and packet.pts >= round(0.4 / unit):
+                packet.pts, packet.dts = packet.pts - round(0.6 / unit), packet.dts - round(0.6 / unit)
+                packet.stream = out
+                target.mux(packet)
+    with av.open(tmp_path / "a.mp4") as container:
+        assert container.streams.video[0].frames == 30
+        shown = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    found = ps.video.decode(tmp_path / "a.mp4")
+    assert np.array_equal(found, shown) and ps.video.info(tmp_path / "a.mp4").frames == len(shown) < 30
+    assert np.array_equal(ps.video.decode(tmp_path / "a.mp4", [len(shown) - 1])[0], shown[-1])
+
+
+@pytest.mark.parametrize(("turned", "quarters"), [(90, 1), (-90, -1), (180, 2), (0, 0)])
+def test_frames_of_a_phone_are_turned_as_players_turn_them(turned, quarters):
+    one = 1 << 16
+    cosine, sine = {0: (one, 0), 90: (0, one), 180: (-one, 0), -90: (0, -one)}[turned]
+    plain, matrix = (struct.pack(">9i", c, -s, 0, s, c, 0, 0, 0, 1 << 30) for c, s in ((one, 0), (cosine, sine)))
+    place = VIDEO.index(plain, VIDEO.index(b"tkhd"))
+    data = VIDEO[:place] + matrix + VIDEO[place + len(plain) :]
+    with av.open(io.BytesIO(data)) as container:
+        assert next(container.decode(video=0)).rotation % 360 == turned % 360
+    whole = np.rot90(ps.video.decode(VIDEO, [3, 20]), quarters, axes=(1, 2))
+    assert np.array_equal(ps.video.decode(data, [3, 20]), whole)
+    assert ps.video.decode(data, [3], channels=1).shape == (1, *whole.shape[1:3], 1)
+    info = ps.video.info(data)
+    assert (info.height, info.width) == whole.shape[1:3] and ps.video.decode(data, []).shape == (0, *whole.shape[1:])
+
+
+def test_comments_and_titles_in_latin_1_do_not_matter():
+    pictures = [Image.fromarray(np.full((20, 30), 40 * number, np.uint8)) for number in range(5)]
+    file = io.BytesIO()
+    pictures[0].save(file, "GIF", save_all=True, append_images=pictures[1:], comment=b"gr\xfc\xdfe", duration=100)
+    clip = ps.video.decode(file.getvalue())
+    assert clip[:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160]
+    assert ps.image.decode(file.getvalue(), channels=1).max() == 0
+
+
+def test_whatever_ffmpeg_raises_names_the_file(tmp_path, monkeypatch):
+    (tmp_path / "a.mp4").write_bytes(VIDEO)
+    monkeypatch.setattr(reading.av, "open", lambda *given, **options: int("no number"))
+    with pytest.raises(ps.ElementError, match="a.mp4' is no video that is known, or cut or damaged: invalid literal"):
+        ps.video.decode(tmp_path / "a.mp4")

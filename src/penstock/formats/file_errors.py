@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import StorageError
+from penstock.errors import ElementError, PenstockError, StorageError
 
 
 def changed(name: str) -> StorageError:
@@ -27,6 +27,25 @@ def named_in_errors(name: object, done: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be {done}: {error.strerror or error}") from error
+
+
+@contextmanager
+def by_library(problem: str, kind: type[PenstockError] = ElementError) -> Iterator[None]:
+    """A context within which another library reads what a file holds: whatever it raises is an error of the file.
+
+    Libraries raise all kinds of errors for damaged files, so an error is known by where it comes from.
+
+    Args:
+        problem: the file, the place in it, and what is wrong; the library's reason follows.
+        kind: of the error.
+    """
+    try:
+        yield
+    except (PenstockError, MemoryError):
+        raise
+    except Exception as error:
+        reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or first_line(error)
+        raise kind(f"{problem}: {reason or type(error).__name__}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """Recordings of sound: WAV, FLAC, Ogg Vorbis, Opus, MP3 and what else libsndfile reads, from any place in the file."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +10,28 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from penstock.errors import ElementError, InvalidArgumentError
-from penstock.formats.media.recordings import AudioInfo, Source, opened, seconds_bounds
+from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.formats.file_errors import by_library
+from penstock.formats.media.recordings import AudioInfo, KeptByFile, Source, opened, seconds_bounds
 
 _DTYPES: Final = ("int16", "int32", "float32", "float64")
 _FLOATS: Final = ("FLOAT", "DOUBLE")
+_LENGTHS: Final = re.compile(r"(?:data|SSND|BODY|Data Size|[Rr]iff(?: size)?)\s*: (\d+) \(should be (\d+)\)")
+"""Remarks of libsndfile on a recording that has fewer bytes than its header says."""
+_STREAMED: Final = 0x7FFF_F000
+"""From here on the bytes that a header claims are no number: its writer could not go back to fill it in."""
+_UNKNOWN: Final = 1 << 62
+_COUNTED: Final = 1 << 16
+_LONGEST: Final = 64
+"""How many times as long as by its first bit rate an MP3 may be: there are those of 8 and of 320 kbit in a second."""
+_TAG_BYTES: Final = 128
+_counts: Final = KeptByFile[int]()
 
 
 def info(source: Source) -> AudioInfo:
     """Do what `ps.audio.info` says."""
-    with _recording("audio.info", source) as (file, _):
-        return AudioInfo(file.frames, file.channels, file.samplerate, f"{file.format} {file.subtype}")
+    with _recording("audio.info", source) as (file, _, count):
+        return AudioInfo(count, file.channels, file.samplerate, f"{file.format} {file.subtype}")
 
 
 def decode(source: Source, samples: Any, seconds: Any, dtype: str) -> tuple[npt.NDArray[Any], int]:
@@ -32,15 +44,15 @@ def decode(source: Source, samples: Any, seconds: Any, dtype: str) -> tuple[npt.
     if samples is not None:
         _check_samples(call, samples)
     times = None if seconds is None else seconds_bounds(call, seconds)
-    with _recording(call, source) as (file, name):
-        begin, end = 0, file.frames
+    with _recording(call, source) as (file, name, count):
+        begin, end = 0, count
         if samples is not None:
             begin, end = samples
         elif times is not None:
             begin, end = round(times[0] * file.samplerate), round(times[1] * file.samplerate)
-        if end > file.frames:
-            raise ElementError(f"{name} has {file.frames} samples, expected those from {begin} to {end}")
-        return _read(file, name, begin, end, dtype), file.samplerate
+        if end > count:
+            raise ElementError(f"{name} has {count} samples, expected those from {begin} to {end}")
+        return _read(file, name, begin, end, count, dtype), file.samplerate
 
 
 def _check_samples(call: str, samples: Any) -> None:
@@ -50,38 +62,109 @@ def _check_samples(call: str, samples: Any) -> None:
         raise InvalidArgumentError(f"{call}(samples=...) takes (begin, end), numbers from 0, got {samples!r}")
 
 
-def _read(file: Any, name: str, begin: int, end: int, dtype: str) -> npt.NDArray[Any]:
-    end_read = begin
-    try:
+def _read(file: Any, name: str, begin: int, end: int, count: int, dtype: str) -> npt.NDArray[Any]:
+    with by_library(f"{name} is damaged after sample {begin}, of {count}"):
         file.seek(begin)
         scales = file.subtype in _FLOATS and dtype.startswith("int")
         data: npt.NDArray[Any] = file.read(end - begin, dtype="float64" if scales else dtype, always_2d=True)
-        if scales:  # libsndfile would take 0.5 for 0
-            limits = np.iinfo(dtype)
-            data = np.clip(np.rint(data * -float(limits.min)), limits.min, limits.max).astype(dtype)
-        end_read = begin + len(data)
-    except soundfile.SoundFileError as error:
-        raise ElementError(f"{name} is damaged after sample {begin}, of {file.frames}: {_reason(error)}") from error
-    if end_read < end:
-        raise ElementError(f"{name} is cut: it ends after {end_read} of {file.frames} samples")
+    if scales:  # libsndfile would take 0.5 for 0
+        limits = np.iinfo(dtype)
+        data = np.clip(np.rint(data * -float(limits.min)), limits.min, limits.max).astype(dtype)
+    if len(data) < end - begin:
+        raise ElementError(f"{name} is cut: it ends after {begin + len(data)} of {count} samples")
     return data
 
 
 @contextmanager
-def _recording(call: str, source: Source) -> Iterator[tuple[Any, str]]:
+def _recording(call: str, source: Source) -> Iterator[tuple[Any, str, int]]:
+    """An open recording, what errors call it, and how many samples it has."""
     with opened(call, source) as (file, name):
+        content = _Content(file)
         try:
-            sound = soundfile.SoundFile(file)
-        except soundfile.SoundFileError as error:
-            raise ElementError(
-                f"{name} is no audio that is known, or damaged at its beginning: {_reason(error)}"
-            ) from error
-        with sound:
-            cut = re.search(r"data : (\d+) \(should be (\d+)\)", sound.extra_info)
-            if cut is not None:  # libsndfile takes what is there for the whole
-                raise ElementError(f"{name} is cut: it has {cut[2]} bytes of samples, expected {cut[1]}")
-            yield sound, name
+            with _sound(content, name) as sound:
+                _check_length(sound, name)
+                if sound.format != "MP3" or not content.is_guessed():
+                    yield sound, name, sound.frames
+                    return
+            count = _counts.get(source, lambda: _counted(content, name))
+            with _sound(content, name) as sound:
+                yield sound, name, count
+        except ElementError:
+            if content.failure is not None:
+                raise content.failure from None
+            raise
 
 
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "error_string", error))
+def _sound(content: "_Content", name: str) -> Any:
+    content.seek(0)
+    with by_library(f"{name} is no audio that is known, or damaged at its beginning"):
+        return soundfile.SoundFile(content)
+
+
+def _check_length(sound: Any, name: str) -> None:
+    """Refuse a file that is cut, for libsndfile takes what is there for the whole, or that has no length."""
+    lengths = _LENGTHS.search(sound.extra_info)
+    if lengths is not None and int(lengths[2]) < int(lengths[1]) < _STREAMED:
+        raise ElementError(f"{name} is cut: it has {lengths[2]} bytes of samples, expected {lengths[1]}")
+    if sound.frames >= _UNKNOWN or (not sound.frames and "RIFF : 0\n" in sound.extra_info):
+        raise ElementError(
+            f"{name} does not say how many samples it has: its writer could not go back to its beginning. Write it "
+            "anew, as by: ffmpeg -i FILE NEW_FILE"
+        )
+
+
+def _counted(content: "_Content", name: str) -> int:
+    """The number of samples of a recording whose header does not tell it, by decoding it."""
+    count = 0
+    with _sound(content, name) as sound, by_library(f"{name} is damaged after sample {count}"):
+        while part := len(sound.read(_COUNTED, "int16", always_2d=True)):
+            count += part
+    return count
+
+
+class _Content:
+    """The bytes of a file, as libsndfile asks for them.
+
+    Attributes:
+        size: how many they are.
+        failure: the error of reading them: libsndfile passes over what its callbacks raise.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._at = 0
+        self.size = self._end = file.seek(0, os.SEEK_END)
+        self.failure: StorageError | None = None
+
+    def is_guessed(self) -> bool:
+        """True if no head of an MP3 tells its length, which libsndfile then guesses by the file's size.
+
+        It reads no further than its guess. So the file is longer from then on, and samples come as long as there are.
+        """
+        self._file.seek(0)
+        begin = self._file.read(10)
+        tags = sum((byte & 0x7F) << shift for byte, shift in zip(begin[6:], (21, 14, 7, 0)))
+        self._file.seek(10 + tags if begin.startswith(b"ID3") else 0)
+        head = self._file.read(256)
+        guessed = not any(mark in head for mark in (b"Xing", b"Info", b"VBRI"))
+        if guessed:
+            self._end = self.size * _LONGEST
+        return guessed
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int) -> bytes:
+        if self._at >= self._end - _TAG_BYTES > self.size:
+            return bytes(max(0, min(count, self._end - self._at)))  # the place of a tag, without which it is refused
+        try:
+            self._file.seek(self._at)
+            data: bytes = self._file.read(count)
+        except StorageError as error:
+            self.failure, data = error, b""
+        self._at += len(data)
+        return data

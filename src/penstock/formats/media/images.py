@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingExtraError
+from penstock.formats.file_errors import by_library
 from penstock.runtime.memory_thresholds import keep_freed_memory
 
 try:
@@ -29,17 +30,6 @@ _DTYPES: Final = ("uint8", "uint16", "float32")
 _JPEG: Final = b"\xff\xd8\xff"
 # What libjpeg-turbo can divide both sides by with little work; other scales take longer than the whole image.
 _SCALES: Final = (8, 4, 2)
-# What Pillow raises for images that are damaged, depending on the format.
-_DAMAGE: Final = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    IndexError,
-    KeyError,
-    TypeError,
-    Image.DecompressionBombError,
-)
 
 
 def decode(
@@ -125,7 +115,7 @@ def _of_jpeg(data: bytes | bytearray | memoryview, channels: int, least: tuple[S
             return None
         small = {} if factor == 1 else {"min_height": height, "min_width": width}
         pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], **small)
-    except ValueError:
+    except Exception:  # whatever it finds wrong
         return None
     return pixels
 
@@ -145,16 +135,14 @@ def _is_too_large(height: int, width: int) -> bool:
 
 
 def _by_pillow(data: bytes | bytearray | memoryview, channels: int, dtype: str) -> Pixels:
-    try:
-        with Image.open(io.BytesIO(data)) as image:
+    with by_library(f"the image of {len(data)} bytes cannot be decoded"):
+        try:
+            image = Image.open(io.BytesIO(data))
+        except UnidentifiedImageError as error:
+            begin = f"they begin with {bytes(data[:12])!r}" if len(data) else "there are none"
+            raise ElementError(f"the {len(data)} bytes are no image of a format that is known: {begin}") from error
+        with image:
             return _pixels_of(image, channels, dtype)
-    except UnidentifiedImageError as error:
-        begin = f"they begin with {bytes(data[:12])!r}" if len(data) else "there are none"
-        raise ElementError(f"the {len(data)} bytes are no image of a format that is known: {begin}") from error
-    except _DAMAGE as error:
-        if isinstance(error, ElementError):
-            raise
-        raise ElementError(f"the image of {len(data)} bytes cannot be decoded: {error}") from error
 
 
 def encode_png(pixels: Pixels) -> bytes:

@@ -2,13 +2,15 @@
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.opening import open_file
+from penstock.paths import has_protocol, local_path
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,33 @@ def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
         raise InvalidTypeError(f"{call} takes the bytes of a file or its name, got a {type(source).__name__}")
     with open_file(source) as file:
         yield file, repr(os.fspath(source))
+
+
+_MOST_KEPT: Final = 256
+Found = TypeVar("Found")
+
+
+class KeptByFile(Generic[Found]):
+    """What was found out about local files, of those that were used last: many clips of one are asked for."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: dict[tuple[str, int, int], Found] = {}
+
+    def get(self, source: Source, find: Callable[[], Found]) -> Found:
+        """What is kept of a recording, or what `find` finds."""
+        if not isinstance(source, (str, os.PathLike)) or has_protocol(os.fspath(source)):
+            return find()
+        status = os.stat(local_path(os.fspath(source)))
+        version = os.fspath(source), status.st_size, status.st_mtime_ns
+        found = self._kept.get(version)
+        if found is None:
+            found = find()
+            with self._lock:
+                while len(self._kept) >= _MOST_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[version] = found
+        return found
 
 
 def seconds_bounds(call: str, seconds: Any) -> tuple[float, float]:

@@ -4,14 +4,12 @@ The packets of a file say when each frame is shown, and from which ones decoding
 first, without decoding, and a frame has a number that does not depend on where decoding began.
 """
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
-from threading import Lock
 from typing import Any, Final
 
 import av
@@ -20,8 +18,8 @@ import numpy.typing as npt
 from av.video.reformatter import VideoReformatter
 
 from penstock.errors import ElementError, InvalidArgumentError
-from penstock.formats.media.recordings import Source, VideoInfo, opened
-from penstock.paths import has_protocol, local_path
+from penstock.formats.file_errors import by_library
+from penstock.formats.media.recordings import KeptByFile, Source, VideoInfo, opened
 
 Frames = npt.NDArray[np.uint8]
 
@@ -34,26 +32,32 @@ class _Index:
         shown: the times of the frames, sorted.
         keys: the frames that need no others: when each is shown, and when it is decoded. Some kinds of files are
             searched by the first, which leads to an earlier key frame in others, and some by the second.
+        turns: by how many quarters frames are turned to the left when they are shown, as those of phones are.
     """
 
     shown: tuple[int, ...]
     keys: tuple[tuple[int, int], ...]
+    turns: int = 0
 
     @property
     def start(self) -> int:
         """The time at which the first frame is shown."""
         return self.shown[0]
 
+    def size(self, stream: Any) -> tuple[int, int]:
+        """Height and width of a frame as it is shown."""
+        stored = stream.codec_context.height, stream.codec_context.width
+        return (stored[1], stored[0]) if self.turns % 2 else stored
+
 
 def info(source: Source) -> VideoInfo:
     """Do what `ps.video.info` says."""
     with _stream("video.info", source) as (container, stream, name):
-        index = _index_of(source, container, stream, name)
+        index = _indexes.get(source, lambda: _looked_through(container, stream, name))
         unit = float(stream.time_base)
         return VideoInfo(
             len(index.shown),
-            stream.codec_context.height,
-            stream.codec_context.width,
+            *index.size(stream),
             float(stream.average_rate or 0),
             str(stream.codec_context.name),
             tuple((time - index.start) * unit for time in index.shown),
@@ -70,7 +74,7 @@ def decode(source: Source, frames: Any, seconds: Any, channels: int) -> Frames:
     numbers = None if frames is None else _numbers(call, "frames", frames, (int, np.integer))
     times = None if seconds is None else _numbers(call, "seconds", seconds, (int, float, np.number))
     with _stream(call, source) as (container, stream, name):
-        index = _index_of(source, container, stream, name)
+        index = _indexes.get(source, lambda: _looked_through(container, stream, name))
         count = len(index.shown)
         if times is not None:
             numbers = [_shown_at(index, float(time), float(stream.time_base)) for time in times]
@@ -79,8 +83,7 @@ def decode(source: Source, frames: Any, seconds: Any, channels: int) -> Frames:
         missing = next((number for number in numbers if number >= count), None)
         if missing is not None:
             raise ElementError(f"{name} has {count} frames, expected one of number {missing}")
-        size = stream.codec_context.height, stream.codec_context.width
-        clip = np.empty((len(numbers), *size, channels), np.uint8)
+        clip = np.empty((len(numbers), *index.size(stream), channels), np.uint8)
         _decode_into(clip, container, stream, index, numbers, name)
         return clip
 
@@ -102,10 +105,8 @@ def _shown_at(index: _Index, seconds: float, unit: float) -> int:
 @contextmanager
 def _stream(call: str, source: Source) -> Iterator[tuple[Any, Any, str]]:
     with opened(call, source) as (file, name):
-        try:
-            container = av.open(file, "r")
-        except (av.FFmpegError, OSError) as error:  # damaged files lead to seeking where no file has a place
-            raise ElementError(f"{name} is no video that is known, or cut or damaged: {error.strerror}") from error
+        with by_library(f"{name} is no video that is known, or cut or damaged"):
+            container = av.open(file, "r", metadata_errors="replace")  # titles may be in any encoding
         with container:
             stream = next(iter(container.streams.video), None)
             if stream is None or stream.codec_context is None:
@@ -115,38 +116,17 @@ def _stream(call: str, source: Source) -> Iterator[tuple[Any, Any, str]]:
             yield container, stream, name
 
 
-def _index_of(source: Source, container: Any, stream: Any, name: str) -> _Index:
-    """The index of a video; those of local files are kept, because many clips of one are asked for."""
-    version = _version(source)
-    kept = _kept.get(version) if version is not None else None
-    index = _looked_through(container, stream, name) if kept is None else kept
-    if version is not None and kept is None:
-        with _keeping:
-            while len(_kept) >= _MOST_KEPT:
-                del _kept[next(iter(_kept))]
-            _kept[version] = index
-    return index
-
-
-_kept: Final[dict[tuple[str, int, int], _Index]] = {}
-_keeping: Final = Lock()
-_MOST_KEPT: Final = 256
+_indexes: Final = KeptByFile[_Index]()
 _FRAMES_LOST: Final = 4
 """About how many frames a decoder has begun that are lost when it goes elsewhere."""
 
 
-def _version(source: Source) -> tuple[str, int, int] | None:
-    """Name, size and time of change of a local file."""
-    if not isinstance(source, (str, os.PathLike)) or has_protocol(os.fspath(source)):
-        return None
-    status = os.stat(local_path(os.fspath(source)))
-    return os.fspath(source), status.st_size, status.st_mtime_ns
-
-
 def _looked_through(container: Any, stream: Any, name: str) -> _Index:
     shown, keys = [], []
+    packets = 0
     try:
         for packet in container.demux(stream):
+            packets += packet.size > 0
             if packet.size == 0 or packet.is_discard:
                 continue
             time = packet.dts if packet.pts is None else packet.pts
@@ -157,11 +137,18 @@ def _looked_through(container: Any, stream: Any, name: str) -> _Index:
                 keys.append((time, time if packet.dts is None else packet.dts))
     except av.FFmpegError as error:
         raise ElementError(f"{name} is damaged after frame {len(shown)}: {error.strerror}") from error
-    if stream.frames > len(shown):
-        raise ElementError(f"{name} is cut: it ends after {len(shown)} of {stream.frames} frames")
+    # Where an edit list leaves frames out, the index of the file has fewer of them than its header says.
+    expected = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
+    if packets < expected:
+        raise ElementError(f"{name} is cut: it ends after {packets} of {expected} frames")
     if not shown:
         raise ElementError(f"{name} has a video without frames")
-    return _Index(tuple(sorted(shown)), tuple(sorted(keys)))
+    index = _Index(tuple(sorted(shown)), tuple(sorted(keys)))
+    # A first frame that is damaged is refused when it is asked for.
+    with suppress(ElementError), by_library(name):
+        container.seek(min(index.start, 0), stream=stream, backward=True)
+        return replace(index, turns=round(next(container.decode(stream)).rotation / 90))
+    return index
 
 
 def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbers: Sequence[int], name: str) -> None:
@@ -190,35 +177,30 @@ def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbe
                 break
         if frame is None:
             raise ElementError(f"{what} cannot be decoded: it is damaged")
-        if (frame.height, frame.width) != clip.shape[1:3]:
-            raise ElementError(
-                f"{what} has {frame.height} x {frame.width} pixels, expected {clip.shape[1]} x {clip.shape[2]}"
-            )
         pixels = converter.reformat(frame, format="gray" if clip.shape[3] == 1 else "rgb24").to_ndarray()
+        shown = np.rot90(pixels.reshape(frame.height, frame.width, -1), index.turns)
+        if shown.shape != clip.shape[1:]:
+            raise ElementError(
+                f"{what} has {shown.shape[0]} x {shown.shape[1]} pixels, expected {clip.shape[1]} x {clip.shape[2]}"
+            )
         for row in rows[time]:
-            clip[row] = pixels.reshape(clip.shape[1:])
+            clip[row] = shown
         last = time
 
 
 def _from(container: Any, stream: Any, time: int, what: str) -> Iterator[Any]:
-    try:
+    with by_library(f"{what} cannot be decoded: its file is damaged, or of a kind that is read from its start alone"):
         container.seek(time, stream=stream, backward=True)
-    except av.FFmpegError as error:
-        raise ElementError(
-            f"{what} cannot be decoded: its file is damaged, or of a kind that is read from its start alone"
-        ) from error
     return iter(container.decode(stream))
 
 
 def _next_at(decoded: Iterator[Any], time: int, what: str) -> Any:
     """The frame that is shown at this time, out of those that are decoded one after the other; None without one."""
-    try:
+    with by_library(f"{what} cannot be decoded"):
         for frame in decoded:
             shown = frame.dts if frame.pts is None else frame.pts
             if shown == time:
                 return frame
             if shown is not None and shown > time:
                 break
-    except av.FFmpegError as error:
-        raise ElementError(f"{what} cannot be decoded: {error.strerror}") from error
     return None
