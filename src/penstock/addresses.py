@@ -13,8 +13,8 @@ def split_address(address: str) -> tuple[str, str]:
     """The host and the port of HOST:PORT; an IPv6 address without its brackets.
 
     Example:
-        >>> split_address("[fd00::1]:5000"), split_address("host:%port%")
-        (('fd00::1', '5000'), ('host', '%port%'))
+        >>> split_address("[fd00::1]:5050"), split_address("host:%port%")
+        (('fd00::1', '5050'), ('host', '%port%'))
     """
     host, _, port = address.rpartition(":")
     return host.strip("[]"), port
@@ -24,7 +24,7 @@ def host_of(address: str) -> str:
     """The host of HOST, of HOST:PORT or of an IPv6 address without brackets, without a port.
 
     Example:
-        >>> host_of("host:5000"), host_of("host"), host_of("[fd00::1]:5000"), host_of("fd00::1")
+        >>> host_of("host:5050"), host_of("host"), host_of("[fd00::1]:5050"), host_of("fd00::1")
         ('host', 'host', 'fd00::1', 'fd00::1')
     """
     if address.startswith("["):
@@ -36,8 +36,8 @@ def joined_address(host: str, port: int | str) -> str:
     """HOST:PORT; an IPv6 address gets brackets.
 
     Example:
-        >>> joined_address("fd00::1", 5000), joined_address("host", 5000)
-        ('[fd00::1]:5000', 'host:5000')
+        >>> joined_address("fd00::1", 5050), joined_address("host", 5050)
+        ('[fd00::1]:5050', 'host:5050')
     """
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 

@@ -186,7 +186,7 @@ class WorkerConfig:
 
     Example:
         >>> import penstock as ps
-        >>> ps.service.WorkerConfig(dispatcher_address="head:5000", worker_address="node7:%port%").worker_address
+        >>> ps.service.WorkerConfig(dispatcher_address="head:5050", worker_address="node7:%port%").worker_address
         'node7:%port%'
     """
 

@@ -21,7 +21,7 @@ class ShardingPolicy(IntEnum):
 
     Example:
         >>> import penstock as ps
-        >>> distributed = ps.service.distribute(ps.service.ShardingPolicy.FILE_OR_DATA, "localhost:5000")
+        >>> distributed = ps.service.distribute(ps.service.ShardingPolicy.FILE_OR_DATA, "localhost:5050")
     """
 
     OFF = 0
@@ -62,7 +62,7 @@ class CrossTrainerCache:
         >>> import penstock as ps
         >>> cache = ps.service.CrossTrainerCache("tuning-3", wait_for_slowest=True)
         >>> distributed = ps.service.distribute(
-        ...     "distributed_epoch", "localhost:5000", job_name="tuning", cross_trainer_cache=cache
+        ...     "distributed_epoch", "localhost:5050", job_name="tuning", cross_trainer_cache=cache
         ... )
     """
 
