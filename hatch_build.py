@@ -13,7 +13,8 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!https?://|#)([^)]+)\)")
+_RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|#)([^)]+)\)")
+_RELATIVE_IMAGE = re.compile(r"!\[([^\]]+)\]\((?!https?://)([^)]+)\)")
 # What a link must not take over: a user's name, a password, the port of SSH.
 _HTTPS = re.compile(r"https://(?:[^@/]*@)?([\w-]+(?:\.[\w-]+)+(?::\d+)?)/([\w./~-]+)")
 _SSH = re.compile(r"(?:ssh://)?(?:[\w.-]+@)([\w-]+(?:\.[\w-]+)+)(?::\d+/|[:/])([\w./~-]+)")
@@ -36,9 +37,10 @@ def cloned_from(root: Path) -> str:
 
 
 def readme(text: str, repository: str) -> str:
-    """The text with links into the files of a repository; without any such links where its address is empty."""
+    """The text with links into the files of a repository; without these and images where its address is empty."""
     if not repository:
-        return _RELATIVE_LINK.sub(r"\1", text)
+        return _RELATIVE_LINK.sub(r"\1", _RELATIVE_IMAGE.sub("", text))
+    text = _RELATIVE_IMAGE.sub(rf"![\1]({repository}/raw/main/\2)", text)
     return _RELATIVE_LINK.sub(rf"[\1]({repository}/blob/main/\2)", text)
 
 

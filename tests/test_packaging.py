@@ -53,11 +53,11 @@ def test_the_page_of_the_package_links_into_the_repository_it_was_cloned_from(tm
         "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
     }
     files = [
-        link.removeprefix(f"{ADDRESS}/blob/main/").partition("#")[0]
+        re.sub("(blob|raw)/main/", "", link.removeprefix(f"{ADDRESS}/")).partition("#")[0]
         for link in links(metadata.core.readme)
         if link.startswith(ADDRESS)
     ]
-    assert "CONTRIBUTING.md" in files
+    assert {"CONTRIBUTING.md", "docs/assets/from-storage-to-replicas.svg"} <= set(files)
     for file in files:
         assert (ROOT / file).exists(), file
     assert all(link.startswith("https://") for link in links(metadata.core.readme))
@@ -70,6 +70,7 @@ def test_a_checkout_without_a_public_address_builds_a_page_without_its_links(tmp
     metadata = ProjectMetadata(str(checkout(tmp_path, origin)), PluginManager())
     assert metadata.core.urls == {}
     assert "operators" in metadata.core.readme
+    assert ".svg" not in metadata.core.readme
     assert all(link.startswith("https://") for link in links(metadata.core.readme))
 
 
