@@ -181,9 +181,8 @@ def test_columns_of_types_that_numpy_does_not_have_are_converted(tmp_path):
     for name, kind, advice in (
         ("price", "decimal128", "types={'price': np.float64} converts it, and columns="),
         ("wide", "decimal256", "types={'wide': np.float64} converts it"),
-        ("at", "time32", "types={'at': np.int64} converts it"),
+        ("at", "time32", "types={'at': np.int32} converts it"),
         ("list", "decimal128", "give another type for the column by types={'list': ...}, or leave it out"),
-        ("pairs", "map", "give another type for the column by types={'pairs': ...}, or leave it out"),
     ):
         for mask_nulls in ([], [name]):
             with pytest.raises(ps.InvalidTypeError, match=f"got {kind}.*: {advice}"):

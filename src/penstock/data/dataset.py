@@ -207,7 +207,7 @@ class Dataset(Generic[Element]):
         return Dataset(Slices("from_tensor_slices", columns, structure, lengths[0], site=user_site()))
 
     @staticmethod
-    def from_arrow(data: Any, *, mask_nulls: bool | Sequence[str] = False) -> "Dataset[Any]":
+    def from_arrow(data: Any, *, mask_nulls: bool | Sequence[str] | None = None) -> "Dataset[Any]":
         """The rows of an Arrow table, or of anything that supports Arrow's PyCapsule protocol, as dictionaries.
 
         That includes tables, record batches and their readers, Polars and pandas frames, and results of DuckDB. A
@@ -216,7 +216,7 @@ class Dataset(Generic[Element]):
 
         Args:
             data: an object with `__arrow_c_stream__` or `__arrow_c_array__`, such as a `pyarrow.Table`.
-            mask_nulls: what becomes of nulls, which NumPy does not have. False: they are an error. True, or the names
+            mask_nulls: what becomes of nulls, which NumPy does not have. None: they are an error. True, or the names
                 of columns: in a column "x" with nulls, or of that name, they become zeros, empty strings or empty
                 lists, and a column "x_is_valid" of booleans is added.
 
@@ -232,10 +232,12 @@ class Dataset(Generic[Element]):
         """
         columns = tables.arrow_columns.as_columns(tables.arrow_columns.arrow_table(data, mask_nulls), call="from_arrow")
         leaves, structure = flatten(columns)
-        return Dataset(Slices("from_arrow", tuple(leaves), structure, len(leaves[0]), site=user_site()))
+        return Dataset(
+            Slices("from_arrow", tuple(map(np.asarray, leaves)), structure, len(leaves[0]), site=user_site())
+        )
 
     @staticmethod
-    def from_source(source: Any) -> "Dataset[Any]":
+    def from_source(source: Any, *, mask_nulls: bool | Sequence[str] | None = None) -> "Dataset[Any]":
         """The rows of a collection with `__len__` and `__getitem__`, read by index when they are needed.
 
         For example a map-style dataset of PyTorch, a data source of Grain, a dataset of Hugging Face, an array of HDF5
@@ -248,6 +250,7 @@ class Dataset(Generic[Element]):
         Args:
             source: a collection whose length does not change; all its rows must be of one structure and dtype. Rows may
                 hold anything that NumPy can turn into arrays, such as PyTorch tensors on the CPU.
+            mask_nulls: of a dataset of Hugging Face, as for `from_arrow`; True stands for all columns.
 
         Raises:
             InvalidTypeError: not a collection.
@@ -265,7 +268,7 @@ class Dataset(Generic[Element]):
         """
         if isinstance(source, Dataset):
             raise InvalidTypeError("from_source(source=...) takes a collection, got a ps.Dataset: use it as it is")
-        rows = rows_of(source)
+        rows = rows_of(source, mask_nulls)
         return Dataset(Source(source, length_of(source), rows, site=user_site()))
 
     @staticmethod

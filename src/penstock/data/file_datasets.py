@@ -144,7 +144,7 @@ def ParquetDataset(  # noqa: N802  # as the others
     types: Mapping[str, Any] | None = None,
     *,
     filter: Any = None,
-    mask_nulls: Sequence[str] = (),
+    mask_nulls: bool | Sequence[str] | None = None,
 ) -> Dataset[dict[str, Any]]:
     """The rows of Parquet files as dictionaries, one file after the other; any row is read by its number.
 
@@ -162,7 +162,7 @@ def ParquetDataset(  # noqa: N802  # as the others
             left out. Its columns are read once when the dataset is made, but for row groups that their statistics rule
             out.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
-            booleans beside each. A null elsewhere is an error.
+            booleans beside each; True for all. A null elsewhere is an error, but in lists of objects.
 
     Raises:
         StorageError: a file is missing, is no Parquet file, or has other columns than the first one; while iterating, a
@@ -179,8 +179,8 @@ def ParquetDataset(  # noqa: N802  # as the others
         >>> len(dataset), list(dataset)
         (2, [{'name': 'Ada'}, {'name': 'Cid'}])
     """
-    check_columns("ParquetDataset", columns, mask_nulls)
-    return files_by_index("ParquetDataset", files, tables.parquet.ParquetFiles(columns, filter, mask_nulls, types))
+    masks = check_columns("ParquetDataset", columns, mask_nulls)
+    return files_by_index("ParquetDataset", files, tables.parquet.ParquetFiles(columns, filter, masks, types))
 
 
 def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N802  # as the others
@@ -292,13 +292,16 @@ def stream_or_index(
     return files_by_index(call, files, format or RecordFiles(records))
 
 
-def check_columns(call: str, columns: Sequence[str] | None, mask_nulls: Sequence[str] | None = None) -> None:
-    """Refuse what cannot be the names of columns."""
+def check_columns(
+    call: str, columns: Sequence[str] | None, mask_nulls: bool | Sequence[str] | None = None
+) -> bool | tuple[str, ...]:
+    """Refuse what cannot be the names of columns; gives those that are masked, or True for all."""
     if isinstance(columns, str) or isinstance(mask_nulls, str):
         arguments = "columns=...) takes" if mask_nulls is None else "columns=..., mask_nulls=...) take"
         raise InvalidTypeError(f"{call}({arguments} lists of names, got a string")
     if columns is not None and not columns:
         raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")
+    return mask_nulls if isinstance(mask_nulls, bool) else tuple(mask_nulls or ())
 
 
 def dataset_of_names(call: str, files: Files) -> Dataset:

@@ -22,7 +22,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
     header: bool | Sequence[str] = True,
     label: str | None = None,
     delimiter: str = ",",
-    mask_nulls: Sequence[str] = (),
+    mask_nulls: bool | Sequence[str] | None = None,
     null_values: Sequence[str] | None = None,
     encoding: str = "utf-8",
     compression_type: str | None = None,
@@ -46,8 +46,8 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             names for files without such a line; with False they are "f0", "f1" and so on.
         label: the column that makes each row a pair of the others and itself, as models are trained on.
         delimiter: what stands between values.
-        mask_nulls: columns in which nulls become zeros, with a column "x_is_valid" of booleans beside each. A null
-            elsewhere is an error.
+        mask_nulls: columns in which nulls become zeros, with a column "x_is_valid" of booleans beside each; True for
+            all. A null elsewhere is an error.
         null_values: what stands for a null in columns that are not of strings, such as ["?", ""]; None for Arrow's
             usual ones: nothing, "NA", "N/A", "null", "NaN" and others like them.
         encoding: of the text, by a name that Python knows, such as "latin-1" or "cp1252"; not UTF-16 and its kind, of
@@ -72,7 +72,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         'violet,\nsweet' 5 False
     """
     call = "CsvDataset"
-    check_columns(call, columns, mask_nulls)
+    masks = check_columns(call, columns, mask_nulls)
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r':
         raise InvalidArgumentError(f"{call}(delimiter=...) takes one character, got {delimiter!r}")
     if not isinstance(header, bool) and (isinstance(header, str) or not all(isinstance(name, str) for name in header)):
@@ -91,7 +91,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             types=kinds,
             header=header if isinstance(header, bool) else list(header),
             delimiter=delimiter,
-            mask_nulls=mask_nulls,
+            mask_nulls=masks,
             label=label or "",
             null_values=None if null_values is None else tuple(null_values),
             encoding=encoding,
@@ -107,14 +107,15 @@ def JsonLinesDataset(  # noqa: N802  # as the others
     types: Mapping[str, Any] | None = None,
     *,
     label: str | None = None,
-    mask_nulls: Sequence[str] = (),
+    mask_nulls: bool | Sequence[str] | None = None,
     compression_type: str | None = None,
 ) -> Dataset[Any]:
     r"""The objects of JSON lines as dictionaries, one file after the other; of files not compressed by their numbers.
 
     Arrow's reader decodes them. Columns without a given type get the one that the first MiB of the first file with
-    objects shows; objects become dictionaries, and arrays arrays. Integers beyond int64 are uint64. What is missing in
-    an object is a null; a key that only later objects have is an error, unless `types` or `columns` says what to do.
+    objects shows; objects become dictionaries, arrays arrays, and arrays of objects arrays of dictionaries. Integers
+    beyond int64 are uint64. What is missing in an object is a null; a key that only later objects have is an error,
+    unless `types` or `columns` says what to do.
     Lines of spaces alone are passed over.
 
     Where lines begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
@@ -126,7 +127,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
         types: of columns, by name: what NumPy takes for a dtype, `str`, or a type of Arrow.
         label: the column that makes each row a pair of the others and itself, as models are trained on.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
-            booleans beside each. A null elsewhere is an error.
+            booleans beside each; True for all. A null elsewhere is an error, but in lists of objects.
         compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
 
     Raises:
@@ -147,12 +148,12 @@ def JsonLinesDataset(  # noqa: N802  # as the others
         violet [5]
     """
     call = "JsonLinesDataset"
-    check_columns(call, columns, mask_nulls)
+    masks = check_columns(call, columns, mask_nulls)
     kinds = arrow_types(call, types)
 
     def found(name: str, compression: str, _: bool) -> TableRecords | None:
         return tables.json_records.json_records(
-            call, name, compression, columns=columns, types=kinds, mask_nulls=mask_nulls, label=label or ""
+            call, name, compression, columns=columns, types=kinds, mask_nulls=masks, label=label or ""
         )
 
     return _tables(call, files, compression_type, found)

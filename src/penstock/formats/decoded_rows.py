@@ -53,7 +53,7 @@ def bytes_of(columns: Iterable[npt.NDArray[Any]]) -> int:
 
 
 def _bytes_of(column: npt.NDArray[Any]) -> int:
-    if column.dtype.kind != "O":
+    if column.dtype.kind != "O" or type(column) is not np.ndarray:  # Arrow's values, of which no row is made yet
         return column.nbytes
     entries = column[:: max(1, len(column) // 100)]  # a sample tells about how large they are
     sizes = [entry.nbytes if isinstance(entry, np.ndarray) else getsizeof(entry) for entry in entries]

@@ -20,7 +20,7 @@ from penstock.data.block import Block, Column, Indices, locked, locked_entries
 from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
 from penstock.data.node import KnownLength, Run, derived
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats import tables
 from penstock.positions import by_part
 from penstock.runtime.threads import failures
@@ -111,12 +111,13 @@ class ArrayRows(CollectionRows):
 class ArrowRows(CollectionRows):
     """Rows of a data set of Hugging Face's, out of the Arrow table that it holds or maps into memory."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, mask_nulls: "tables.nulls.MaskNulls") -> None:
         self._source = source.with_format("arrow")
+        self._mask_nulls = mask_nulls
 
-    def __reduce__(self) -> tuple[type["ArrowRows"], tuple[Any]]:
+    def __reduce__(self) -> tuple[type["ArrowRows"], tuple[Any, ...]]:
         """In another process the table is found again."""
-        return ArrowRows, (self._source,)
+        return ArrowRows, (self._source, self._mask_nulls)
 
     @cached_property
     def _table(self) -> "tuple[tables.table_rows.TableRows, tables.table_rows.TableRows | None] | None":
@@ -128,10 +129,8 @@ class ArrowRows(CollectionRows):
         if not hasattr(self._source, "_indices") or getattr(table, "column_names", None) != self._source.column_names:
             return None
         chosen = self._source._indices  # no public name says which rows were selected
-        if chosen is None:
-            return tables.table_rows.TableRows(table, "from_source"), None
-        rows, numbers = (tables.table_rows.TableRows(one, "from_source") for one in (table, chosen.table))
-        return rows, numbers
+        rows = tables.table_rows.TableRows(table, "from_source", self._mask_nulls)
+        return rows, None if chosen is None else tables.table_rows.TableRows(chosen.table, "from_source")
 
     def read(self, indices: Indices) -> Block:
         if self._table is not None:
@@ -145,9 +144,11 @@ class ArrowRows(CollectionRows):
                 table = self._source[indices.start : indices.stop]
             else:
                 table = self._source[_numbers(indices)]
-            found = tables.arrow_columns.as_columns(table, call="from_source")
+            found = tables.arrow_columns.as_columns(
+                tables.nulls.masked(table, self._mask_nulls, "from_source"), call="from_source"
+            )
         columns, structure = flatten(found)
-        return Block(tuple(columns), structure, len(indices))
+        return Block(tuple(map(np.asarray, columns)), structure, len(indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,10 +189,11 @@ def length_of(source: Any) -> int:
     return len(source) if hasattr(type(source), "__len__") else int(source.shape[0])
 
 
-def rows_of(source: Any) -> CollectionRows:
+def rows_of(source: Any, mask_nulls: "tables.nulls.MaskNulls") -> CollectionRows:
     """How the rows of a collection are read.
 
     Raises:
+        InvalidArgumentError: nulls are to be masked of what gives no Arrow columns.
         InvalidTypeError: it has no length, or its rows cannot be taken by index.
     """
     kind = type(source)
@@ -207,7 +209,12 @@ def rows_of(source: Any) -> CollectionRows:
             "of several arrays"
         )
     if hasattr(source, "with_format") and hasattr(source, "column_names") and _gives_arrow(source):
-        return ArrowRows(source)
+        return ArrowRows(source, mask_nulls)
+    if mask_nulls:
+        raise InvalidArgumentError(
+            f"from_source(mask_nulls=...) is for data sets that give Arrow columns, got a {kind.__name__}: "
+            "fill what is missing in its __getitem__, or by map"
+        )
     if not is_array and (hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")):
         # The index of a table is a column's, and the entries of an Arrow array are Arrow's.
         raise InvalidTypeError(

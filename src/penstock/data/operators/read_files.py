@@ -151,7 +151,7 @@ class ReadFilesStream(RowsBeforeFailure):
                 if reader.at_end:
                     self._close_file()
                 columns, structure = found
-                return Block(tuple(columns), structure, len(columns[0]))
+                return Block(tuple(map(np.asarray, columns)), structure, len(columns[0]))
             self._close_file()
         return None
 

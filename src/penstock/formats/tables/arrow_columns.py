@@ -9,12 +9,12 @@
 
 Numbers without nulls in one chunk are not copied, nor are lists of them that all have one length, which become an
 array with one more axis. Lists within lists stay arrays of arrays, unless their type fixes their length: the type of a
-row must not depend on the others. A null is an error: NumPy's numbers have none.
+row must not depend on the others. Lists of structs, and maps, become Python's objects (`objects.py`). Elsewhere a null
+is an error, as NumPy's numbers have none, unless it is masked (`nulls.py`).
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.tables.nulls import MaskNulls, masked
+from penstock.formats.tables.objects import Objects, holds_objects, innermost
 
 _IN_NUMPY: Final = frozenset(
     kind.id
@@ -36,6 +38,7 @@ _IN_NUMPY: Final = frozenset(
 _DEEPEST: Final = 64
 _READERS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
 """The readers that take `columns`, `types` and `mask_nulls`."""
+_MASKING: Final = (*_READERS, "from_source")
 
 
 class _ColumnPath(NamedTuple):
@@ -82,7 +85,7 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
     return columns
 
 
-def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
+def arrow_table(data: Any, mask_nulls: MaskNulls) -> Any:
     """A table of what speaks Arrow's protocol, its nulls masked as `masked` says; pandas's frames only with masks.
 
     Raises:
@@ -102,7 +105,7 @@ def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
         table = pa.table(data) if stream else pa.table(pa.record_batch(data))
     except (pa.ArrowInvalid, TypeError) as error:
         raise InvalidTypeError(f"from_arrow(data=...) takes a table, got a column, or none: {error}") from error
-    return masked(table, mask_nulls)
+    return masked(table, mask_nulls, "from_arrow")
 
 
 def _check_computed(value: Any, call: str) -> None:
@@ -111,54 +114,6 @@ def _check_computed(value: Any, call: str) -> None:
             f"{call} takes rows that are there, got a {type(value).__name__}, whose rows have to be "
             "computed: call .collect() on it"
         )
-
-
-def masked(table: pa.Table, names: bool | Sequence[str], call: str = "from_arrow") -> pa.Table:
-    """The table with zeros, empty strings and empty lists for nulls, and a column "x_is_valid" beside each such "x".
-
-    Args:
-        table: of Arrow.
-        names: the columns that get a mask; True stands for those that have nulls.
-        call: what the user called, for errors.
-
-    Raises:
-        InvalidArgumentError: a column that is not there, or a mask whose name is taken.
-    """
-    known, columns = table.column_names, table.columns
-    chosen = [name for name, column in zip(known, columns) if column.null_count] if names is True else list(names or ())
-    if not chosen:
-        return table
-    places = {name: place for place, name in enumerate(known)}
-    for name in chosen:
-        mask = f"{name}_is_valid"
-        if name not in places or mask in places:
-            why = "there is no such column" if name not in places else f"there is a column {mask!r} already"
-            raise InvalidArgumentError(
-                f"{call}(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {known}"
-            )
-        column = columns[places[name]]
-        with suppress(pa.ArrowException):  # of a type that is refused when its values are needed, with what to do
-            columns[places[name]] = column.fill_null(_zero(column.type))
-            places[mask] = len(columns)
-            known.append(mask)
-            columns.append(column.is_valid())
-    return pa.Table.from_arrays(columns, known)
-
-
-def _zero(kind: pa.DataType) -> pa.Scalar:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.scalar([], kind)
-    if pa.types.is_fixed_size_list(kind):
-        return pa.scalar([_zero(kind.value_type).as_py()] * kind.list_size, kind)
-    if pa.types.is_struct(kind):
-        return pa.scalar({field.name: _zero(field.type).as_py() for field in kind}, kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.scalar("", kind)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.scalar(b"", kind)
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.scalar(bytes(kind.byte_width), kind)
-    return pa.scalar(0, pa.int64()).cast(kind)
 
 
 def check_depth(kind: pa.DataType, call: str, where: str) -> None:
@@ -268,10 +223,18 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # too long for one array
         array = pa.concat_arrays(array.chunks)
-    _check_nulls(array, where)
     kind = array.type
+    for inner in () if pa.types.is_struct(kind) else innermost(kind):
+        _check_type(inner, kind, where)
+    if array.null_count:
+        raise InvalidArgumentError(
+            f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
+            f"({kind.value_type if pa.types.is_dictionary(kind) else kind}): {_without_nulls(where)}"
+        )
     if kind.id in _IN_NUMPY:
         return array.to_numpy(zero_copy_only=False)
+    if holds_objects(kind):
+        return Objects(array)
     if isinstance(array, pa.FixedShapeTensorArray):
         return array.to_numpy_ndarray()
     if isinstance(kind, pa.BaseExtensionType):
@@ -286,32 +249,33 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         values = _of_arrow(array.flatten(), where, within=True)
         if isinstance(values, np.ndarray) and values.dtype != object:
             return values.reshape(len(array), kind.list_size, *values.shape[1:])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _rows(array, where, within)
-    raise InvalidTypeError(
-        f"{where.call} takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
-        f"{where}: {_of_another_type(kind, where, within)}"
-    )
+    return _rows(array, where, within)
 
 
-def _of_another_type(kind: pa.DataType, where: _ColumnPath, within: bool) -> str:
-    """Advice about a column that NumPy has no place for."""
-    near = "np.int64" if pa.types.is_time(kind) else "np.float64" if pa.types.is_decimal(kind) else "..."
+def _check_type(kind: pa.DataType, column: pa.DataType, where: _ColumnPath) -> None:
+    """Refuse a type of values that NumPy has no place for, with what to do about their column."""
+    if kind.id in _IN_NUMPY or (pa.types.is_null(kind) and holds_objects(column)):
+        return
+    near = f"np.int{kind.bit_width}" if pa.types.is_time(kind) else "np.float64" if pa.types.is_decimal(kind) else "..."
     if where.call not in _READERS:
-        shown = {"np.int64": "pa.int64()", "np.float64": "pa.float64()"}.get(near, near)
-        return f"cast the column, by column.cast({shown}), or leave it out"
-    if within or where.path != f"[{where.column!r}]" or near == "...":
-        return f"give another type for the column by types={{{where.column!r}: ...}}, or leave it out by columns=[...]"
-    return f"types={{{where.column!r}: {near}}} converts it, and columns=[...] leaves it out"
+        advice = (
+            f"cast the column, by column.cast({near.replace('np.', 'pa.') + '()' * (near != '...')}), or leave it out"
+        )
+    elif kind != column or where.path != f"[{where.column!r}]" or near == "...":
+        advice = (
+            f"give another type for the column by types={{{where.column!r}: ...}}, or leave it out by columns=[...]"
+        )
+    else:
+        advice = f"types={{{where.column!r}: {near}}} converts it, and columns=[...] leaves it out"
+    raise InvalidTypeError(
+        f"{where.call} takes numbers, strings, bytes, times, and lists, structs and maps of them, got {kind}{where}: "
+        f"{advice}"
+    )
 
 
 def _rows(array: pa.Array, where: _ColumnPath, within: bool) -> Any:
     """Lists as an array with one more axis if they have one length, else as one array per row; not copied."""
     values = _of_arrow(array.flatten(), where, within=True)
-    if isinstance(values, dict):
-        raise InvalidTypeError(
-            f"{where.call} takes lists of numbers or strings, got {array.type}{where}: leave the column out"
-        )
     lengths = array.value_lengths().to_numpy(zero_copy_only=False)
     if len(lengths) and not within and values.dtype != object and (lengths == lengths[0]).all():
         return values.reshape(len(lengths), lengths[0], *values.shape[1:])
@@ -320,18 +284,9 @@ def _rows(array: pa.Array, where: _ColumnPath, within: bool) -> Any:
     return np.fromiter((values[start:end] for start, end in spans), object, len(lengths))
 
 
-def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:
-    if array.null_count:
-        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-        raise InvalidArgumentError(
-            f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
-            f"({kind}): {_without_nulls(where)}"
-        )
-
-
 def _without_nulls(where: _ColumnPath) -> str:
     """Advice about nulls."""
-    if where.call not in _READERS:
+    if where.call not in _MASKING:
         return (
             "leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or give a mask next "
             "to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
@@ -341,5 +296,6 @@ def _without_nulls(where: _ColumnPath) -> str:
         f"mask_nulls=[{where.column!r}] makes zeros or empty strings of them, and adds a column "
         f"{where.column + '_is_valid'!r}"
     )
-    rows = f", and filter=pc.field({where.column!r}).is_valid() leaves the rows out"
-    return masks + rows if where.call == "ParquetDataset" else masks
+    if where.call != "ParquetDataset" or where.path != f"[{where.column!r}]":
+        return masks
+    return f"{masks}, and filter=pc.field({where.column!r}).is_valid() leaves the rows out"

@@ -13,6 +13,7 @@ import pyarrow.csv as pc
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.records.record_format import Source
 from penstock.formats.tables.exact_numbers import may_be_rounded, may_have_leading_zeros, refuse, type_of_texts
+from penstock.formats.tables.nulls import MaskNulls
 from penstock.formats.tables.table_records import TableReader, TableRecords, chosen_schema, sample
 
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
@@ -102,7 +103,7 @@ def csv_records(
     types: Mapping[str, pa.DataType],
     header: bool | Sequence[str],
     delimiter: str,
-    mask_nulls: Sequence[str],
+    mask_nulls: MaskNulls,
     label: str,
     null_values: tuple[str, ...] | None,
     encoding: str,
@@ -146,7 +147,7 @@ def csv_records(
     return CsvRecords(
         call,
         found,
-        tuple(mask_nulls),
+        mask_nulls,
         label,
         tuple(known),
         tuple(names),

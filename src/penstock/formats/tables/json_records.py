@@ -15,6 +15,7 @@ from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.records.record_format import CHUNK_BYTES, Source
 from penstock.formats.tables.arrow_columns import check_depth
 from penstock.formats.tables.exact_numbers import may_be_rounded, refuse, type_of_values
+from penstock.formats.tables.nulls import MaskNulls
 from penstock.formats.tables.table_records import TableReader, TableRecords, chosen_schema, sample
 
 _NEWLINE = ord("\n")
@@ -92,7 +93,7 @@ def json_records(
     *,
     columns: Sequence[str] | None,
     types: Mapping[str, pa.DataType],
-    mask_nulls: Sequence[str],
+    mask_nulls: MaskNulls,
     label: str,
 ) -> JsonRecords | None:
     """The rows of a file as its first objects show them, and those of other files like it; None if there are none.
@@ -137,7 +138,7 @@ def json_records(
                 f"{call}: {field.name!r} is always null in the first {CHUNK_BYTES:,} bytes of {name!r}: say its type "
                 f"by types={{{field.name!r}: ...}}, or leave it out by columns=[...]"
             )
-    return JsonRecords(call, schema, tuple(mask_nulls), label, tuple(types), columns is not None)
+    return JsonRecords(call, schema, mask_nulls, label, tuple(types), columns is not None)
 
 
 def _added(known: pa.DataType, found: pa.DataType, path: str) -> str:

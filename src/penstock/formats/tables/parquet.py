@@ -4,7 +4,6 @@ A row group is the least that can be decoded. Row numbers count the rows that a 
 the columns of the filter once.
 """
 
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -21,7 +20,8 @@ from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, jo
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
-from penstock.formats.tables.arrow_columns import as_columns, masked, values_of, varies_in_shape
+from penstock.formats.tables.arrow_columns import as_columns, values_of, varies_in_shape
+from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.table_records import arrow_types
 from penstock.formats.unchanged import UnchangedFile
 from penstock.paths import has_protocol
@@ -53,7 +53,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
     Args:
         columns: the names of those that are read; None for all.
         filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
-        mask_nulls: the columns that get a column of booleans beside them, as `ps.Dataset.from_arrow` says.
+        mask_nulls: the columns that get a column of booleans beside them.
         types: the types that columns are cast to, by name.
 
     Raises:
@@ -64,13 +64,13 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         self,
         columns: Sequence[str] | None = None,
         filter: pd.Expression | None = None,
-        mask_nulls: Sequence[str] = (),
+        mask_nulls: MaskNulls = None,
         types: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.columns = None if columns is None else list(columns)
         self.filter = filter
-        self.mask_nulls = list(mask_nulls)
+        self.mask_nulls = mask_nulls
         self.types = arrow_types(_CALL, types)
         self._decoded_groups: DecodedRows[_Decoded | str] = DecodedRows()
 
@@ -186,7 +186,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             return message
 
     def open(self, name: str) -> "_ParquetFile":
-        return _ParquetFile(name, self.columns, self.filter, list(self.types), self.mask_nulls)
+        return _ParquetFile(name, self.columns, self.filter, list(self.types))
 
 
 class _ParquetFile:
@@ -199,10 +199,7 @@ class _ParquetFile:
         open_size: what the open file counts for.
     """
 
-    def __init__(
-        self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str], masks: list[str]
-    ) -> None:
-        changed = {*typed, *masks}
+    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str]) -> None:
         self.name = name
         self.lock = threading.Lock()
         self._last = -1
@@ -214,7 +211,7 @@ class _ParquetFile:
             self.open_size = LARGE if self._remote is not None else 2 * DESCRIPTOR
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
-            if repeated := _repeated_strings(metadata, schema, changed):
+            if repeated := _repeated_strings(metadata, schema, typed):
                 self._parquet = pq.ParquetFile(
                     self._source, metadata=metadata, read_dictionary=repeated, page_checksum_verification=True
                 )
@@ -342,7 +339,7 @@ def _rows_of(decoded: _Decoded | str, within: _Within) -> _Decoded | str:
     return [column[within] for column in columns], structure
 
 
-def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, changed: set[str]) -> list[str]:
+def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, typed: list[str]) -> list[str]:
     """The columns of few different strings, which are decoded once each instead of once a row.
 
     Strings that are written out take 4 bytes each and their content. So a column that takes less is of numbers of
@@ -351,17 +348,23 @@ def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, changed: set
     Args:
         metadata: of the file.
         schema: of the file.
-        changed: the columns that are computed with before they become NumPy's.
+        typed: the columns that are cast, which cannot be done to dictionaries.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    strings = {field.name for field in schema if _is_string(field.type)} - changed
+    strings = {field.name for field in schema if _is_string(field.type)}.difference(typed)
     repeated = []
     for place in range(metadata.num_columns):
         name = metadata.schema.column(place).path
-        size = sum(group.column(place).total_uncompressed_size for group in groups) if name in strings else math.inf
-        if size < _LEAST_BYTES * metadata.num_rows:
+        chunks = [group.column(place) for group in groups] if name in strings else []
+        size = sum(chunk.total_uncompressed_size for chunk in chunks)
+        if size < _LEAST_BYTES * metadata.num_rows and all(map(_is_of_a_dictionary, chunks)) and chunks:
             repeated.append(name)
     return repeated
+
+
+def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    """True if Arrow can read strings as entries of a dictionary: not what is written by differences, even in part."""
+    return chunk.has_dictionary_page and not any("DELTA" in encoding for encoding in chunk.encodings)
 
 
 def _is_string(kind: pa.DataType) -> bool:

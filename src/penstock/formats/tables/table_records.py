@@ -15,7 +15,8 @@ from penstock.formats.compression import compression_of
 from penstock.formats.opening import open_bytes
 from penstock.formats.records.line_numbers import line_of
 from penstock.formats.records.record_format import CHUNK_BYTES, RecordFormat, RecordReader, SomeRecords, Source
-from penstock.formats.tables.arrow_columns import as_columns, masked, varies_in_shape
+from penstock.formats.tables.arrow_columns import as_columns, varies_in_shape
+from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.spec import TensorSpec
 from penstock.structure import map_structure
 
@@ -34,14 +35,14 @@ class TableRecords(RecordFormat):
     Attributes:
         call: what the user called, for errors.
         schema: the columns that are read, and their types.
-        mask_nulls: those that get a column of booleans beside them.
+        mask_nulls: those that get a column of booleans beside them; True stands for all.
         label: the column that becomes the second part of each row; "" for none.
         given: the columns whose types were given; the others were guessed.
     """
 
     call: str
     schema: pa.Schema
-    mask_nulls: tuple[str, ...]
+    mask_nulls: MaskNulls
     label: str
     given: tuple[str, ...]
     returns_end: ClassVar[bool] = False

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats.tables.arrow_columns import as_columns
+from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.positions import Indices, as_positions, by_part, shifted
 from penstock.structure import map_structure
 
@@ -44,12 +45,17 @@ class TableRows:
     Args:
         table: its memory is not copied, so that it may lie in a file.
         call: what the user called, for errors.
+        mask_nulls: the columns that get a column of booleans beside them.
     """
 
-    def __init__(self, table: pa.Table, call: str) -> None:
-        as_columns(table.slice(0, 0), call=call)  # refuses what NumPy has no place for
+    def __init__(self, table: pa.Table, call: str, mask_nulls: MaskNulls = None) -> None:
+        as_columns(masked(table.slice(0, 0), mask_nulls, call), call=call)  # refuses what NumPy has no place for
         full = {name: _full(table[name]) for name in table.column_names}
-        self._columns = {name: _column_rows(column, f"[{name!r}]", call) for name, column in full.items()}
+        chosen = table.column_names if mask_nulls is True else mask_nulls or ()
+        self._columns = {
+            name: _Others(name, column, call, masks=True) if name in chosen else _column_rows(name, column, call)
+            for name, column in full.items()
+        }
         self._ends = {
             name: np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64) for name, column in full.items()
         }
@@ -61,53 +67,59 @@ class TableRows:
             InvalidArgumentError: a null is among them.
         """
         pieces: dict[bytes, list[_ChunkRows]] = {}  # most tables are chunked alike in all columns
-        columns = {}
+        columns: dict[str, Any] = {}
         for name, column in self._columns.items():
             ends = self._ends[name]
             if ends.tobytes() not in pieces:
                 pieces[ends.tobytes()] = _pieces(ends, indices)
-            columns[name] = column.read(pieces[ends.tobytes()], len(indices))
+            columns |= column.read(pieces[ends.tobytes()], len(indices))
         return columns
 
 
 class _ColumnRows(ABC):
     """The rows of one column."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     @abstractmethod
-    def read(self, pieces: list[_ChunkRows], count: int) -> Any:
-        """The rows of all pieces, `count` altogether."""
+    def read(self, pieces: list[_ChunkRows], count: int) -> dict[str, Any]:
+        """The rows of all pieces, `count` altogether, by the name of the column, and of its mask."""
 
 
 class _Numbers(_ColumnRows):
     """Chunks that NumPy sees as arrays."""
 
-    def __init__(self, chunks: list[Array]) -> None:
+    def __init__(self, name: str, chunks: list[Array]) -> None:
+        super().__init__(name)
         self._chunks = chunks
 
-    def read(self, pieces: list[_ChunkRows], count: int) -> Array:
-        return _gathered([_rows_of(self._chunks[chunk], rows) for _, chunk, rows in pieces], pieces, count)
+    def read(self, pieces: list[_ChunkRows], count: int) -> dict[str, Any]:
+        parts = [_rows_of(self._chunks[chunk], rows) for _, chunk, rows in pieces]
+        return {self._name: _gathered(parts, pieces, count)}
 
 
 class _Lists(_ColumnRows):
     """Lists of numbers: of each chunk the values, and where each row begins and the last one ends."""
 
-    def __init__(self, values: list[Array], edges: list[Array]) -> None:
+    def __init__(self, name: str, values: list[Array], edges: list[Array]) -> None:
+        super().__init__(name)
         self._values = values
         self._edges = edges
 
-    def read(self, pieces: list[_ChunkRows], count: int) -> Array:
+    def read(self, pieces: list[_ChunkRows], count: int) -> dict[str, Any]:
         begins = [_rows_of(self._edges[chunk][:-1], rows) for _, chunk, rows in pieces]
         ends = [_rows_of(self._edges[chunk][1:], rows) for _, chunk, rows in pieces]
         length = int(ends[0][0] - begins[0][0])
         if all(((end - begin) == length).all() for begin, end in zip(begins, ends, strict=True)):
             parts = [self._of_one_length(piece, begin, length) for piece, begin in zip(pieces, begins, strict=True)]
-            return _gathered(parts, pieces, count)
+            return {self._name: _gathered(parts, pieces, count)}
         columns = []
         for piece, begin, end in zip(pieces, begins, ends, strict=True):
             values = self._values[piece.chunk]
             found = (values[start:stop] for start, stop in zip(begin.tolist(), end.tolist(), strict=True))
             columns.append(np.fromiter(found, object, len(begin)))
-        return _gathered(columns, pieces, count)
+        return {self._name: _gathered(columns, pieces, count)}
 
     def _of_one_length(self, piece: _ChunkRows, begins: Array, length: int) -> Array:
         values = self._values[piece.chunk]
@@ -119,22 +131,24 @@ class _Lists(_ColumnRows):
 class _Others(_ColumnRows):
     """Rows that Arrow takes."""
 
-    def __init__(self, column: pa.ChunkedArray, path: str, call: str) -> None:
+    def __init__(self, name: str, column: pa.ChunkedArray, call: str, masks: bool = False) -> None:
+        super().__init__(name)
         self._column = column
-        self._path = path
         self._call = call
+        self._masks = masks
 
-    def read(self, pieces: list[_ChunkRows], count: int) -> Any:
+    def read(self, pieces: list[_ChunkRows], count: int) -> dict[str, Any]:
         parts = []
         for _, number, rows in pieces:
             chunk = self._column.chunk(number)
             parts.append(chunk.slice(rows.start, len(rows)) if isinstance(rows, range) else chunk.take(rows))
-        found = as_columns(pa.chunked_array(parts), self._path, self._call)
+        table = pa.table({self._name: pa.chunked_array(parts)})
+        found: dict[str, Any] = as_columns(masked(table, [self._name] * self._masks, self._call), call=self._call)
         if len(pieces) == 1:
             return found
         places = np.empty(count, np.int64)
         places[np.concatenate([piece.where for piece in pieces])] = np.arange(count)
-        return map_structure(lambda column: column[places], found)
+        return dict(map_structure(lambda column: column[places], found))
 
 
 def _pieces(ends: Array, indices: Indices) -> list[_ChunkRows]:
@@ -167,16 +181,16 @@ def _full(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk for chunk in column.chunks if len(chunk)], column.type)
 
 
-def _column_rows(column: pa.ChunkedArray, path: str, call: str) -> _ColumnRows:
+def _column_rows(name: str, column: pa.ChunkedArray, call: str) -> _ColumnRows:
     dense = [_numbers(chunk) for chunk in column.chunks]
     if all(chunk is not None for chunk in dense):
-        return _Numbers([chunk for chunk in dense if chunk is not None])
+        return _Numbers(name, [chunk for chunk in dense if chunk is not None])
     if (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) and not column.null_count:
         values = [_numbers(chunk.values) for chunk in column.chunks]
         if all(chunk is not None and chunk.ndim == 1 for chunk in values):
             edges = [chunk.offsets.to_numpy() for chunk in column.chunks]
-            return _Lists([chunk for chunk in values if chunk is not None], edges)
-    return _Others(column, path, call)
+            return _Lists(name, [chunk for chunk in values if chunk is not None], edges)
+    return _Others(name, column, call)
 
 
 def _numbers(array: pa.Array) -> Array | None:

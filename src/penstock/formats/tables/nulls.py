@@ -1,0 +1,135 @@
+"""Nulls of tables as zeros, empty strings and empty lists, with columns of booleans that say where they were.
+
+| a column "x"                          | "x_is_valid" beside it says                                             |
+|---------------------------------------|-------------------------------------------------------------------------|
+| numbers, strings, bytes, times        | whether there is a value                                                |
+| a struct                              | whether there is one; within it, each of its fields has a mask likewise |
+| lists                                 | whether there is a list, with a value in each of its places             |
+| lists of objects, maps                | whether there is a list; nulls within it are None, as Python has them   |
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import InvalidArgumentError
+from penstock.formats.tables.objects import holds_objects, is_list
+
+MaskNulls = bool | Sequence[str] | None
+"""The columns that get a mask; True stands for all, False and None for none."""
+_INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+
+
+def masked(table: pa.Table, names: MaskNulls, call: str) -> pa.Table:
+    """The table with a column "x_is_valid" beside each "x" of these names, which has no nulls any more.
+
+    Args:
+        table: of Arrow.
+        names: of columns; True stands for all, of `from_arrow` for those that have nulls.
+        call: what the user called, for errors.
+
+    Raises:
+        InvalidArgumentError: a column that is not there, or a mask whose name is taken.
+    """
+    known, columns = table.column_names, table.columns
+    if names is True:
+        names = [name for name, column in zip(known, columns) if call != "from_arrow" or _has_nulls(column)]
+    if not names:
+        return table
+    places = {name: place for place, name in enumerate(known)}
+    for name in names:
+        if name not in places:
+            raise InvalidArgumentError(
+                f"{call}(mask_nulls=...): cannot mask {name!r}, as there is no such column; the columns are {known}"
+            )
+        chunks = columns[places[name]].chunks or [pa.array([], columns[places[name]].type)]
+        chunks = list(map(_decoded, chunks))
+        columns[places[name]] = pa.chunked_array([_filled(chunk, call) for chunk in chunks])
+        columns.append(pa.chunked_array([pa.array(_valid(chunk)) for chunk in chunks]))
+    return pa.Table.from_arrays(columns, _with_masks(known, names, call))
+
+
+def _with_masks(known: Sequence[str], masked: Sequence[str], call: str) -> list[str]:
+    masks = [f"{name}_is_valid" for name in masked]
+    taken = [name for name, mask in zip(masked, masks, strict=True) if mask in set(known)]
+    if taken:
+        raise InvalidArgumentError(
+            f"{call}(mask_nulls=...): cannot mask {taken[0]!r}, as there is a column '{taken[0]}_is_valid' already; "
+            f"the columns are {list(known)}"
+        )
+    return [*known, *masks]
+
+
+def _has_nulls(array: pa.Array | pa.ChunkedArray) -> bool:
+    """True if there is a null that NumPy has no place for."""
+    if isinstance(array, pa.ChunkedArray):
+        return any(map(_has_nulls, array.chunks))
+    array = _decoded(array)
+    if pa.types.is_struct(array.type):
+        return array.null_count > 0 or any(map(_has_nulls, array.flatten()))
+    return not _valid(array).all()
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    """Dictionaries written out, and views as what they are views of."""
+    if pa.types.is_dictionary(array.type):
+        return _decoded(array.dictionary_decode())
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.string() if pa.types.is_string_view(array.type) else pa.binary())
+    return _decoded(array.storage) if isinstance(array, pa.ExtensionArray) and array.null_count else array
+
+
+def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which values are there, of lists all of theirs too."""
+    valid: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    if not is_list(array.type) or holds_objects(array.type):
+        return valid
+    lacking = np.append(0, np.cumsum(~_valid(_decoded(array.flatten()))))
+    lengths = array.value_lengths().fill_null(0).to_numpy()
+    ends = np.cumsum(lengths)
+    whole: npt.NDArray[np.bool_] = lacking[ends] == lacking[ends - lengths]
+    return valid & whole
+
+
+def _filled(array: pa.Array, call: str) -> pa.Array:
+    """An array without nulls, also within; one of a type that is refused later as it is."""
+    array = _decoded(array)
+    kind = array.type
+    if pa.types.is_struct(kind):
+        names, fields = [field.name for field in kind], list(map(_decoded, array.flatten()))
+        masks = [pa.array(_valid(field)) for field in fields]
+        made = [*(_filled(field, call) for field in fields), *masks]
+        return pa.StructArray.from_arrays(made, _with_masks(names, names, call)) if names else array
+    if pa.types.is_fixed_size_list(kind) and not holds_objects(kind):
+        places = np.arange(len(array) * kind.list_size)
+        missing = ~np.repeat(array.is_valid().to_numpy(zero_copy_only=False), kind.list_size)
+        values = array.values.take(pa.array(places + array.offset * kind.list_size, mask=missing))
+        return pa.FixedSizeListArray.from_arrays(_filled(values, call), kind.list_size)
+    if pa.types.is_fixed_size_list(kind):
+        array = array.cast(pa.list_(kind.value_type))
+    if is_list(array.type) or pa.types.is_map(kind):
+        array = array.fill_null(pa.scalar([], array.type))
+        if holds_objects(kind):
+            return array
+        lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+        offsets = np.append(0, np.cumsum(array.value_lengths()))
+        return lists.from_arrays(
+            offsets.astype(np.int64 if lists is pa.LargeListArray else np.int32), _filled(array.flatten(), call)
+        )
+    zero = _zero(kind)
+    return array if zero is None else array.fill_null(zero)
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar | None:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.scalar("", kind)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.scalar(b"", kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.scalar(bytes(kind.byte_width), kind)
+    if pa.types.is_boolean(kind):
+        return pa.scalar(False)
+    width = kind.bit_width if pa.types.is_primitive(kind) else 0
+    return pa.array([0], _INTEGERS[width]).view(kind)[0] if width in _INTEGERS else None
