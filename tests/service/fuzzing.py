@@ -47,7 +47,7 @@ from penstock.service.wire.dispatcher_messages import (
 from penstock.service.wire.failures import to_exception
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, PassInfo, Refused, Span
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 from penstock.spec import TensorSpec
 from penstock.structure import flatten
 
@@ -146,7 +146,7 @@ def seeds(target: str) -> list[bytes]:
     if target == "reader_messages":
         return [_sent([_fetch(), Credit(1), StopFetch()])]
     if target == "worker_messages":
-        others = [End(length=1), Pause(), _failed(), Refused(kind="ServiceError", reason="x")]
+        others = [End(length=1), Making(), _failed(), Refused(kind="ServiceError", reason="x")]
         return [_sent([block]) for block in _blocks()] + [_sent([message]) for message in others]
     if target == "specifications":
         spec = {"a": TensorSpec((None, 3), np.dtype(np.float32)), "b": (TensorSpec((), np.dtype("T")),)}

@@ -38,7 +38,7 @@ from penstock.service.wire.envelope import JournalEntry, sealed
 from penstock.service.wire.failures import to_exception
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import Refused
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 from penstock.structure import flatten
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -131,7 +131,7 @@ def to_worker(times: int) -> None:
                     answers = line.fetch(request)
                     with closing(answers):
                         for _, answer in zip(range(5), answers, strict=False):
-                            assert isinstance(answer, (tuple, End, Failed, Pause))
+                            assert isinstance(answer, (tuple, End, Failed, Making))
 
         _many(typed.messages(Fetch), times)(fetch)
 
@@ -218,7 +218,7 @@ def _closed_after(seconds: float, close: Callable[[], None]) -> Iterator[None]:
 
 def from_worker(times: int) -> None:
     """Any answers of a worker to a reader that has another one: exactly its elements."""
-    kinds = typed.messages(Chunk | End | Pause)
+    kinds = typed.messages(Chunk | End | Making)
     with altering.altering_dispatcher() as dispatcher:
         drawn: list[Any] = []
 

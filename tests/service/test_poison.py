@@ -239,7 +239,7 @@ def test_poison_ends_every_trainer_that_shares_a_window_at_its_place(tmp_path: P
         assert [reader.result() for reader in readers] == [(list(range(57)), "poison 57")] * 2
         healthy = through(ps.Dataset.range(20), service)
         assert [int(x) for x in healthy] == list(range(20))
-    assert 6 <= len(set(notes.read_text().split())) <= 14  # of both trainers together
+    assert 6 <= len(set(notes.read_text().split())) <= 18  # of both trainers together
 
 
 @pytest.mark.long

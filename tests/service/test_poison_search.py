@@ -49,5 +49,6 @@ def test_a_stream_is_blamed_only_where_no_element_came_from_six_workers() -> Non
     assert not search.alone
     assert not search.stream_lost(6, span(30, 1 << 62), 1)
     assert search.next(span(30, 1 << 62), 2) == span(30, 32)
+    assert search.alone
     blamed = [search.stream_lost(worker, span(33, 34), 1) for worker in (7, 8, 9)]
     assert blamed == [False, False, True]

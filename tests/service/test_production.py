@@ -3,6 +3,8 @@
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import ModuleType
 
 import msgspec
@@ -15,9 +17,9 @@ from penstock.service.wire.definitions import to_bytes
 from penstock.service.wire.failures import failed_of, to_exception
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import PassInfo, Span
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 from penstock.service.worker import production as production_module
-from penstock.service.worker import window
+from penstock.service.worker import shared_window
 from penstock.service.worker.cut import cut
 from penstock.service.worker.production import Production
 
@@ -365,23 +367,56 @@ def test_positions_by_element_count_elements_of_groups(serve):
     assert fetched(production, 1, FAR, by_element=True)[1] == End(length=len(elements))
 
 
-def test_what_may_well_end_the_process_is_not_made_beside_another_such_thing(serve):
-    """Whoever lost its worker over the other one took its own element for the reason."""
-    production = serve(ps.Dataset.range(10))
-    first = production.fetch(request(0, 1, alone=True))
-    next(first)
-    assert fetched(production, 5, 6, alone=True) == ([], Pause())
-    assert fetched(production, 5, 6)[0] == [5]
-    first.close()
-    assert fetched(production, 5, 6, alone=True)[0] == [5]
+@pytest.fixture
+def here(monkeypatch):
+    """A module, by which functions of datasets reach what a test has."""
+    module = ModuleType("here")
+    monkeypatch.setitem(sys.modules, "here", module)
+    return module
 
 
-def test_a_reader_that_has_one_element_that_may_end_the_process_gets_the_next_at_once(serve):
-    """Its worker was lost to it for a second: it made an element "of another reader", which was the one before."""
-    production = serve(ps.Dataset.range(10))
-    first = production.fetch(request(0, 1, alone=True))
-    assert [type(next(first)) for _ in range(2)] == [tuple, End]  # and nothing asks for more
-    assert fetched(production, 5, 6, alone=True)[0] == [5]
+def noted(x):
+    sys.modules["here"].made.append(int(x))
+    return x
+
+
+@pytest.mark.parametrize("kind", ["rows", "groups", "stream", "trainer", "in step"])
+def test_one_element_is_made_alone_and_none_ahead_of_it(serve, kind, here):
+    """Up to 64 rows were made together, and another one of them was blamed."""
+    here.made = []
+    dataset = STREAM if kind == "stream" else ps.Dataset.range(100)
+    dataset = dataset.filter(lambda x: x >= 0) if kind == "groups" else dataset
+    production = serve(dataset.map(noted, num_parallel_calls=4).prefetch(8))
+    more = {"trainer": {"trainer": "t", "by_element": True}, "in step": {"stride": 2}}.get(kind, {})
+    answers = [*production.fetch(request(5, 6, alone=True, **more))]
+    assert [type(answer) for answer in answers] == [Making, tuple, End]
+    assert here.made == ([5] if kind in ("rows", "groups", "in step") else [0, 1, 2, 3, 4, 5])
+
+
+def waiting(x):
+    sys.modules["here"].entered.put(int(x))
+    return sys.modules["here"].leave.get()
+
+
+def test_nothing_else_is_made_beside_an_element_that_is_made_alone(serve, here):
+    production = serve(ps.Dataset.range(10).map(waiting))
+    entered, leave = here.entered, here.leave = SimpleQueue(), SimpleQueue()
+    with ThreadPoolExecutor(3) as threads:
+        before = threads.submit(fetched, production, 0, 1)
+        assert entered.get() == 0
+        alone = production.fetch(request(5, 6, alone=True))
+        making = threads.submit(next, alone)
+        leave.put(10)
+        assert before.result()[0] == [10]
+        assert making.result() == Making()
+        beside = threads.submit(fetched, production, 7, 8)
+        leave.put(15)
+        assert isinstance(next(alone), tuple)
+        assert isinstance(next(alone), End)
+        assert next(alone, None) is None
+        leave.put(17)
+        assert beside.result()[0] == [17]
+    assert [entered.get() for _ in range(2)] == [5, 7]
 
 
 def test_an_interleave_of_one_dataset_at_a_time_says_where_each_of_its_elements_is(serve):
@@ -554,7 +589,7 @@ def test_a_trainer_that_reads_no_more_holds_nobody_back_for_long(serve, monkeypa
     gone = production.fetch(request(0, FAR, trainer="gone", holds_back=True))
     take(gone, 1)
     gone.close()
-    monkeypatch.setattr(window, "_ABSENCE_SECONDS", 0.0)
+    monkeypatch.setattr(shared_window, "_ABSENCE_SECONDS", 0.0)
     assert take(production.fetch(request(0, FAR, trainer="there")), 5000)[0] == 0
 
 

@@ -24,7 +24,7 @@ from penstock.service.transport.in_process import InProcessServer
 from penstock.service.wire.interfaces import Answers, Connection
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import Endpoint, PassInfo, Refused, Span
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 from penstock.structure import LEAF
 
 BETWEEN_PROCESSES = ("shared_memory", "network")
@@ -308,9 +308,10 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
 
 
 @pytest.mark.slow
-def test_a_pause_ends_an_answer_and_the_next_one_comes_over_the_same_line(connection: Connection) -> None:
+def test_an_answer_that_is_announced_comes_and_the_next_answer_over_the_same_line(connection: Connection) -> None:
     for _ in range(3):
-        assert values(connection.fetch(request("turn"))) == [[0, 1], Pause()]
+        answer = values(connection.fetch(request("announced", stop=2)))
+        assert answer == [Making(), [0, 1], [2, 3], End(length=2)]
 
 
 def test_a_worker_that_computes_for_long_is_not_lost(worker: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from penstock.service.wire.envelope import PROTOCOL, JournalEntry, ProtocolError
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
 from penstock.service.wire.refusals import raise_refused, refusal_of
 from penstock.service.wire.subjects import DatasetInfo, Endpoint, PassInfo, Span, WorkerInfo
-from penstock.service.wire.worker_messages import End, Failed, LeftOut, Pause, RowLeftOut
+from penstock.service.wire.worker_messages import End, Failed, LeftOut, Making, RowLeftOut
 from penstock.version import VERSION
 
 
@@ -411,7 +411,7 @@ WRONG = {
     "more rows than the block has": at(rows=1 << 40),
     "no rows": at(rows=0),
     "no time": at(seconds=math.nan),
-    "a pause that nobody asked for": ending(Pause()),
+    "a piece announced that nobody asked for": ending(Making()),
     "an end that is too early": ending(End()),
     "a length of what has not come": ending(End(length=100)),
     "a negative length": ending(End(length=-7)),

@@ -11,8 +11,9 @@ from penstock.data.block import Block
 from penstock.data.skipped import Skips
 from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.service.wire.subjects import Span
-from penstock.service.worker import window as under_test
-from penstock.service.worker.window import SharedReader, SharedWindow
+from penstock.service.worker import shared_window as under_test
+from penstock.service.worker.shared_window import SharedReader, SharedWindow
+from penstock.service.worker.user_calls import UserCalls
 
 _BOOT = 1000.0
 _ROW = 8
@@ -71,7 +72,7 @@ class Shared:
                 return False
 
         monkeypatch.setattr(under_test, "Condition", Clocked)
-        self.window = SharedWindow(self._open, window_bytes, lambda: most_bytes, clock=lambda: self.now)
+        self.window = SharedWindow(self._open, window_bytes, lambda: most_bytes, UserCalls(), clock=lambda: self.now)
 
     def _open(self) -> Any:
         assert not self.opened, "all read from one stream"
@@ -114,23 +115,6 @@ def test_what_was_made_before_is_said_to_be_kept(monkeypatch: pytest.MonkeyPatch
         reader.position = 0
         piece, _ = shared.window.read(reader, 1)
         assert piece is not None and piece.kept is kept
-
-
-@pytest.mark.parametrize("position", [1, 7])
-def test_a_reader_from_a_lost_worker_waits_for_others_before_new_elements(
-    monkeypatch: pytest.MonkeyPatch, position: int
-) -> None:
-    shared = Shared(monkeypatch)
-    reader = shared.enter("a", position=position)
-    shared.now += 0.2
-    other = shared.enter("b", position=0)  # it comes too, which lengthens nothing
-    assert shared.take(reader, 3) == [position, position + 1, position + 2]
-    assert shared.now == pytest.approx(_BOOT + 0.5)
-    old = sum(rows for now, rows in shared.numbers.asked if now < _BOOT + 0.5)
-    assert old == position, "what others have had is made at once, and no more"
-    assert shared.take(other, position + 3) == list(range(position + 3))
-    shared.take(reader, 100)
-    assert shared.now == pytest.approx(_BOOT + 0.5)
 
 
 def test_readers_that_begin_or_come_later_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

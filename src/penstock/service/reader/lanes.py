@@ -23,10 +23,10 @@ from penstock.service.reader.shared_state import SharedState
 from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.failures import to_exception
-from penstock.service.wire.interfaces import WrongAnswerError
+from penstock.service.wire.interfaces import UnreachedDataWorkerError, WrongAnswerError
 from penstock.service.wire.subjects import Span, WorkerInfo
 from penstock.service.wire.worker_answers import checked
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 
 _logger = logging.getLogger(__name__)
 
@@ -147,39 +147,53 @@ class Lanes:
         request = options.request(self._session.opened, info, span, block_bytes, alone=alone)
         preferred = task.left_with if info.worker_id < 0 else info.worker_id
         task.left_with = -1
-        worker = self._workers.choose(preferred, lambda: shared.stopping, alone=alone)
+        worker = self._workers.choose(preferred, lambda: shared.stopping)
         if worker is None:
             return
-        asked = time.monotonic()
+        asked, making, first = time.monotonic(), False, True
         try:
             known_length = shared.progress.passes[task.pass_number].length
             length = known_length if request.stride == 1 else UNKNOWN_CARDINALITY
             answers = checked(self._workers.fetch(worker, request), request, options.kind, length)
-            for number, answer in enumerate(answers):
+            for answer in answers:
                 task.wrong_answers = 0
+                if isinstance(answer, Making):
+                    making = True
+                    continue
                 if isinstance(answer, Failed):
                     task.left_with = worker.worker_id
-                if isinstance(answer, Pause):
-                    self._workers.occupied(worker)
+                if not self._accept_piece(task, answer, request, first=first):
                     break
-                if not self._accept_piece(task, answer, request, first=number == 0):
-                    break
+                first = False
         except LostDataWorkerError as error:
             if not shared.stopping:
-                self._worker_lost(task, worker, request, error, asked)
+                self._worker_lost(task, worker, request, error, asked, making=making)
             if self._workers.none_reachable():
                 self._session.report_soon()
         finally:
-            self._workers.release(worker, alone=alone)
+            self._workers.release(worker)
 
     def _worker_lost(
-        self, task: FetchTask, worker: WorkerInfo, request: Fetch, error: LostDataWorkerError, asked: float
+        self,
+        task: FetchTask,
+        worker: WorkerInfo,
+        request: Fetch,
+        error: LostDataWorkerError,
+        asked: float,
+        *,
+        making: bool,
     ) -> None:
-        """Find out why a worker was lost: it left, it died over an element, or it gave a wrong answer."""
-        may_be_to_blame = self._workers.lost(worker, error, asked)
+        """Find out why a worker was lost: it left, it died over an element, or it gave a wrong answer.
+
+        Args:
+            making: it has said that it makes this and nothing else.
+        """
+        self._workers.lost(worker, error, asked)
         left = self._has_left(worker.worker_id)
         self._workers.log_loss(worker, error, left=left)
-        if may_be_to_blame and not left:
+        # Of a worker that has only fallen silent, a call that hangs may be the reason.
+        to_blame = making if request.alone else not isinstance(error, UnreachedDataWorkerError)
+        if to_blame and not left and not isinstance(error, WrongAnswerError):
             self._blame(task, worker.worker_id, request.span.stop)
         if isinstance(error, WrongAnswerError):
             self._count_wrong_answer(task, worker, error)
@@ -206,6 +220,8 @@ class Lanes:
         """Note that a worker was lost over a task, and give up an element that has cost several workers."""
         options = self._options
         asked = replace(task.missing(), stop=stop)
+        if asked.start >= stop:  # all of it had come
+            return
         if options.endless or not options.by_position:
             poisoned = task.poison_search.stream_lost(worker_id, asked, options.stride)
         else:

@@ -1,8 +1,8 @@
 """Finds the position of a span that kills workers, because a function ends the process that calls it.
 
-Workers die for other reasons too, so a position is blamed only after three workers died while making nothing else for
-this reader. If positions can be read by themselves, the rest of a span is requested in pieces after the first loss, and
-the piece position by position after the second.
+Workers die for other reasons too, so a position is blamed only after three workers died while making nothing else. If
+positions can be read by themselves, the rest of a span is requested in pieces after the first loss, and the piece
+position by position after the second.
 
 A worker must read a stream from its beginning, so small requests are expensive: single elements are requested only
 after three workers in a row were lost without giving one.
@@ -27,7 +27,7 @@ class PoisonSearch:
     """The search in one span.
 
     Attributes:
-        alone: whether a single position is requested, from a worker that does nothing else for this reader.
+        alone: whether a single position is requested, which the worker makes alone; only then may it be to blame.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class PoisonSearch:
         self._size = 0
         self._until = 0
         self._at = -1
-        self._stream = False
         self._near = _NEAR
 
     @property
     def alone(self) -> bool:
-        return self._size == 1 and not self._stream  # the lanes of a stream's reader may never leave a worker idle
+        """Whether a single position is requested."""
+        return self._size == 1
 
     def next(self, missing: Span, stride: int) -> Span:
         """What to request next of what is missing, if only every `stride`-th position is read."""
@@ -60,7 +60,6 @@ class PoisonSearch:
 
     def stream_lost(self, worker_id: int, asked: Span, stride: int) -> bool:
         """As `worker_lost`, for a span of a stream."""
-        self._stream = True
         if self._lost_at(asked.start, worker_id) < WORKERS:
             return False
         if self._size == 1:

@@ -20,10 +20,6 @@ _SUSPECT_SECONDS = 1.0
 _RESTS = 4
 """If there are others, a lost worker is avoided for this many times as long as it took to notice the loss."""
 _WARN_SECONDS = 2.0
-_ALONE_SECONDS = 1.0
-"""How long a span that may kill its worker waits for a worker that does nothing else."""
-_OCCUPIED_SECONDS = 0.2
-"""How long such a span is not requested from a worker that makes one of another reader."""
 
 _SHOWN = 4
 """How many workers one line of the log names."""
@@ -39,13 +35,11 @@ class _Loss:
     Attributes:
         at: when it was noticed, on the clock of `time.monotonic`.
         until: until when it is better not asked, because finding out may take as long again.
-        news: whether neither this reader nor the dispatcher knew it before.
     """
 
     at: float
     until: float
     reason: str
-    news: bool
 
 
 class WorkerPool:
@@ -65,8 +59,6 @@ class WorkerPool:
         self._busy: Counter[int] = Counter()
         self._chosen: dict[int, float] = {}  # when each was chosen last, as a sequence number
         self._choices = 0
-        self._alone: set[int] = set()
-        self._occupied: dict[int, float] = {}  # until when each is not asked for what may end it
         self._suspects: dict[int, _Loss] = {}
         self._unusable: set[int] = set()  # among the workers tried most recently
         self._closed = False
@@ -86,7 +78,6 @@ class WorkerPool:
             left = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
             self._suspects = {number: loss for number, loss in self._suspects.items() if number in usable}
             self._unusable &= usable.keys()
-            self._occupied = {number: until for number, until in self._occupied.items() if number in usable}
             self._chosen = {number: turn for number, turn in self._chosen.items() if number in usable}
             self._changed.notify_all()
         for line in left:
@@ -98,38 +89,31 @@ class WorkerPool:
         with self._changed:
             return worker_id in self._workers
 
-    def choose(self, preferred: int, stopped: Callable[[], bool], *, alone: bool = False) -> WorkerInfo | None:
+    def choose(self, preferred: int, stopped: Callable[[], bool]) -> WorkerInfo | None:
         """The worker to ask next: `preferred` if it can be reached, else the least busy; waits until there is one.
 
         It counts as busy until `release`. None if `stopped` returns true while there is none.
-
-        Args:
-            alone: this reader asks it for nothing else meanwhile, because the request may kill it.
         """
         begun, warned = time.monotonic(), False
         with self._changed:
             while not stopped() and not self._closed:
                 wanted = self._workers.get(preferred)  # looking at all of many workers takes time
-                if wanted is not None and preferred not in self._suspects and self._takes(preferred, alone):
-                    self._count_as_busy(preferred, alone)
+                if wanted is not None and preferred not in self._suspects:
+                    self._count_as_busy(preferred)
                     return wanted
-                well = [worker for worker in self._reachable() if self._takes(worker.worker_id, alone)]
+                well = self._reachable()
                 if well := self._quickly_noticed(well) or well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
                         min(well, key=lambda worker: (self._busy[worker.worker_id], self._turn(worker))),
                     )
-                    self._count_as_busy(chosen.worker_id, alone)
+                    self._count_as_busy(chosen.worker_id)
                     return chosen
                 if not warned and time.monotonic() - begun > _WARN_SECONDS:
                     warned = True
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
-
-    def _takes(self, number: int, alone: bool) -> bool:
-        """Whether a worker may be asked beside what it was asked for that may end it."""
-        return number not in self._alone and not (alone and self._occupied.get(number, 0.0) > time.monotonic())
 
     def _turn(self, worker: WorkerInfo) -> float:
         """The key of a worker's turn, the smallest first; workers that were never asked come first, in random order.
@@ -161,32 +145,17 @@ class WorkerPool:
             if worker.worker_id not in self._suspects or self._suspects[worker.worker_id].until < now
         ]
 
-    def _count_as_busy(self, number: int, alone: bool) -> None:
-        """Count a worker as busy; if `alone`, first wait for what it does for this reader."""
-        if alone:
-            self._alone.add(number)
-            self._changed.wait_for(lambda: self._closed or self._busy[number] == 0, _ALONE_SECONDS)
+    def _count_as_busy(self, number: int) -> None:
         self._busy[number] += 1
         self._choices += 1
         self._chosen[number] = self._choices
 
-    def occupied(self, worker: WorkerInfo) -> None:
-        """Note that a worker makes an element of another reader that may well end it."""
-        with self._changed:
-            self._occupied[worker.worker_id] = time.monotonic() + _OCCUPIED_SECONDS
-
-    def release(self, worker: WorkerInfo, *, alone: bool = False) -> None:
-        """End what a worker was chosen for.
-
-        Args:
-            alone: as it was chosen.
-        """
+    def release(self, worker: WorkerInfo) -> None:
+        """End what a worker was chosen for."""
         with self._changed:
             self._busy[worker.worker_id] -= 1
             if not self._busy[worker.worker_id]:
                 del self._busy[worker.worker_id]
-            if alone:
-                self._alone.discard(worker.worker_id)
             self._changed.notify_all()
 
     def fetch(self, worker: WorkerInfo, request: Fetch) -> Answers:
@@ -227,26 +196,22 @@ class WorkerPool:
                     raise UnusableDataWorkerError(str(error)) from error
             return line
 
-    def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> bool:
-        """Note that a worker was lost; returns whether its request may be the reason.
-
-        False if it was never reached, or if this reader or the dispatcher had given it up before.
+    def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> None:
+        """Note that a worker was lost.
 
         Args:
-            asked: when it was asked. Every request before its loss may be the reason.
+            asked: when it was asked.
         """
         number = worker.worker_id
         with self._changed:
-            loss = before = self._suspects.get(number)
-            if loss is None or loss.at < asked:
-                news = before is None and number in self._workers
+            known = self._suspects.get(number)
+            if known is None or known.at < asked:
                 now = time.monotonic()
                 rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedDataWorkerError) else now
-                loss = self._suspects[number] = _Loss(now, rests, str(error), news)
+                self._suspects[number] = _Loss(now, rests, str(error))
             line = self._lines.pop(number, None)
         if line is not None:
             line.close()
-        return loss.news and not isinstance(error, UnreachedDataWorkerError)
 
     def log_loss(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
         """Log the loss of a worker: once, however many readers of this process had asked it."""
@@ -284,13 +249,6 @@ class WorkerPool:
             return (
                 f"no data worker can be reached at the address it advertises: {_first_names(unreachable)}; give "
                 "`penstock worker --worker-address` an address that this machine can reach"
-            )
-        now = time.monotonic()
-        occupied = [self._workers[number].endpoint.address for number, until in self._occupied.items() if until > now]
-        if occupied:
-            return (
-                "the next element may be one that ends its data worker, and waits for such an element of another "
-                f"reader ({_first_names(occupied)})"
             )
         addresses = _first_names([worker.endpoint.address for worker in self._workers.values()])
         return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"

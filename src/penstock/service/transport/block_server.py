@@ -28,7 +28,7 @@ from penstock.service.wire.blocks import pack
 from penstock.service.wire.compression import AUTO, AutomaticCodec, compress
 from penstock.service.wire.interfaces import Produce
 from penstock.service.wire.refusals import refusal_of
-from penstock.service.wire.worker_messages import Chunk, Fetch
+from penstock.service.wire.worker_messages import Chunk, Fetch, Making
 
 _logger = logging.getLogger(__name__)
 
@@ -160,6 +160,9 @@ class _Reader:
         try:
             with closing(self._produce(request)) as answers:
                 for answer in answers:
+                    if isinstance(answer, Making):
+                        self._line.send(answer, number=number)
+                        continue
                     if not self._wants_more(number):
                         return
                     if not isinstance(answer, tuple):

@@ -32,7 +32,7 @@ from penstock.service.wire.interfaces import (
 )
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import Endpoint, Refused
-from penstock.service.wire.worker_messages import Chunk, Fetch
+from penstock.service.wire.worker_messages import Chunk, Fetch, Making
 
 _SILENT_SECONDS: Final = 10.0
 """A worker that gives no sign of life for so long is lost. A user's function may hold Python's lock there for long."""
@@ -103,7 +103,7 @@ class WorkerConnection:
             while not complete:
                 with self._translating_errors():
                     message = self._next(line, number)
-                    complete = not isinstance(message, BlockFrame)
+                    complete = not isinstance(message, (BlockFrame, Making))
                     answer = self._answer(line, message, number)
                 yield answer
         finally:

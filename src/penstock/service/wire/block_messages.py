@@ -7,7 +7,7 @@ import msgspec
 from penstock.rpc.frames import BytesLocation
 from penstock.service.wire.blocks import BlockHeader
 from penstock.service.wire.subjects import Refused
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 
 
 class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
@@ -31,4 +31,4 @@ class StopFetch(msgspec.Struct, frozen=True, tag="stop"):
 
 
 FromReader = Fetch | Credit | StopFetch
-FromWorker = BlockFrame | End | Failed | Pause | Refused
+FromWorker = BlockFrame | End | Failed | Making | Refused

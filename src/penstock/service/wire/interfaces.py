@@ -5,10 +5,12 @@ from typing import Protocol
 
 from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError, ServiceError
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 
-Answer = tuple[Chunk, Block] | End | Failed | Pause
-"""A piece of the answer to a `Fetch`: blocks, and finally an end, a failure of the user's function, or a pause."""
+Answer = tuple[Chunk, Block] | End | Failed | Making
+"""A piece of the answer to a `Fetch`: blocks, and finally an end or a failure of the user's function.
+
+If the request is `alone`, a `Making` comes first."""
 
 Answers = Generator[Answer, None, None]
 """The answer to a `Fetch`, as it arrives; closing it early stops its production."""

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.data.block import Block
 from penstock.service.wire.interfaces import Answer, Answers, WrongAnswerError
 from penstock.service.wire.subjects import PassKind, PassOffset
-from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, LeftOut, Pause
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, LeftOut, Making
 
 _FARTHEST: Final = 1 << 62
 
@@ -35,8 +35,8 @@ def checked(answers: Answers, request: Fetch, kind: PassKind, length: int) -> Ge
                     asked.check_end(answer)
                 case Failed():
                     asked.check_failure(answer)
-                case Pause():
-                    asked.check_pause()
+                case Making():
+                    asked.check_making()
                 case chunk, block:
                     asked.check_block(chunk, block)
             yield answer
@@ -54,7 +54,7 @@ class _Asked:
         span = request.span
         self._next: PassOffset = span.first if self._by_offset else (span.start + span.skip * self._stride, 0)
         self._came = False
-        self._alone = request.alone
+        self._may_announce = request.alone
 
     def check_block(self, chunk: Chunk, block: Block) -> None:
         """Check a block."""
@@ -116,10 +116,11 @@ class _Asked:
         if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
             raise WrongAnswerError(f"an element that failed at {self._next} is said to be followed by {after}")
 
-    def check_pause(self) -> None:
-        """Check a pause: without this, a worker that only pauses would be asked in a busy loop."""
-        if self._came or not self._alone:
-            raise WrongAnswerError("a pause came where the whole answer was asked for")
+    def check_making(self) -> None:
+        """Check the announcement of the elements: one, where it was asked for."""
+        if self._came or not self._may_announce:
+            raise WrongAnswerError("elements are announced again, or though that was not asked for")
+        self._may_announce = False
 
 
 def _check_left_out(left_out: LeftOut | None) -> None:

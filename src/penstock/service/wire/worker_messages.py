@@ -26,8 +26,8 @@ class Fetch(Message, frozen=True, tag="fetch"):
         trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
             begins if that is later. "" for others.
         consumer: the reader's own name: those of one trainer share what it gets.
-        alone: the request may kill the worker's process. While another such request is under way it is answered by a
-            `Pause`, so that a reader that loses the worker can blame its own element.
+        alone: the request may kill the worker's process, which makes nothing else meanwhile, and nothing ahead. The
+            answer begins with a `Making`, so that a reader that loses the worker knows whether to blame the element.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
     """
@@ -150,8 +150,8 @@ class Failed(Message, frozen=True, tag="failed"):
     left_out: LeftOut | None = None
 
 
-class Pause(Message, frozen=True, tag="pause"):
-    """The answer to a request that must wait for another one: the reader asks again later."""
+class Making(Message, frozen=True, tag="making"):
+    """The worker begins to make the elements of a request, and nothing else until all of them were sent."""
 
 
-FromWorker = Chunk | End | Failed | Pause | Refused
+FromWorker = Chunk | End | Failed | Making | Refused

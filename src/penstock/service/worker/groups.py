@@ -21,7 +21,8 @@ from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.cut import base_of, by_row
-from penstock.service.worker.spans import Piece, SpanReader, pulled
+from penstock.service.worker.spans import Piece, SpanReader
+from penstock.service.worker.user_calls import UserCalls
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +122,11 @@ class GroupsReader(SpanReader):
         run: the run of the pass.
         epoch: the epoch.
         span: the rows, of whose elements the first `span.skip` are left out.
+        calls: pulls the elements.
     """
 
-    def __init__(self, node: Node, length: int, run: Run, epoch: int, span: Span) -> None:
+    def __init__(self, node: Node, length: int, run: Run, epoch: int, span: Span, calls: UserCalls) -> None:
+        self._calls = calls
         self._span = span
         self._length = length
         own = SpanRun(run, span)
@@ -141,7 +144,7 @@ class GroupsReader(SpanReader):
         return self._pull(rows)
 
     def _pull(self, rows: int) -> Piece | None:
-        found = pulled(self._stream, rows)
+        found = self._calls.pull(self._stream, rows)
         left_out = left_out_of(self._progress.take())
         if found is None:
             self._last_left_out = left_out

@@ -14,15 +14,16 @@ from penstock.options import Options
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import PassInfo, PassOffset, Span
+from penstock.service.wire.subjects import PassInfo, PassKind, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import kind_of, without_prefetch
 from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
 from penstock.service.worker.pass_nodes import nodes_of_pass, seed_of
 from penstock.service.worker.rounds import RoundsReader
 from penstock.service.worker.sequence import Sequence, SequenceReader
+from penstock.service.worker.shared_window import AloneReader, SharedReader, SharedWindow
 from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader
-from penstock.service.worker.window import SharedReader, SharedWindow
+from penstock.service.worker.user_calls import UserCalls
 
 _WITHOUT_END = 1 << 62
 _LEFT_READERS = 8
@@ -54,28 +55,58 @@ class PassKey:
         return PassInfo(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
 
 
-_Key = tuple[PassOffset, int, bool, int]
+_Key = tuple[PassOffset, int, bool, int, bool]
 
 
 def _key(request: Fetch, span: Span) -> _Key:
     """What tells a reader of one pass from others: where it is, where it ends, and how it counts."""
-    return span.first, span.stop, request.by_element, request.stride
+    return span.first, span.stop, request.by_element, request.stride, request.alone
 
 
 @dataclass(frozen=True)
-class _FromBeginning:
-    """Opens a stream of all elements of a pass. It refers to no pass, so a pass that is dropped is freed at once."""
+class _Plan:
+    """The nodes of a pass, and the run that reads them. It refers to no pass, so a pass that is dropped is freed.
+
+    Attributes:
+        length: the number of positions; -1 infinite, -2 unknown.
+    """
 
     root: Node
     run: Run
     epoch: int
-    by_groups: bool
+    kind: PassKind
+    length: int
 
-    def __call__(self) -> tuple[Cursor, Skips]:
-        """The stream, and the rows that it leaves out."""
+    @classmethod
+    def of(cls, node: Node, options: Options, key: PassKey, threads: Threads, *, alone: bool) -> "_Plan":
+        """The plan of a pass.
+
+        Args:
+            alone: nothing is made before it is asked for, and all by the thread that asks.
+        """
+        nodes = nodes_of_pass(node, key.policy, key.info)
+        kind, length = kind_of(nodes)
+        root = make_plan(nodes if kind == "sequence" and not alone else without_prefetch(nodes)).root
+        if kind == "groups":
+            root = over_rows(root)
+        run = Run(
+            root, seed_of(key.seed, key.policy, key.info), threads, seeded=options.seed is not None, epoch=key.epoch
+        )
+        run.guarded = options.on_error == "skip"
+        run.skips = Skips(options.max_errors)
+        prepare = guarded_below if run.guarded else run.prepare
+        run.prepare = prepare
+        if alone:
+            run = run.reading_again()
+            run.prepare = lambda made: without_prefetch(prepare(made))
+            run.demand.ahead = False
+        return cls(root, run, key.epoch, kind, length)
+
+    def open(self) -> tuple[Cursor, Skips]:
+        """A stream of all elements of the pass, and the rows that it leaves out."""
         whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
         skips = Skips(self.run.skips.limit)
-        run = (SpanRun(self.run, whole) if self.by_groups else self.run).leaving_to(skips)
+        run = (SpanRun(self.run, whole) if self.kind == "groups" else self.run).leaving_to(skips)
         return self.root.cursor(run, self.epoch), skips
 
 
@@ -85,6 +116,7 @@ class OpenPass:
     Args:
         recent_bytes: how much of each stream in order is kept at most.
         window_bytes, most_bytes: how much is kept for trainers that share it, as `SharedWindow` says.
+        calls: pulls its streams.
     """
 
     def __init__(
@@ -95,24 +127,16 @@ class OpenPass:
         recent_bytes: int,
         window_bytes: int,
         most_bytes: Callable[[], int],
+        calls: UserCalls,
     ) -> None:
-        nodes = nodes_of_pass(node, key.policy, key.info)
-        self.kind, self._length = kind_of(nodes)
-        plan = make_plan(nodes if self.kind == "sequence" else without_prefetch(nodes))
         self.key = key
-        self._epoch = key.epoch
-        self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()
-        seeded = options.seed is not None
-        seed = seed_of(key.seed, key.policy, key.info)
-        self._run = Run(self._root, seed, self._threads, seeded=seeded, epoch=key.epoch)
-        self._run.guarded = options.on_error == "skip"
-        self._run.skips = Skips(options.max_errors)
-        if options.on_error == "skip":
-            self._run.prepare = guarded_below
-        from_beginning = _FromBeginning(self._root, self._run, self._epoch, self.kind == "groups")
-        self._sequence = Sequence(from_beginning, recent_bytes)
-        self._shared = SharedWindow(from_beginning, window_bytes, most_bytes)
+        self._plan = _Plan.of(node, options, key, self._threads, alone=False)
+        self._plan_alone = _Plan.of(node, options, key, self._threads, alone=True)
+        self._calls = calls
+        self._sequence = Sequence(self._plan.open, recent_bytes, calls)
+        self._sequence_alone = Sequence(self._plan_alone.open, recent_bytes, calls)
+        self._shared = SharedWindow(self._plan.open, window_bytes, most_bytes, calls)
         self._lock = Lock()
         self._held = 0
         self._closing = False
@@ -145,21 +169,24 @@ class OpenPass:
             unwanted.close()
 
     def _new_reader(self, request: Fetch) -> SpanReader:
-        span = request.span
+        span, sequence = request.span, self._sequence_alone if request.alone else self._sequence
+        if request.trainer and request.alone:
+            return AloneReader(self._shared, sequence, request)
         if request.trainer:
             return SharedReader(self._shared, span, request.trainer, request.consumer, request.holds_back)
-        if self.kind == "rows":
-            return RowsReader(self._root, self._run, self._epoch, span, request.stride)
-        if self.kind == "groups" and not request.by_element and request.stride == 1:
-            return GroupsReader(self._root, self._length, self._run, self._epoch, span)
+        plan = self._plan_alone if request.alone else self._plan
+        if plan.kind == "rows":
+            return RowsReader(plan.root, plan.run, plan.epoch, span, request.stride, self._calls)
+        if plan.kind == "groups" and not request.by_element and request.stride == 1:
+            return GroupsReader(plan.root, plan.length, plan.run, plan.epoch, span, self._calls)
         if request.stride > 1:
-            return RoundsReader(self._sequence, span, request.stride)
-        return SequenceReader(self._sequence, span)
+            return RoundsReader(sequence, span, request.stride)
+        return SequenceReader(sequence, span)
 
     @property
     def nbytes(self) -> int:
         """How much is kept of its elements."""
-        return self._sequence.nbytes + self._shared.nbytes
+        return self._sequence.nbytes + self._sequence_alone.nbytes + self._shared.nbytes
 
     @property
     def needed_bytes(self) -> int:
@@ -168,8 +195,10 @@ class OpenPass:
 
     def make_room(self, nbytes: int) -> int:
         """Keep so many bytes less, as far as no reader needs them; returns how many these were."""
-        freed = self._sequence.make_room(nbytes)
-        return freed + self._shared.make_room(nbytes - freed)
+        freed = 0
+        for kept in (self._sequence_alone, self._sequence, self._shared):
+            freed += kept.make_room(nbytes - freed)
+        return freed
 
     def take_pace(self, block_bytes: int) -> Pace:
         """A pace, which knows the cost of this pass's rows if some were read before."""
@@ -220,6 +249,7 @@ class OpenPass:
         for reader in left.values():
             reader.close()
         self._sequence.close()
+        self._sequence_alone.close()
         self._shared.close()
         self._threads.stop()
 

@@ -7,7 +7,6 @@ that may be dropped at any time.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -18,11 +17,12 @@ from penstock.errors import LostDataWorkerError, PenstockError
 from penstock.options import Options
 from penstock.service.wire.definitions import from_bytes
 from penstock.service.wire.failures import failed_of
-from penstock.service.wire.interfaces import Answer, Answers
+from penstock.service.wire.interfaces import Answers
 from penstock.service.wire.subjects import Span
-from penstock.service.wire.worker_messages import Chunk, End, Fetch, Pause, check_fetch
+from penstock.service.wire.worker_messages import Chunk, End, Fetch, Making, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
-from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
+from penstock.service.worker.spans import Gathered, Piece, SpanReader
+from penstock.service.worker.user_calls import STOPPED, UserCalls, as_exception
 
 _OPEN_PASSES = 32
 _IDLE_SECONDS = 600.0
@@ -105,7 +105,7 @@ class Production:
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._busy = BusyTime()
         self._statistics = Statistics()
-        self._dangerous = Lock()  # held by a request that may kill this process
+        self._calls = UserCalls()
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
@@ -117,21 +117,12 @@ class Production:
             InvalidArgumentError: the request is invalid.
         """
         check_fetch(request)
-        answers = self._answer(request)
-        yield from self._alone(answers) if request.alone else answers
-
-    def _alone(self, answers: Answers) -> Answers:
-        """An answer that may end this process; a pause in its place while another such answer is under way."""
-        last: Answer = Pause()
-        if self._dangerous.acquire(blocking=False):
-            try:
-                with closing(answers):
-                    for last in answers:
-                        if isinstance(last, tuple):
-                            yield last
-            finally:
-                self._dangerous.release()
-        yield last  # only now: when the reader has it, it may send its next such request
+        if not request.alone:
+            yield from self._answer(request)
+            return
+        with self._calls.alone():
+            yield Making()
+            yield from self._answer(request)
 
     def _answer(self, request: Fetch) -> Answers:
         """All of it."""
@@ -202,7 +193,7 @@ class Production:
             opened = self._passes.get(key)
             if opened is None:
                 most_bytes = partial(self._most_bytes, key)
-                opened = OpenPass(node, options, key, self._recent_bytes, self._window_bytes, most_bytes)
+                opened = OpenPass(node, options, key, self._recent_bytes, self._window_bytes, most_bytes, self._calls)
                 self._passes[key] = opened
             self._passes.move_to_end(key)
             opened.hold()

@@ -14,7 +14,8 @@ from penstock.runtime.pacing import Pace
 from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, pulled
+from penstock.service.worker.spans import BLOCK_SECONDS, Piece, SpanReader
+from penstock.service.worker.user_calls import STOPPED, UserCalls
 from penstock.service.worker.window import Behind, Found, ProducedWindow, rows_of
 
 _HEADS = 4
@@ -54,6 +55,7 @@ class Head:
         saved: (position, state) to continue from.
         window_bytes: how much is kept; the newest block always is.
         passed: called with each (position, state) from which the stream can be continued.
+        calls: pulls the stream.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Head:
         saved: tuple[int, State],
         window_bytes: int,
         passed: Callable[[int, Opened], None],
+        calls: UserCalls,
     ) -> None:
         self._lock = Lock()
         self._open = open
         self._saved = saved
         self._window_bytes = window_bytes
         self._passed = passed
+        self._calls = calls
         self._pace = Pace(seconds=BLOCK_SECONDS)
         self._stream: Opened | None = None
         self._window = ProducedWindow(saved[0])
@@ -114,7 +118,7 @@ class Head:
                 self._restore(*self._saved[1])
         stream, skips = self._stream
         self._passed(self.next, self._stream)
-        found = pulled(stream, min(self._pace.start(), wanted))
+        found = self._calls.pull(stream, min(self._pace.start(), wanted))
         left_out = left_out_of(skips.take())
         if found is None:
             self._ended = True
@@ -171,12 +175,14 @@ class Sequence:
     Args:
         open: opens a stream at the beginning of the pass, and returns with it what it leaves out.
         window_bytes: how much is kept of the elements of each stream.
+        calls: pulls the streams.
     """
 
-    def __init__(self, open: Callable[[], Opened], window_bytes: int) -> None:
+    def __init__(self, open: Callable[[], Opened], window_bytes: int, calls: UserCalls) -> None:
         self._lock = Lock()
         self._open = open
         self._window_bytes = window_bytes
+        self._calls = calls
         self._heads: list[Head] = []  # the one used last at the end
         self._states: dict[int, State] = {0: None}
         self._closed = False
@@ -202,7 +208,7 @@ class Sequence:
                 self._heads.remove(head)
             else:
                 saved = (start, self._states[start])
-                head = Head(self._open, saved, self._window_bytes, self._save)
+                head = Head(self._open, saved, self._window_bytes, self._save, self._calls)
             self._heads.append(head)
             retired = self._heads.pop(0) if len(self._heads) > _HEADS else None
         if retired is not None:

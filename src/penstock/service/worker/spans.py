@@ -8,15 +8,11 @@ from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import Stream
-from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY
-from penstock.runtime.channel import Closed
-from penstock.runtime.threads import failures
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
+from penstock.service.worker.user_calls import UserCalls
 
-STOPPED = "this data worker has stopped"
 BLOCK_SECONDS = 0.016
 """A block takes a worker this long, at most twice: each costs its trainer about a quarter of a millisecond."""
 _GATHERING_SECONDS = 0.001
@@ -128,10 +124,12 @@ class RowsReader(SpanReader):
         epoch: the epoch.
         span: the positions.
         stride: only every `stride`-th of them, from the first; an incomplete last group of `stride` is dropped.
+        calls: pulls the rows.
     """
 
-    def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int) -> None:
+    def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int, calls: UserCalls) -> None:
         self._span = span
+        self._calls = calls
         self._first = span.start + span.skip * stride
         self._stride = stride
         self._cardinality = scaled(node.cardinality, lambda count: count - count % stride)
@@ -147,7 +145,7 @@ class RowsReader(SpanReader):
 
     def next(self, rows: int) -> Piece | None:
         position = self._position
-        found = pulled(self._stream, rows)
+        found = self._calls.pull(self._stream, rows)
         return None if found is None else Piece(position, 0, found)
 
     @property
@@ -163,30 +161,3 @@ class RowsReader(SpanReader):
 
     def close(self) -> None:
         self._stream.close()
-
-
-def pulled(stream: Stream, rows: int) -> Block | Exception | None:
-    """The next rows of a stream, or the exception that it raises.
-
-    Raises:
-        LostDataWorkerError: the stream was closed meanwhile.
-    """
-    try:
-        return stream.pull(rows, rows)
-    except Closed:
-        raise LostDataWorkerError(STOPPED) from None
-    except StopIteration:  # it comes from a user function, and would end the loop silently
-        return InvalidTypeError("a function of this dataset raised StopIteration: return a value instead")
-    except failures() as error:
-        return as_exception(error)
-
-
-def as_exception(error: BaseException) -> Exception:
-    """What a function raised, as an `Exception`, so that it ends neither this process nor the trainer's."""
-    if isinstance(error, Exception):
-        return error
-    kept = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")
-    kept.__cause__ = error
-    for note in getattr(error, "__notes__", ()):
-        kept.add_note(note)
-    return kept
