@@ -530,7 +530,7 @@ def test_list_files_gives_sorted_names_each_once(tmp_path):
         tuple(ps.Dataset.list_files(tmp_path / "*.txt"))
     }
     assert len(dataset) == 3 and type(next(iter(dataset))) is str
-    assert dataset.node.name == "shuffle" and dataset.node.input.label == "list_files(object[3])"
+    assert dataset.node.name == "shuffle" and dataset.node.input.label == "list_files(3 names)"
 
 
 def test_each_real_directory_is_listed_once_whatever_links_lead_to_it(tmp_path, monkeypatch):
@@ -633,7 +633,7 @@ ps.Dataset.list_files("s3://bucket/*")
 def test_explain_says_what_is_held(tmp_path):
     path = written(tmp_path / "a", b"one")
     expected = "TFRecordDataset(compression_type='GZIP')  stream, unknown  holds 1 MB of one file; "
-    expected += "a state within one is resumed by decompressing it from its start\n  files(object[1])"
+    expected += "a state within one is resumed by decompressing it from its start\n  files(1 name)"
     assert ps.TFRecordDataset(path, "GZIP").explain().startswith(expected)
 
 

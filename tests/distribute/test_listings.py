@@ -114,7 +114,7 @@ def test_workers_with_names_of_their_own_are_told(folder):
     datasets = [ps.TextLineDataset(own).map(int).batch(2) for own in names]
     for error in on_both(datasets):
         assert isinstance(error, ps.WorkerError)
-        assert "files ['0.txt', '1.txt'] on worker 0 is files(object[2])" in str(error)
+        assert "files ['0.txt', '1.txt'] on worker 0 is files(2 names)" in str(error)
         assert "files ['2.txt', '3.txt'] on worker 1" in str(error)
 
 

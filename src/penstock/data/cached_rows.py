@@ -43,9 +43,9 @@ class CachedRows:
         self._directory: CacheDirectory | None = None
         self._recording = False
 
-    def __reduce__(self) -> tuple[type["CachedRows"], tuple[Node]]:
+    def __reduce__(self) -> tuple[Callable[[list[Node]], "CachedRows"], tuple[list[Node]]]:
         """Another process begins with nothing."""
-        return CachedRows, (self._made_of,)
+        return _nothing_of, ([*self._made_of.walk_all()],)
 
     def _directory_at(self, filename: str) -> CacheDirectory:
         if self._directory is None:
@@ -90,6 +90,11 @@ class CachedRows:
         """The pass that was being recorded did not reach the end."""
         with self._lock:
             self._recording = False
+
+
+def _nothing_of(nodes: list[Node]) -> CachedRows:
+    """What a cache of the last of these nodes keeps before anything is read."""
+    return CachedRows(nodes[-1])
 
 
 class MemoryPass:

@@ -21,7 +21,7 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folder_datasets import FolderRequest, class_names_of
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.made_by import MadeBy
-from penstock.data.node import Node, Run, describe
+from penstock.data.node import EVERYTHING, Node, Run, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
@@ -32,7 +32,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
@@ -106,12 +106,16 @@ class Dataset(Generic[Element]):
         """The dataset whose last step is `node`, with these options, or by default this dataset's."""
         return type(self)(node, options or self._options)
 
-    def __reduce__(self) -> tuple[type["Dataset[Any]"], tuple[Node, Options]]:
+    def __reduce__(self) -> tuple[Callable[..., "Dataset[Any]"], tuple[list[Node], Options]]:
         """In another process the count of iterations begins anew."""
-        return type(self), (self.node, self._options)
+        return type(self)._of_nodes, ([*self.node.walk_all()], self._options)
 
     @classmethod
-    def _of_block(cls, block: Block) -> "Dataset[Any]":
+    def _of_nodes(cls, nodes: list[Node], options: Options) -> "Dataset[Any]":
+        return cls(nodes[-1], options)
+
+    @staticmethod
+    def _of_block(block: Block) -> "Dataset[Any]":
         return Dataset(Slices("window", block.columns, block.structure, len(block)))
 
     @staticmethod
@@ -1322,9 +1326,7 @@ class Dataset(Generic[Element]):
         shift = size if shift is None else check_integer("window", "shift", shift, minimum=1)
         stride = check_integer("window", "stride", stride, minimum=1)
         check_flag("window", "drop_remainder", drop_remainder)
-        return self._then(
-            Window(self.node, size, shift, stride, drop_remainder, type(self)._of_block, site=user_site())
-        )
+        return self._then(Window(self.node, size, shift, stride, drop_remainder, self._of_block, site=user_site()))
 
     def group_by_window(
         self,
@@ -1374,7 +1376,7 @@ class Dataset(Generic[Element]):
                 reduce_func,
                 size_of,
                 text,
-                dataset_of=type(self)._of_block,
+                dataset_of=self._of_block,
                 least_size=window_size or 1,
                 site=user_site(),
             )

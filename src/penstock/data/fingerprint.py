@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.functions.code import Describing, facts_of_code
-from penstock.data.node import BY_CHANCE, Node, too_deep
+from penstock.data.node import BY_CHANCE, Node
 from penstock.errors import InvalidTypeError
 from penstock.options import Options
 from penstock.runtime.sending import place_in_file
@@ -54,16 +54,14 @@ def fingerprint_of(node: Node, options: Options) -> str:
 
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
-        InvalidArgumentError: it is too deep.
     """
     describing = Describing(lambda value: None)
-    arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
+    nodes = [*node.walk_all()]
+    arguments = [value for below in nodes for value in below.arguments_by_name.values()]
     done = [describing.function(value) for value in arguments if callable(value)]
     try:
-        return fingerprint((node, options, done))
+        return fingerprint((nodes, options, done))
     except Exception as error:
-        if isinstance(error.__cause__ or error, RecursionError):
-            raise too_deep(node) from error
         raise InvalidTypeError(
             f"fingerprint: {node.where()} uses something that exists in this process only: {error}"
         ) from error

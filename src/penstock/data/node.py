@@ -20,7 +20,6 @@ Rules that all operators keep, and the conformance suite checks:
 5. `close()` may be called at any time, more than once.
 """
 
-import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -39,7 +38,6 @@ from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.index_reading import Load, Reading, finished
 from penstock.data.streams.live_streams import LiveStreams
 from penstock.data.streams.stream import CountingCursor, Cursor, Stream
-from penstock.errors import InvalidArgumentError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, ReadingThread
@@ -50,8 +48,17 @@ from penstock.runtime.tuning import TunedCallers
 
 _TRIED = 100
 """After so many elements that fail at the beginning, it is left to the next ones to tell what all are like."""
-_CALLS_EACH = 6
-"""About so many nested calls pickle a node."""
+
+EVERYTHING = 1 << 62
+"""A number of rows that is larger than any dataset: the count of `take(-1)`."""
+_MEANT = {
+    ("buffer_size", AUTOTUNE): "AUTOTUNE",
+    ("num_parallel_calls", AUTOTUNE): "AUTOTUNE",
+    ("expected", INFINITE_CARDINALITY): "INFINITE_CARDINALITY",
+    ("count", EVERYTHING): "all",
+    ("buffer_size", EVERYTHING): "all",
+}
+"""Words for arguments that are numbers which mean something else."""
 
 BY_CHANCE = frozenset({"site", "drawn", "part"})
 """Fields of every node in which the same dataset differs from process to process."""
@@ -516,7 +523,10 @@ class Node(ABC):
         return self
 
     def walk_all(self) -> Iterator["Node"]:
-        """As `walk`, with the nodes that other processes run, each before the node that gives its elements here."""
+        """As `walk`, with the nodes that other processes run, each before the node that gives its elements here.
+
+        Nodes are pickled as a list in this order: so none is pickled within another, which Python's calls would limit.
+        """
         for node in self.walk():
             if node.remote is not None:
                 yield from node.remote.walk_all()
@@ -564,7 +574,8 @@ class Node(ABC):
             value = getattr(self, item.name)
             if not item.repr or isinstance(value, Node) or value == item.default:
                 continue
-            shown.append(f"{item.name}={describe(value)}")
+            meant = _MEANT.get((item.name, value)) if isinstance(value, int) else None
+            shown.append(f"{item.name}={meant or describe(value)}")
         return shown
 
     @property
@@ -680,15 +691,6 @@ def surely(node: Node) -> int:
     """The cardinality of a node; unknown where it is infinite as long as something has elements."""
     cardinality = node.cardinality
     return UNKNOWN_CARDINALITY if cardinality == INFINITE_CARDINALITY and node.may_end else cardinality
-
-
-def too_deep(node: Node) -> InvalidArgumentError:
-    """The error of a chain of more operators than can be pickled within one another."""
-    below, limit = sum(1 for _ in node.walk()) - 1, sys.getrecursionlimit()
-    return InvalidArgumentError(
-        f"{node.where()} stands above {below:,} other operators, and each is pickled within the one above it: Python's "
-        f"limit of {limit:,} nested calls allows about {limit // _CALLS_EACH:,}. Let one function do the work of many"
-    )
 
 
 def added(cardinality: int, *others: int) -> int:

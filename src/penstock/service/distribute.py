@@ -173,7 +173,7 @@ def _defined(
         element_spec=element_spec,
         compression=compression,
         explanation=described(make_plan(node)),
-        fingerprint=fingerprint((node, options)),
+        fingerprint=fingerprint(([*node.walk_all()], options)),
     )
     return definition, info
 

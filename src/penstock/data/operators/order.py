@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Run, SameElements, capped, derived, scaled, surely
+from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, capped, derived, scaled, surely
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -22,8 +22,6 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, PAIR
 
 _INFINITE_REPEATS = 1 << 32
-EVERYTHING = 1 << 62
-"""The count of `take(-1)`: larger than any dataset."""
 
 
 @dataclass(frozen=True, eq=False)

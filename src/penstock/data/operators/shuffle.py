@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Run, SameElements, derived
+from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, derived
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
 from penstock.data.streams.index_reading import Reading
@@ -42,6 +42,8 @@ class Shuffle(SameElements):
 
     @property
     def memory(self) -> str:
+        if not self.indexable and self.buffer_size == EVERYTHING:
+            return "holds all rows"
         if not self.indexable:
             return f"holds up to {self.buffer_size + max(_FEW, self.buffer_size // _PIECES):,} rows"
         rows = min(self.buffer_size, max(self.cardinality, 0) or self.buffer_size)

@@ -163,6 +163,9 @@ class FileNames(Slices):
     def identity(self) -> dict[str, Any]:
         return {"names": "\0".join(names_in_directory(self.columns[0].tolist()))}
 
+    def arguments(self) -> list[str]:
+        return ["1 name" if self.length == 1 else f"{self.length:,} names"]
+
 
 @dataclass(frozen=True, eq=False)
 class Listing(FileNames):

@@ -1,7 +1,7 @@
 """A dataset as bytes, to be sent to the data workers: the only place in the service where anything is pickled.
 
 Bytes: 8 of `_MAGIC`; 8 with the length of the header (little-endian); the header, MessagePack of `_Header`; then its
-parts one after the other, each beginning at a multiple of 16: first the pickle of (node, options), by cloudpickle with
+parts one after the other, each beginning at a multiple of 16: first the pickle of (nodes, options), by cloudpickle with
 protocol 5, then the arrays' buffers as they are. What is read is a view of the bytes: no array is copied.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.data.node import Node, too_deep
+from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
 from penstock.runtime.sending import dumps
@@ -58,14 +58,11 @@ def to_bytes(node: Node, options: Options) -> bytes:
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock, an open file or a running
             generator; the message names it and where it hangs.
-        InvalidArgumentError: it is too deep.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        pickled = dumps((node, options), buffer_callback=buffers.append)
+        pickled = dumps(([*node.walk_all()], options), buffer_callback=buffers.append)
     except Exception as error:
-        if isinstance(error.__cause__ or error, RecursionError):
-            raise too_deep(node) from error
         raise InvalidTypeError(f"the data workers cannot be given this dataset: {culprit_of(node, error)}") from error
     parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
     total = sum(part.nbytes for part in parts)
@@ -107,7 +104,7 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
         parts.append(view[begin : begin + length])
         begin += length
     try:
-        node, options = pickle.loads(parts[0], buffers=parts[1:])  # what the user's trainer registered
+        nodes, options = pickle.loads(parts[0], buffers=parts[1:])  # what the user's trainer registered
     except ImportError as error:
         raise ServiceError(
             f"the dataset's functions need what this data worker does not have ({error}): install it on the workers, "
@@ -115,7 +112,7 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
         ) from error
     except Exception as error:
         raise ServiceError(f"this data worker cannot load the dataset: {type(error).__name__}: {error}") from error
-    return node, options
+    return nodes[-1], options
 
 
 def _header(definition: bytes) -> tuple[_Header, int]:
