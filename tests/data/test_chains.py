@@ -97,6 +97,24 @@ def test_twice_as_many_operators_take_twice_the_work(name: str, base: str) -> No
     assert twice < 2.6 * once
 
 
+@pytest.mark.parametrize("name", AGAIN)
+def test_states_of_nested_datasets_do_not_double_with_each(name: str) -> None:
+    dataset = functools.reduce(lambda chain, _: AGAIN[name](chain), range(16), BASES["stream"])
+    iterator = iter(dataset)
+    first = [int(next(iterator)) for _ in range(3)]
+    state = json.dumps(iterator.state_dict()["position"])
+    assert len(state) < 60_000
+    assert sorted(first + [int(x) for x in resumed(dataset, iterator)]) == list(range(ROWS))
+    assert len(json.dumps(resumed(dataset, iterator).state_dict()["position"])) < 60_000
+
+
+def resumed(dataset: Any, iterator: Any) -> Any:
+    """An iterator that goes on from the state of another one."""
+    other = iter(dataset)
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    return other
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("name", [*FORWARD, *AGAIN])
 def test_a_thousand_operators_are_built_read_and_resumed(name: str) -> None:

@@ -33,33 +33,64 @@ def position_in(state: dict[str, Any]) -> State:
 
 
 def in_parts(state: State) -> State:
-    """A state as it is, or if more is nested in it than JSON and Python's calls allow, as a list of its parts.
+    """A state as it is, or as a list of its parts where one part is in several places, or nested too deep.
 
-    In place of a part that stands deeper, each has the number of that part.
+    Each place then has the number of the part. Otherwise states of datasets that are made of elements of others would
+    double with each, and JSON and Python's calls allow some depth only.
     """
     parts = [state]
+    divide = _Divide(parts, _in_several_places(state))
     for number, part in enumerate(parts):  # which grow
-        parts[number] = _upper(part, _LEVELS, parts)
+        parts[number] = divide.upper(part, _LEVELS)
     return parts[0] if len(parts) == 1 else {_PARTS: parts}
 
 
-def _upper(value: Any, levels: int, parts: list[Any]) -> Any:
-    """The upper levels of a nested value; what is below them is added to the parts."""
-    if isinstance(value, (dict, list)) and levels == 0:
-        parts.append(value)
-        return {_PART: len(parts) - 1}
-    if isinstance(value, dict):
-        return {key: _upper(entry, levels - 1, parts) for key, entry in value.items()}
-    return [_upper(entry, levels - 1, parts) for entry in value] if isinstance(value, list) else value
+def _in_several_places(state: State) -> set[int]:
+    """The `id` of each dictionary and list that is met more than once in a nested value."""
+    once, several = set[int](), set[int]()
+    left = [state]
+    while left:
+        value = left.pop()
+        if id(value) in once:
+            several.add(id(value))
+            continue
+        once.add(id(value))
+        entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [entry for entry in entries if isinstance(entry, (dict, list))]
+    return several
+
+
+class _Divide:
+    """Divides a nested value into parts, to which it adds what is in several places or too deep."""
+
+    def __init__(self, parts: list[Any], several: set[int]) -> None:
+        self._parts = parts
+        self._several = several
+        self._numbers: dict[int, int] = {}
+
+    def upper(self, value: Any, levels: int) -> Any:
+        """The upper levels of a part."""
+        if isinstance(value, dict):
+            return {key: self._within(entry, levels - 1) for key, entry in value.items()}
+        return [self._within(entry, levels - 1) for entry in value] if isinstance(value, list) else value
+
+    def _within(self, value: Any, levels: int) -> Any:
+        if not isinstance(value, (dict, list)) or (levels and id(value) not in self._several):
+            return self.upper(value, levels)
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._parts)
+            self._parts.append(value)
+        return {_PART: self._numbers[id(value)]}
 
 
 def put_together(state: State) -> State:
     """The state that `in_parts` was given."""
     if not isinstance(state, dict) or state.keys() != {_PARTS}:
         return state
-    whole: list[Any] = [None] * len(state[_PARTS])
-    for number in reversed(range(len(whole))):
-        whole[number] = _filled(state[_PARTS][number], whole)
+    whole: list[Any] = [type(part)() for part in state[_PARTS]]
+    for part, made in zip(state[_PARTS], whole, strict=True):
+        filled = _filled(part, whole)
+        made.update(filled) if isinstance(made, dict) else made.extend(filled)
     return whole[0]
 
 

@@ -274,20 +274,31 @@ class InterleaveStream(Stream):
 
     def restore(self, state: State) -> None:
         position, slots, self._current, self._left, self._input_ended = state
+        reached = False
         for number, saved in enumerate(slots):
             if saved is not None:
                 before, ordinal, rows = saved[:3]
-                source = self._node.input.cursor(self._run.reading_again(), self._epoch)
-                try:
-                    source.restore(before)
-                    element = source.pull(1, 1)
-                finally:
-                    source.close()
-                assert element is not None
+                if before[2] + 1 == position[2] and not self._run.live:  # the input stands behind this element
+                    reached, element = True, self._element_at(self._input, before)
+                else:
+                    source = self._node.input.cursor(self._run.reading_again(), self._epoch)
+                    try:
+                        element = self._element_at(source, before)
+                    finally:
+                        source.close()
                 slot = self._slots[number] = self._open(element, before, ordinal)
                 slot.rows.restore(rows)
                 self._moved.add(number)
-        self._input.restore(position)
+        if not reached:
+            self._input.restore(position)
+
+    @staticmethod
+    def _element_at(source: Cursor, state: State) -> Block:
+        """The element after a state of the input. Each pass that reads it opens others below: the fewer, the better."""
+        source.restore(state)
+        element = source.pull(1, 1)
+        assert element is not None
+        return element
 
     def close(self) -> None:
         for slot in self._slots:

@@ -183,9 +183,13 @@ def from_beginning(position: State, before: State) -> list[State]:
 def _named(position: State) -> dict[str, int]:
     """The number of the first element that a position names, for each stream that it names."""
     numbers: dict[str, int] = {}
-    left = [position]
+    left, seen = [position], set[int]()
     while left:
         part = left.pop()
+        if id(part) in seen:
+            continue
+        if isinstance(part, (dict, list, tuple)):
+            seen.add(id(part))
         if isinstance(part, dict):
             if "live" in part:
                 key, number = part["live"], part["number"]
