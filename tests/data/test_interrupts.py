@@ -1,6 +1,7 @@
 """Ctrl-C: it comes back at once, whatever calls are running, and nothing goes on after those."""
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -257,10 +258,12 @@ def test_a_state_that_a_signal_handler_takes_within_next_is_refused(build):
     assert len(refused) == 1 and sorted(given) == list(range(40))  # the handler has changed nothing
 
 
-def test_a_function_that_asks_its_own_iterator_for_the_state_is_an_error():
-    dataset = ps.Dataset.range(4).map(lambda x: iterator.state_dict() and x)
-    iterator = iter(dataset.with_options(ps.Options(on_error="skip")))
-    with pytest.raises(ps.BusyError):
+@pytest.mark.parametrize(("above", "calls"), [(0, None), (0, 2), (45, None)], ids=["reading", "in threads", "deep"])
+@pytest.mark.parametrize("ask", [lambda iterator: iterator.state_dict(), next], ids=["state", "element"])
+def test_a_function_that_asks_its_own_iterator_for_something_is_an_error(ask, above, calls):
+    dataset = ps.Dataset.range(4).filter(lambda x: True).map(lambda x: ask(iterator) and x, num_parallel_calls=calls)
+    dataset = functools.reduce(lambda d, _: d.map(passed_on), range(above), dataset)
+    with iter(dataset.with_options(ps.Options(on_error="skip"))) as iterator, pytest.raises(ps.BusyError):
         next(iterator)
 
 

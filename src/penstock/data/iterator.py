@@ -239,7 +239,7 @@ class DatasetIterator(Iterator[Element]):
             # between an entry and its return: no lock is needed, which would cost more than all else here.
             for element in self._rows:
                 return element
-            with self._lock:
+            with self._own_lock():
                 try:
                     self._bring_rows()
                 except KeyboardInterrupt:
@@ -283,12 +283,15 @@ class DatasetIterator(Iterator[Element]):
         """The number of elements of the block that was pulled last that were not given."""
         return length_hint(self._rows) + (0 if self._block is None else len(self._block) - self._put)
 
+    def _own_lock(self) -> Any:
+        """The lock; a function that a thread of this iterator calls would wait for it, and `next` for the function."""
+        if self._pass.threads.run_here:
+            raise _busy()
+        return self._lock
+
     def _check_usable(self) -> None:
         if self._before_pull is not None and not self._left:
-            raise BusyError(
-                "this iterator is making its next element, and was called from a signal handler or a function of its "
-                "own dataset: let the handler set a flag, and call the iterator in the loop that takes its elements"
-            )
+            raise _busy()
         if self._process != _processes:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
         if self._left:
@@ -344,7 +347,7 @@ class DatasetIterator(Iterator[Element]):
 
     def _pull_given(self, most: int | None = None) -> Block | None:
         """The next rows as a block, all of which are given by that."""
-        with self._lock:
+        with self._own_lock():
             self._check_usable()
             try:
                 block = self._pull(most)
@@ -392,7 +395,7 @@ class DatasetIterator(Iterator[Element]):
         return state
 
     def _position_after(self) -> State:
-        with self._lock:
+        with self._own_lock():
             if self._left:
                 self._leave()
             if self._left_at is not None:
@@ -511,6 +514,13 @@ class DatasetIterator(Iterator[Element]):
             self._left = True
             self._leave()
         self.close()
+
+
+def _busy() -> BusyError:
+    return BusyError(
+        "this iterator is making its next element, and was called from a signal handler or a function of its own "
+        "dataset: let the handler set a flag, and call the iterator in the loop that takes its elements"
+    )
 
 
 def _pulls_apart(cursor: Cursor) -> Generator[Block | None, int, None]:

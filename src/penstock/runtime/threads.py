@@ -18,6 +18,7 @@ from penstock.options import AUTOTUNE
 from penstock.runtime.channel import Closed
 
 _FAILURES: Final = (Exception, SystemExit, GeneratorExit)
+_here = threading.local()
 
 
 def failures() -> tuple[type[BaseException], ...]:
@@ -127,10 +128,20 @@ class Threads:
     def start(self, target: Callable[[], None], name: str) -> None:
         """Run `target` in a thread of its own. It must return when what it waits for is closed."""
         # A daemon: the interpreter waits for all other threads before it calls what ends them.
-        thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(target,), name=f"penstock-{name}", daemon=True)
         with self._starting:
             thread.start()
             self._started.append(thread)
+
+    def _run(self, target: Callable[[], None]) -> None:
+        _here.threads = weakref.ref(self)
+        target()
+
+    @property
+    def run_here(self) -> bool:
+        """Whether the calling thread is one of these."""
+        threads = getattr(_here, "threads", None)
+        return threads is not None and threads() is self
 
     def share(self, work: Callable[[int, int], None], rows: int, parallelism: int, chunk: int) -> None:
         """Call `work(start, stop)` for consecutive chunks of `range(rows)`, on up to `parallelism` threads.
