@@ -162,6 +162,18 @@ def test_what_construction_tells_is_exact_also_without_elements(name):
     assert list(emptied) == []
 
 
+def test_functions_of_batches_keep_their_length_if_the_last_one_is_shorter():
+    uneven = ps.Dataset.range(10).batch(4)
+    assert repr(uneven.map(lambda x: (x + 1, x.sum())).element_spec) == (
+        "(TensorSpec(shape=(None,), dtype=~int64), TensorSpec(shape=(), dtype=~int64))"
+    )
+    assert repr(uneven.shuffle(3).map(np.negative).map(lambda x: x[None]).element_spec) == (
+        "TensorSpec(shape=(~1, ~4), dtype=~int64)"
+    )
+    assert repr(ps.Dataset.range(3).batch(4).map(np.negative).element_spec) == "TensorSpec(shape=(None,), dtype=~int64)"
+    assert repr(ps.Dataset.range(8).batch(4).map(np.negative).element_spec) == "TensorSpec(shape=(~4,), dtype=~int64)"
+
+
 def test_a_specification_says_what_it_assumes():
     images = ps.Dataset.range(10).map(lambda x: np.zeros((28, 28), np.uint8))
     assert repr(images.element_spec) == "TensorSpec(shape=(~28, ~28), dtype=~uint8)"
@@ -180,7 +192,7 @@ def test_lengths_that_one_result_shows_are_assumed():
     batches = ps.Dataset.from_tensor_slices((ROWS, np.arange(12))).batch(5)
     doubled = batches.map(lambda x, y: (x * 2, y.sum(), x[:2]))
     assert repr(doubled.element_spec) == (
-        "(TensorSpec(shape=(~5, ~4), dtype=~float32), TensorSpec(shape=(), dtype=~int64), "
+        "(TensorSpec(shape=(None, ~4), dtype=~float32), TensorSpec(shape=(), dtype=~int64), "
         "TensorSpec(shape=(~2, ~4), dtype=~float32))"
     )
 
@@ -268,9 +280,9 @@ def test_rows_of_unequal_length_keep_their_dtype():
     assert twice.element_spec == ps.RaggedTensorSpec((None, None, None), np.int32, ragged_rank=2)
     for dataset in (rows.ragged_batch(3), twice, rows.ragged_batch(2, drop_remainder=True).batch(3)):
         assert all(dataset.element_spec.is_compatible_with(element) for element in dataset)
-    # Seen in an element, it is as exact as that element is.
+    # Seen in an element, it is as exact as that element is, but for the rows of a batch.
     seen = rows.ragged_batch(3).map(lambda rows: rows).element_spec
-    assert repr(seen) == "RaggedTensorSpec(shape=(~3, None), dtype=~int32, ragged_rank=1)"
+    assert repr(seen) == "RaggedTensorSpec(shape=(None, None), dtype=~int32, ragged_rank=1)"
 
 
 def test_a_generator_may_promise_ragged_elements():

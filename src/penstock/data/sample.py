@@ -7,7 +7,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.node import Node, Run
+from penstock.data.node import Node, Run, SameElements, SomeElements
+from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
 from penstock.data.operators.expand import Interleave
@@ -21,7 +22,7 @@ from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import rebuilt, within_reach
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
-from penstock.spec import all_assumed
+from penstock.spec import LeafSpec, all_assumed, with_open_axes
 from penstock.structure import map_structure
 
 _ANY_ELEMENT: Final = (Shuffle, ShardHint, Prefetch, Cache, AssertCardinality)
@@ -83,11 +84,28 @@ def _spec_of(root: Node) -> Any:
         if spec is None and not node.spec_from_call:
             spec = node.spec_over(*(specs[id(below)] for below in node.spec_inputs))
         if spec is None:  # if there can be none, reading an element raises what is wrong with it
-            spec = map_structure(all_assumed, _seen(node, root))
+            rows = _uneven_rows(node)
+            spec = map_structure(lambda leaf: _as_seen(leaf, rows), _seen(node, root))  # noqa: B023  # called at once
         specs[id(node)] = spec
         if node.spec is None:
             _found[node] = spec
     return specs[id(root)]
+
+
+def _uneven_rows(node: Node) -> int:
+    """How many rows the first batch has of those that reach a function one by one; 0 where all have as many."""
+    while isinstance(node, (Map, SameElements, SomeElements)):
+        node = node.input
+    if not isinstance(node, Batching) or node.rows is not None:
+        return 0
+    length = node.input.cardinality
+    return min(node.batch_size, length) if length >= 0 else node.batch_size
+
+
+def _as_seen(leaf: LeafSpec, rows: int) -> LeafSpec:
+    """The specification of a leaf that was seen, which has as many rows as the batch that it was made of, perhaps."""
+    assumed = all_assumed(leaf)
+    return with_open_axes(assumed, (0,)) if rows and leaf.shape[:1] == (rows,) else assumed
 
 
 def _seen(node: Node, root: Node) -> Any:
