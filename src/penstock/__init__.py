@@ -85,6 +85,8 @@ if _typing.TYPE_CHECKING:
     from penstock.distribute import ValueContext as ValueContext
     from penstock.distribute import get_replica_context as get_replica_context
     from penstock.distribute import get_strategy as get_strategy
+    from penstock.distribute.control.preemption import Preemption as Preemption
+    from penstock.distribute.control.preemption import preemption as preemption
     from penstock.formats.file_format import FileFormat as FileFormat
     from penstock.formats.opening import open_file as open_file
     from penstock.formats.records.example import parse_example as parse_example
@@ -141,6 +143,7 @@ _NAMES_BY_MODULE = {
         "get_replica_context",
         "get_strategy",
     ],
+    "distribute.control.preemption": ["Preemption", "preemption"],
     "formats.records.example": ["parse_example"],
     "formats.remote.file_cache": ["cache_remote_files"],
     "formats.file_format": ["FileFormat"],

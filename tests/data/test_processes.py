@@ -183,6 +183,15 @@ def test_a_killed_process_is_an_error_and_the_rows_after_it_come():
     assert "was ended by SIGKILL" in str(error)
 
 
+def test_a_process_outlives_a_signal_that_a_scheduler_sends_to_all_of_a_job():
+    def signalled_at_3(x):
+        if x == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return x
+
+    assert list(in_processes(ps.Dataset.range(6), signalled_at_3)) == list(range(6))
+
+
 def test_functions_that_cannot_be_sent_are_refused_at_the_call():
     lock = threading.Lock()
     with pytest.raises(ps.errors.InvalidTypeError, match=r"cannot send .*lambda.* cannot pickle '_thread.lock'"):

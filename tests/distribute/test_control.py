@@ -82,6 +82,48 @@ def wait_until(control: Control, condition: Callable[[], bool]) -> None:
         assert control._changed.wait_for(condition, timeout=30)
 
 
+# Preemption
+
+
+def answers(control: Control, questions: int) -> list[bool]:
+    return [control.asked_to_end(signalled=False) for _ in range(questions)]
+
+
+@pytest.mark.parametrize("signalled", [0, 1, 2])
+def test_all_workers_end_at_the_first_question_that_none_has_asked_yet(signalled: int) -> None:
+    with connected(3) as controls:
+        before = [0, 2, 5]
+        for control, count in zip(controls, before, strict=True):
+            assert answers(control, count) == [False] * count
+        first = controls[signalled].asked_to_end(signalled=True)
+        assert first is (signalled == 2)
+        for control, count in zip(controls, before, strict=True):
+            left = 5 - count - (control.worker == signalled and not first)
+            assert answers(control, left + 2) == [False] * left + [True, True]
+        assert [control.sent for control in controls] == [1, 1, 1]
+
+
+def test_workers_that_are_all_signalled_end_at_one_question() -> None:
+    with connected(3) as controls:
+        assert answers(controls[1], 1) == [False]
+        assert results(controls, lambda control: control.asked_to_end(signalled=True)) == [False, True, False]
+        assert results(controls, lambda control: control.asked_to_end(signalled=True)) == [True] * 3
+
+
+def test_a_worker_that_is_lost_before_it_has_told_is_not_waited_for() -> None:
+    with connected(2) as controls:
+        lose(controls[1])
+        with pytest.raises(WorkerError, match="worker 1 of 2 was lost: its process has ended"):
+            controls[0].asked_to_end(signalled=True)
+
+
+def test_a_worker_that_has_left_keeps_no_other_from_going_on() -> None:
+    with connected(2) as controls:
+        controls[1].close()
+        wait_until(controls[0], lambda: controls[0]._left == {1})
+        assert controls[0].asked_to_end(signalled=True) is False
+
+
 # Agreement
 
 

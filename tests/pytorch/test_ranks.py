@@ -299,6 +299,27 @@ def test_a_killed_rank_ends_the_others_within_the_timeout() -> None:
     assert survivor.status == 1
 
 
+def test_ranks_of_which_one_is_signalled_stop_at_one_step_and_go_on_from_there() -> None:
+    def scenario(rank: int) -> Any:
+        dataset = ps.Dataset.range(100).filter(lambda row: row != 5).batch(4, drop_remainder=True)
+        seen = []
+        with ps.preemption() as preempted, ps.torch.loader(dataset) as loader:
+            for number, batch in enumerate(loader):
+                seen.append(batch.tolist())
+                if rank == 1 and number == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if preempted.requested:
+                    break
+            loader.load_state_dict(loader.state_dict())
+            return len(seen), seen + [batch.tolist() for batch in loader]
+
+    (steps, first), (same, second) = on_ranks(scenario, 2)
+    assert steps == same < 24
+    assert [row for step in zip(first, second, strict=True) for part in step for row in part] == [
+        row for row in range(97) if row != 5
+    ]
+
+
 def test_torchruns_variables_are_enough_and_a_later_group_shares_their_store() -> None:
     def scenario(rank: int) -> tuple[list[Any], int]:
         with ps.torch.loader(ps.Dataset.range(8).shuffle(8).batch(4)) as loader:

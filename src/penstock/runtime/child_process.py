@@ -16,6 +16,14 @@ def status_in_words(status: int | None) -> str:
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
 
 
+def leave_sigterm_to_parent() -> None:
+    """Let SIGTERM not end this child: a scheduler may send it to all processes of a job, whose trainer saves first.
+
+    It ends with its parent all the same. What it starts itself does not inherit this.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+
 def start_child(
     module: str,
     *arguments: str,

@@ -10,8 +10,10 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
+from itertools import count
 
 import msgspec
 
@@ -21,6 +23,7 @@ from penstock.distribute.control.messages import (
     InputFailed,
     Message,
     Payload,
+    Preempted,
     WorkerFailed,
     WorkerLeft,
     control_line,
@@ -53,6 +56,15 @@ _INTERRUPTING_SECONDS = 0.1
 """How long the garbage collector, which may have interrupted who sends, and the thread that receives wait to send."""
 _LEAVING_SECONDS = 1.0
 """How long a worker that ends waits until the hub has taken its last word."""
+
+
+_channels: "weakref.WeakValueDictionary[int, Control]" = weakref.WeakValueDictionary()
+_numbers = count()
+
+
+def first_open_channel() -> "Control | None":
+    """The oldest channel of this process that is open: the same on all workers, which open them in one order."""
+    return min((one for one in _channels.items() if not one[1].closed), default=(0, None))[1]
 
 
 class _DidNotComeError(WorkerError):
@@ -101,6 +113,8 @@ class Control:
         self._left: set[int] = set()
         self._input_failures: dict[str, InputFailed] = {}
         self._given: dict[str, int] = {}  # the last step that was handed out, for each topic
+        self._answered = 0  # questions of `asked_to_end`
+        self._ends: dict[int, int] = {}  # how many of them each worker had been answered when it was told of an end
         self._failure: str | None = None
         self._failed_topic = ""
         self._own_failed_topic = ""
@@ -114,6 +128,7 @@ class Control:
         self._watch = threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True)
         self._watch.start()
         end_before_libraries(self, Control._leave)  # JAX waits at exit for all other workers
+        _channels[next(_numbers)] = self
 
     @property
     def closed(self) -> bool:
@@ -297,6 +312,45 @@ class Control:
             self.post(failure, seconds=_INTERRUPTING_SECONDS)
             self._note_failure(failure)
 
+    def asked_to_end(self, signalled: bool) -> bool:
+        """Whether all workers are to end, which all ask equally often: the answer to a question is the same on all.
+
+        It costs nothing until one of them is signalled. Then each worker tells how many of its questions were answered
+        by no, without waiting for its program, and answers no other before all have told: the first question that none
+        of them has asked yet is answered by yes, and all after it.
+
+        Args:
+            signalled: whether this worker was told to end.
+
+        Raises:
+            WorkerError: another worker failed or was lost meanwhile.
+        """
+        with self._changed:
+            number = self._answered
+            tells = signalled and self._note_end()
+        if tells:
+            self.post(Preempted(self.worker, number))
+        with self._changed:
+            if self._ends:
+                self._changed.wait_for(lambda: self._failure is not None or not self._untold())
+                self.check_in_main()
+            # Of a worker that has left without a word nobody knows how far it came.
+            if not self._ends or self._left.difference(self._ends) or number < max(self._ends.values()):
+                self._answered = number + 1
+                return False
+        return True
+
+    def _note_end(self) -> bool:
+        """Count what this worker has answered when it is told of an end; False where it was told before."""
+        first = self.worker not in self._ends
+        if first:
+            self._ends[self.worker] = self._answered
+        return first
+
+    def _untold(self) -> set[int]:
+        """The workers of which is not known how many questions they had answered."""
+        return set(range(self.workers)) - self._ends.keys() - self._left
+
     def fail_step(self, topic: str, step: int, reason: str) -> None:
         """Tell all other workers that this one cannot give this step of a topic; all may take the steps before it."""
         self._own_failed_topic = topic
@@ -328,6 +382,7 @@ class Control:
                 reason = "its process has ended" if isinstance(error, EOFError) else str(error)
                 message = WorkerLeft(0) if 0 in self._left else WorkerFailed(0, f"was lost: {reason}")
             missed: list[str] = []
+            tells = False
             if isinstance(message, WorkerFailed):
                 self._note_failure(message)
             else:
@@ -340,11 +395,16 @@ class Control:
                         self._received[message.topic][message.worker].append(message.payload)
                         if message.blocks:
                             self._waits_at[message.worker, message.topic] = time.monotonic()
+                    elif isinstance(message, Preempted):
+                        tells = self._note_end()
+                        self._ends[message.worker] = message.answered
                     else:
                         self._left.add(message.worker)
                     self._changed.notify_all()
             for topic in missed:
                 self.tell_of_leaving(topic)
+            if tells:
+                self.post(Preempted(self.worker, self._ends[self.worker]), seconds=_INTERRUPTING_SECONDS)
 
     def _next(self) -> Message:
         """The next message.

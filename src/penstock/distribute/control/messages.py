@@ -158,7 +158,14 @@ class WorkerLeft(msgspec.Struct, tag="left", array_like=True):
     worker: int
 
 
-Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft
+class Preempted(msgspec.Struct, tag="preempted", array_like=True):
+    """A worker knows that one of them is to end, after so many of its questions were answered by no."""
+
+    worker: int
+    answered: int
+
+
+Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft | Preempted
 Payload = TypeVar("Payload")
 
 ControlLine = Line[Message]
