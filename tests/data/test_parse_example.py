@@ -202,6 +202,42 @@ def test_a_damaged_record_among_others_of_its_layout_is_read_as_alone():
             assert found == expected or "in another way than in the records before it" in found, (at, bits)
 
 
+ANY = {**LAID_OUT, "v": NUMBERS, "w": WORDS, "e": ps.TensorSpec((None, 2), np.float64), "d": ps.TensorSpec((2,), "i4")}
+
+
+def parsed(records):
+    """What records are parsed to, or the error; with dtypes, and whether it can be written to."""
+    try:
+        found = ps.parse_example(records, ANY, {"d": 7})
+    except ps.ElementError as error:
+        return str(error)
+    alone = found if isinstance(records, bytes) else {name: column[0] for name, column in found.items()}
+    assert all(value.flags.writeable for value in alone.values() if isinstance(value, np.ndarray))
+    return {name: (type(value), np.asarray(value).dtype, np.asarray(value).tolist()) for name, value in alone.items()}
+
+
+@pytest.mark.slow
+def test_a_record_alone_is_parsed_as_one_of_a_batch():
+    some = {"f": floats(1, 2), "i": integers(-5), "many": integers(1, 2**63, 300, 0), "s": words(b"one")}
+    whole = [
+        some,
+        {**some, "v": integers(1, 300, -1), "w": words(b"", b"two" * 60), "e": floats(1, 2, 3, 4), "d": integers(1, 2)},
+        {**some, "v": field(0x1A, b""), "w": b"", "e": field(0x12, field(0x0A, b"")), "d": b"", "other": words(b"x")},
+        {**some, "v": single_integers(1, 2), "e": single_floats(1, 2)},
+        {**some, "v": integers(*range(300))},
+        {**some, "i": integers(40_000)},
+    ]
+    for features in whole:
+        assert parsed(example(**features)) == parsed([example(**features)])
+    twice = example(**some)[2:] + example(i=integers(6))[2:] + example(v=integers(1))[2:] + example(v=b"")[2:]
+    assert parsed(field(0x0A, twice)) == parsed([field(0x0A, twice)])
+    record = example(**whole[1])
+    for at in range(0, len(record), 11):
+        damaged = bytearray(record)
+        damaged[at] ^= (0x01, 0x80, 0x10)[at % 3]
+        assert parsed(bytes(damaged)) == parsed([bytes(damaged)]), at
+
+
 def test_what_cannot_be_asked_for():
     for make, kind, message in (
         (lambda: ps.parse_example("rose", {}), ps.InvalidTypeError, "records of bytes, got str"),

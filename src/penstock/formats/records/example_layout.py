@@ -5,7 +5,8 @@ the same columns of a matrix of bytes, and neither names nor lengths have to be 
 unusual is left to `example.py`, which reads everything, and says what is wrong.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,8 +17,12 @@ _FIELD_1: Final = 0x0A
 _FIELD_2: Final = 0x12
 _BYTES, _FLOATS, _INTEGERS = 0x0A, 0x12, 0x1A
 _CONTINUES: Final = 0x80
+_MOST: Final = 16
 _FEWEST: Final = 16
-"""Of fewer records of one length, walking the first costs more than is gained."""
+"""Walking a record costs more than is gained where there are more lengths than this, and fewer records of each."""
+
+_MOST_BYTES: Final = 256
+"""Of more bytes of integers of one record NumPy takes less time than a loop."""
 
 Column = npt.NDArray[Any]
 
@@ -54,11 +59,11 @@ class _OtherwiseError(Exception):
 
 def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, FeatureLayout]) -> dict[str, Column] | None:
     """The features of records of few lengths, each of which has one layout; None if they are not such records."""
-    if len(records) < _FEWEST or not features or any(feature.count is None for feature in features.values()):
+    if not features or any(feature.count is None for feature in features.values()):
         return None
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     different = np.unique(lengths)
-    if len(different) * _FEWEST > len(records):
+    if len(different) > max(_MOST, len(records) // _FEWEST):
         return None
     try:
         if len(different) == 1:
@@ -90,45 +95,133 @@ def _layout_of(record: bytes, features: Mapping[str, FeatureLayout]) -> _Layout:
     """The layout of a record that has each of these features once."""
     wanted = {name.encode(): name for name in features}
     compared = np.full(len(record), 0xFF, np.uint8)
-    places = {}
-    try:
-        at, end = _message(record, 0, len(record), _FIELD_1)
-        while at < end:
-            entry, at = _message(record, at, end, _FIELD_1, whole=False)
-            begin, stop = _message(record, entry, at, _FIELD_1, whole=False)
-            name = wanted.get(record[begin:stop])
-            begin, stop = _message(record, stop, at, _FIELD_2)
-            if name is None:
-                compared[begin:stop] = 0
-                continue
-            if name in places:  # the last one would count
-                raise _OtherwiseError
-            feature = features[name]
-            begin, stop = _message(record, begin, stop, feature.tag)
-            begin, stop = places[name] = _message(record, begin, stop, _FIELD_1)
-            compared[begin:stop] = _CONTINUES if feature.tag == _INTEGERS else 0
-    except IndexError as error:
-        raise _OtherwiseError from error
+    places: dict[str, tuple[int, int]] = {}
+    for encoded, begin, stop in _entries(record):
+        name = wanted.get(encoded)
+        if name is None:
+            compared[begin:stop] = 0
+            continue
+        if name in places:  # the last one would count
+            raise _OtherwiseError
+        feature = features[name]
+        begin, stop = _message(record, begin, stop, feature.tag)
+        begin, stop = places[name] = _message(record, begin, stop, _FIELD_1)
+        compared[begin:stop] = _CONTINUES if feature.tag == _INTEGERS else 0
     if len(places) < len(features):
         raise _OtherwiseError
     return _Layout(places, compared)
 
 
+def _entries(record: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The name of each feature of a record, and where its contents begin and end."""
+    at, end = _message(record, 0, len(record), _FIELD_1)
+    while at < end:
+        entry, at = _message(record, at, end, _FIELD_1, whole=False)
+        begin, stop = _message(record, entry, at, _FIELD_1, whole=False)
+        name = record[begin:stop]
+        begin, stop = _message(record, stop, at, _FIELD_2)
+        yield name, begin, stop
+
+
 def _message(record: bytes, at: int, limit: int, tag: int, whole: bool = True) -> tuple[int, int]:
     """The bounds of the contents of a field, which fills a message up to its limit if it is the `whole` of it."""
-    if at >= limit or record[at] != tag:
+    if at + 2 > limit or record[at] != tag:
         raise _OtherwiseError
-    length = shift = 0
-    byte = _CONTINUES
-    while byte >= _CONTINUES:
-        at += 1
-        byte = record[at]
-        length |= (byte & 0x7F) << shift
-        shift += 7
-    end = at + 1 + length
+    at += 2
+    length = record[at - 1]
+    if length >= _CONTINUES:
+        length, at = _number(record, at - 1, limit)
+    end = at + length
     if end != limit if whole else end > limit:
         raise _OtherwiseError
-    return at + 1, end
+    return at, end
+
+
+def _number(record: bytes, at: int, limit: int) -> tuple[int, int]:
+    """The number of variable length at a place before a limit, and where it ends."""
+    number = shift = 0
+    while at < limit:
+        byte = record[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < _CONTINUES:
+            return number, at
+        shift += 7
+    raise _OtherwiseError
+
+
+def features_of_one(
+    record: bytes, features: Mapping[str, FeatureLayout], defaults: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The features of a record by itself; None where it is unusual: NumPy's calls cost more than a loop over them."""
+    wanted = {name.encode(): name for name in features}
+    found: dict[str, Any] = {}
+    try:
+        for encoded, begin, stop in _entries(record):
+            name = wanted.get(encoded)
+            if name in found:  # the last one would count
+                raise _OtherwiseError
+            if name is not None:
+                found[name] = None if begin == stop else _values_of_one(record, begin, stop, features[name])
+        return {name: _or_default(found.get(name), name, features[name], defaults) for name in features}
+    except _OtherwiseError:
+        return None
+
+
+def _or_default(found: Any, name: str, feature: FeatureLayout, defaults: Mapping[str, Any]) -> Any:
+    """The values of a feature, or what stands for them where the record has none."""
+    if found is not None:
+        return found
+    if feature.count is None:
+        return np.empty((0, *feature.shape), feature.dtype)
+    if name not in defaults:
+        raise _OtherwiseError
+    column = np.empty((1, *feature.shape), feature.dtype)
+    column[:] = defaults[name]
+    return column[0]
+
+
+def _values_of_one(record: bytes, at: int, stop: int, feature: FeatureLayout) -> Any:
+    """The values of a feature that stands there."""
+    at, stop = _message(record, at, stop, feature.tag)
+    if feature.tag == _BYTES:
+        texts = []
+        while at < stop:
+            begin, at = _message(record, at, stop, _FIELD_1, whole=False)
+            texts.append(record[begin:at])
+        if feature.count == len(texts) and not feature.shape:
+            return texts[0]
+        values: Column = np.fromiter(texts, object, len(texts))
+    else:
+        at, stop = _message(record, at, stop, _FIELD_1)
+        if feature.tag == _INTEGERS:
+            values = _integers_of_one(record, at, stop, feature.dtype)
+        elif (stop - at) % 4 == 0:
+            values = np.frombuffer(record, "<f4", (stop - at) // 4, at).astype(feature.dtype)
+        else:
+            raise _OtherwiseError
+    if len(values) != feature.count if feature.count is not None else len(values) % (math.prod(feature.shape) or 1):
+        raise _OtherwiseError
+    if feature.count is None:
+        return values.reshape(-1, *feature.shape)
+    return values.reshape(feature.shape) if feature.shape else values[0]
+
+
+def _integers_of_one(record: bytes, at: int, stop: int, dtype: np.dtype[Any]) -> Column:
+    """Numbers of variable length, one after the other."""
+    if stop - at > _MOST_BYTES:
+        raise _OtherwiseError
+    values = []
+    while at < stop:
+        value, at = _number(record, at, stop)
+        values.append(value)
+    if max(values, default=0) >= 1 << 64:
+        raise _OtherwiseError
+    whole = np.array(values, np.uint64).view(np.int64)
+    cast = whole.astype(dtype, copy=False)
+    if cast is not whole and (cast != whole).any():
+        raise _OtherwiseError
+    return cast
 
 
 def _values(content: Column, feature: FeatureLayout) -> Column:
@@ -143,7 +236,7 @@ def _values(content: Column, feature: FeatureLayout) -> Column:
     if feature.tag == _FLOATS:
         if content.shape[1] != 4 * count:
             raise _OtherwiseError
-        return np.ascontiguousarray(content).view("<f4").astype(feature.dtype, copy=False)
+        return np.array(content).view("<f4").astype(feature.dtype, copy=False)
     values = _integers(content, count)
     cast = values.astype(feature.dtype, copy=False)
     if cast is not values and (cast != values).any():
