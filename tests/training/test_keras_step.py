@@ -249,7 +249,7 @@ def test_a_loop_over_rows_that_meets_is_refused_before_variables_change() -> Non
         return lax.scan(lambda carry, row: (carry + all_reduce("SUM", row), None), 0, rows)[0]
 
     for batch in four.distribute_dataset(ps.Dataset.range(11).batch(8)):
-        with pytest.raises(ps.InvalidArgumentError, match="turns once where"):
+        with pytest.raises(ps.InvalidArgumentError, match=r"length 1 .* length 0"):
             four.run(step, args=(batch,))
         break
     assert int(count.value) == 0

@@ -1,7 +1,6 @@
 """Global arrays from the rows that this process has read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +11,6 @@ from jax.sharding import NamedSharding
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.jax.device_dtypes import check_byte_order, check_width
 from penstock.distribute.jax.devices import moving_explicitly
-from penstock.distribute.jax.interface import aval_of, placed_on_devices
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError
 from penstock.jax.shardings import check_divides, is_text
@@ -35,8 +33,7 @@ class MeshPlacement:
         self._paths = list(paths)
         self._parts = parts
         self._index_of_slice = {number: index for index, number in enumerate(held)}
-        # Worked out once where steps are alike: all that `jax.make_array_from_callback` finds out anew for each array.
-        self._layout = lru_cache(maxsize=256)(self._layout_of)
+        self._check = lru_cache(maxsize=256)(self._check_leaf)  # once where steps are alike
 
     @moving_explicitly
     def __call__(self, leaves: list[StepLeaf], even: bool) -> list[Any]:
@@ -62,36 +59,21 @@ class MeshPlacement:
         if rows.dtype.itemsize >= 8:  # JAX may keep fewer bits
             check_width("a batch", rows)
             rows = rows.astype(jax.dtypes.canonicalize_dtype(rows.dtype), copy=False)
-        layout = self._layout(number, len(leaf.slices[0]), rows.shape, rows.dtype)
-        return placed_on_devices(layout.aval, layout.sharding, [rows[part] for part in layout.parts], layout.devices)
+        sharding, slice_rows = self._shardings[number], len(leaf.slices[0])
+        shape = (slice_rows * self._parts, *rows.shape[1:])
+        self._check(number, shape, rows.dtype)
 
-    def _layout_of(
-        self, number: int, slice_rows: int, shape_here: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> "_LeafPlacement":
-        """Where the rows of a leaf go; its sharding must divide all axes of their shape."""
-        sharding = self._shardings[number]
+        def on_device(index: Any) -> Any:
+            start, stop, _ = index[0].indices(shape[0])
+            first = self._index_of_slice[start // slice_rows] * slice_rows if slice_rows else 0
+            return rows[slice(first, first + stop - start), *index[1:]]
+
+        return jax.make_array_from_callback(shape, sharding, on_device)
+
+    def _check_leaf(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Refuse arrays whose bytes are in another order, or with an axis that their sharding does not divide."""
         path = self._paths[number] if number < len(self._paths) else ""
         where = f"the leaf at {path}" if path else "the batch"
         check_byte_order(f"ps.jax.loader: {where}", dtype)
-        for axis in range(1, len(shape_here)):
-            check_divides(sharding, axis, shape_here[axis], where)
-        shape = (slice_rows * self._parts, *shape_here[1:])
-        indices = sharding.addressable_devices_indices_map(shape)
-        parts = [self._part_here(index, slice_rows, shape[0]) for index in indices.values()]
-        return _LeafPlacement(aval_of(shape, dtype, sharding), sharding, list(indices), parts)
-
-    def _part_here(self, index: Any, slice_rows: int, rows: int) -> Any:
-        """What an index into the global array is in the rows of this process."""
-        start, stop, _ = index[0].indices(rows)
-        first = self._index_of_slice[start // slice_rows] * slice_rows if slice_rows else 0
-        return (slice(first, first + stop - start), *index[1:])
-
-
-@dataclass(frozen=True)
-class _LeafPlacement:
-    """Which part of this process's rows each of its devices gets, and what they are parts of."""
-
-    aval: Any
-    sharding: NamedSharding
-    devices: list[jax.Device]
-    parts: list[Any]
+        for axis in range(1, len(shape)):
+            check_divides(self._shardings[number], axis, shape[axis], where)

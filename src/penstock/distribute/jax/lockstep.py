@@ -11,59 +11,63 @@ A loop or a branch with a collective inside is run once, for all replicas togeth
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import primitives
 
-from penstock.distribute.jax.interface import (
-    COMBINING,
-    REPLICA_NUMBER,
-    ClosedJaxpr,
-    Literal,
-    applied,
-    axes_of,
-    called_function,
-    combines_all,
-    inner_traces,
-    stands_under,
-)
-from penstock.distribute.jax.lockstep_loops import run_loop
 from penstock.distribute.jax.program import AXIS, GATHERING, Call
+from penstock.distribute.jax.traces import ClosedJaxpr, Literal, applied, called_function, concerns
 from penstock.distribute.values import PerReplica, StackedPerReplica, check_agreement
 from penstock.errors import InvalidArgumentError
 
+_COMBINING: dict[Any, Callable[[Any, Any], Any]] = {
+    primitives.psum_p: lax.add,
+    primitives.pmax_p: lax.max,
+    primitives.pmin_p: lax.min,
+}
+"""The primitives that combine the replicas' values, each with the function that combines two values."""
+Lists = list[list[Any]]
+"""A list of values for each replica."""
+
+
+class ReplicasDifferError(InvalidArgumentError):
+    """Replicas reach different collectives."""
+
 
 @dataclass(frozen=True)
-class CollectiveCall:
-    """A collective that one replica has reached, with that replica's values."""
+class _Reached:
+    """Where a replica waits for the others.
+
+    Attributes:
+        equation: the collective, or the loop or branch with one inside; None at the end of the function.
+        values: its inputs; at the end, the outputs of the function.
+    """
 
     equation: Any
     values: list[Any]
 
     @property
-    def call(self) -> str:
-        """The method that the user has called."""
-        return "all_gather" if stands_under(GATHERING, self.equation) else "all_reduce"
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the values that the user has given."""
-        gathered = self.call == "all_gather"  # whose values are padded with zeros for the other replicas
-        return [value.shape[1:] if gathered else value.shape for value in self.values]
+    def gathers(self) -> bool:
+        """Whether the user has called `all_gather`."""
+        return self.equation is not None and GATHERING in str(self.equation.source_info.name_stack)
 
     def __str__(self) -> str:
-        if not combines_all(self.equation):
+        if self.equation is None:
+            return "the end of the function"
+        if self.equation.primitive is primitives.scan_p:
+            return f"a loop of length {self.equation.params['length']} with a collective in it"
+        if self.equation.primitive is not primitives.psum_p:
             return str(self.equation.primitive)
-        return f"{self.call} of {', '.join(map(str, self.shapes))}"
+        # The user's values; those of all_gather were padded with zeros for the other replicas.
+        shapes = ", ".join(str(value.shape[1:] if self.gathers else value.shape) for value in self.values)
+        return f"{'all_gather' if self.gathers else 'all_reduce'} of {shapes}"
 
 
-_ROWS_APART = (
-    ": in a step whose slices differ in size, return values with a row for each row of the slice and join them by "
-    'strategy.gather, or give every replica equally many rows by ps.InputOptions(partial_batch="pad") or '
-    "batch(..., drop_remainder=True)"
-)
-Evaluation = Generator[CollectiveCall, list[Any], list[Any]]
+Evaluation = Generator[_Reached, list[Any], list[Any]]
 
 
 def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
@@ -80,18 +84,17 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
 
     def step(written: list[Any], read: list[Any], *slices: list[Any]) -> Any:
         values = [*written, *read]
-        traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
-        evaluations, structures = [], []
-        for replica, (call, leaves) in enumerate(zip(calls, slices, strict=True)):
+        known: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        traces, structures = [], []
+        for call, leaves in zip(calls, slices, strict=True):
             # Replicas with equal shapes have equal traces.
             key = (call.tree, call.modes, tuple(map(jax.typeof, leaves)))
-            if key not in traces:
-                traces[key] = traced(call, values, leaves)
-            trace, structure = traces[key]
-            evaluations.append(_evaluate(trace, [*values, *leaves], replica))
-            structures.append(structure)
+            if key not in known:
+                known[key] = traced(call, values, leaves)
+            traces.append(known[key][0])
+            structures.append(known[key][1])
         check_agreement("the function of strategy.run", structures)
-        outputs = _run_in_lockstep(evaluations)
+        outputs = run_in_lockstep(traces, [[*values, *leaves] for leaves in slices])
         results = structures[0].num_leaves
         columns = zip(*(output[:results] for output in outputs), strict=True)
         new_values, differences = outputs[0][results : results + len(written)], outputs[0][results + len(written) :]
@@ -125,88 +128,131 @@ def _joined(column: tuple[Any, ...]) -> PerReplica:
     return StackedPerReplica(jnp.stack(column), len(column))
 
 
-def _run_in_lockstep(evaluations: list[Evaluation]) -> list[list[Any]]:
-    """Run all evaluations to their ends, from one collective to the next; the outputs of each."""
-    outputs: dict[int, list[Any]] = {}
-    received: list[Any] = [None] * len(evaluations)
+def run_in_lockstep(traces: Sequence[ClosedJaxpr], inputs: Lists) -> Lists:
+    """The outputs of each replica's trace: all are run from one collective to the next.
+
+    Raises:
+        InvalidArgumentError: the replicas reach different collectives, or one that concerns not all of them.
+    """
+    evaluations = [
+        _to_the_end(_evaluate(trace, own, replica))
+        for replica, (trace, own) in enumerate(zip(traces, inputs, strict=True))
+    ]
+    reached = list(map(next, evaluations))
     while True:
-        brought: dict[int, CollectiveCall] = {}
-        for replica, evaluation in enumerate(evaluations):
-            try:
-                brought[replica] = evaluation.send(received[replica])
-            except StopIteration as end:
-                outputs[replica] = end.value
-        if not brought:
-            return [outputs[replica] for replica in range(len(evaluations))]
-        if outputs:
-            more = min(brought)
-            raise InvalidArgumentError(
-                f"{brought[more].call} must be called equally often on every replica, but replica {min(outputs)} "
-                f"returned while replica {more} called it once more; their slices differ in size: does a branch depend "
-                "on that?"
-            )
-        received = _combine_collective(list(brought.values()))
+        _check_alike(reached)
+        if reached[0].equation is None:
+            return [own.values for own in reached]
+        outputs = _run_together([own.equation for own in reached], [own.values for own in reached])
+        reached = [evaluation.send(own) for evaluation, own in zip(evaluations, outputs, strict=True)]
 
 
-def _combine_collective(meetings: list[CollectiveCall]) -> list[list[Any]]:
-    """The result of a collective for each replica."""
-    first = meetings[0]
-    kind = first.equation.primitive
-    summed = combines_all(first.equation)
-    for replica, other in enumerate(meetings):
-        if other.equation.primitive is not kind or (summed and str(other) != str(first)):
-            raise InvalidArgumentError(
-                f"{first.call} must be called with the same shapes and in the same order on every replica, got {first} "
-                f"on replica 0 and {other} on replica {replica}{_ROWS_APART if first.call == 'all_gather' else ''}"
-            )
-    if not summed:
-        outputs = run_loop([one.equation for one in meetings], [one.values for one in meetings], _run_traces)
-        if outputs is None:
-            raise InvalidArgumentError(
-                "a step whose slices differ in size cannot use get_replica_context() or a collective inside "
-                f"{kind}, nor collectives other than sums, means and extremes over all replicas: call all_reduce "
-                "outside of it, or give every replica equally many rows by batch(..., drop_remainder=True)"
-            )
-        return outputs
-    combine = COMBINING[kind]
-    totals = first.values
-    for other in meetings[1:]:
-        totals = [combine(total, value) for total, value in zip(totals, other.values, strict=True)]
-    return [totals] * len(meetings)
-
-
-def _run_traces(traces: Sequence[ClosedJaxpr], inputs: list[list[Any]]) -> list[list[Any]]:
-    return _run_in_lockstep(
-        [_evaluate(trace, own, replica) for replica, (trace, own) in enumerate(zip(traces, inputs, strict=True))]
-    )
+def _to_the_end(evaluation: Evaluation) -> Evaluation:
+    outputs = yield from evaluation
+    yield _Reached(None, outputs)
+    return outputs
 
 
 def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluation:
     """Evaluate a trace for one replica; yields each collective that it reaches, and is sent the result."""
-    values: dict[Any, Any] = {}
-    values.update(zip(trace.jaxpr.constvars, trace.consts, strict=True))
-    values.update(zip(trace.jaxpr.invars, arguments, strict=True))
+    values = dict(zip([*trace.jaxpr.constvars, *trace.jaxpr.invars], [*trace.consts, *arguments], strict=True))
 
     def read(variable: Any) -> Any:
         return variable.val if isinstance(variable, Literal) else values[variable]
 
     for equation in trace.jaxpr.eqns:
         inputs = [read(variable) for variable in equation.invars]
-        if not needs_other_replicas(equation):
+        if not concerns(AXIS, equation):
             outputs = applied(trace.jaxpr, equation, values)
-        elif equation.primitive is REPLICA_NUMBER:
+        elif equation.primitive is primitives.axis_index_p:
             outputs = [jnp.asarray(replica, equation.outvars[0].aval.dtype)]
         elif (called := called_function(equation)) is not None:
             outputs = yield from _evaluate(called, inputs, replica)
         else:
-            outputs = yield CollectiveCall(equation, list(map(jnp.asarray, inputs)))
+            outputs = yield _Reached(equation, list(map(jnp.asarray, inputs)))
         values.update(zip(equation.outvars, outputs, strict=True))
     # Constants are bare numbers in a trace.
     return [jnp.asarray(read(variable), variable.aval.dtype) for variable in trace.jaxpr.outvars]
 
 
-def needs_other_replicas(equation: Any) -> bool:
-    """Whether an equation, or one inside it, depends on the other replicas."""
-    if AXIS in axes_of(equation):
-        return True
-    return any(needs_other_replicas(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)
+def _check_alike(reached: list[_Reached]) -> None:
+    """Refuse replicas that wait for each other at different places."""
+    first = reached[0]
+    for replica, other in enumerate(reached):
+        if str(other) != str(first):
+            call = "all_gather" if first.gathers or other.gathers else "all_reduce"
+            raise ReplicasDifferError(
+                f"{call} must be called equally often on every replica, with the same shapes and in the same order, "
+                f"got {first} on replica 0 and {other} on replica {replica}, whose slices differ in size: call it "
+                "outside of branches and loops that depend on the number of rows; return values with a row for each "
+                "row of the slice, and join them by strategy.gather; or give every replica equally many rows by "
+                'ps.InputOptions(partial_batch="pad") or batch(..., drop_remainder=True)'
+            )
+
+
+def _run_together(equations: list[Any], inputs: Lists) -> Lists:
+    """The outputs for each replica of an equation that all have reached."""
+    kind, parameters = equations[0].primitive, equations[0].params
+    if kind in _COMBINING and parameters["axis_index_groups"] is None:
+        return [[reduce(_COMBINING[kind], column) for column in zip(*inputs, strict=True)]] * len(inputs)
+    if kind is primitives.scan_p:
+        return _scan(equations, inputs)
+    if kind is primitives.while_p:
+        return _while(equations, inputs)
+    if kind is primitives.cond_p:
+        # Replicas with a collective inside a branch take the same branch.
+        branches = zip(*(equation.params["branches"] for equation in equations), strict=True)
+        taken: Lists = lax.switch(
+            inputs[0][0], [partial(run_in_lockstep, each) for each in branches], [own[1:] for own in inputs]
+        )
+        return taken
+    raise InvalidArgumentError(
+        "a step whose slices differ in size cannot use get_replica_context() or a collective inside "
+        f"{kind}, nor collectives other than sums, means and extremes over all replicas: call all_reduce "
+        "outside of it, or give every replica equally many rows by batch(..., drop_remainder=True)"
+    )
+
+
+def _scan(equations: list[Any], inputs: Lists) -> Lists:
+    """A loop with a fixed number of turns: its inputs are constants, what is carried, and a row for each turn."""
+    bodies = [equation.params["jaxpr"] for equation in equations]
+    outer, inner = equations[0], bodies[0].jaxpr
+    # Rows have an axis more outside of the body than inside.
+    rows = sum(one.aval.ndim > two.aval.ndim for one, two in zip(outer.invars, inner.invars, strict=True))
+    carried = sum(one.aval.ndim == two.aval.ndim for one, two in zip(outer.outvars, inner.outvars, strict=True))
+    start = len(outer.invars) - rows
+    constants = start - carried
+
+    def turn(carries: Lists, rows: Lists) -> tuple[Lists, Lists]:
+        given = [[*own[:constants], *carry, *row] for own, carry, row in zip(inputs, carries, rows, strict=True)]
+        outputs = run_in_lockstep(bodies, given)
+        return [output[:carried] for output in outputs], [output[carried:] for output in outputs]
+
+    carries, stacked = lax.scan(
+        turn,
+        [own[constants:start] for own in inputs],
+        [own[start:] for own in inputs],
+        length=outer.params["length"],
+        reverse=outer.params["reverse"],
+    )
+    return [[*carry, *rows] for carry, rows in zip(carries, stacked, strict=True)]
+
+
+def _while(equations: list[Any], inputs: Lists) -> Lists:
+    """A loop with a condition: its inputs are constants of the condition, those of the body, and what is carried."""
+    conditions = [equation.params["cond_jaxpr"] for equation in equations]
+    bodies = [equation.params["body_jaxpr"] for equation in equations]
+    carried = len(equations[0].outvars)
+    start = len(equations[0].invars) - carried
+    of_condition = len(conditions[0].jaxpr.invars) - carried
+
+    def turns(carries: Lists) -> Any:
+        given = [[*own[:of_condition], *carry] for own, carry in zip(inputs, carries, strict=True)]
+        return run_in_lockstep(conditions, given)[0][0]  # replicas with a collective inside continue together
+
+    def body(carries: Lists) -> Lists:
+        given = [[*own[of_condition:start], *carry] for own, carry in zip(inputs, carries, strict=True)]
+        return run_in_lockstep(bodies, given)
+
+    result: Lists = lax.while_loop(turns, body, [own[start:] for own in inputs])
+    return result

@@ -30,7 +30,6 @@ from penstock.distribute.jax.device_dtypes import check_width, fits_device, is_k
 from penstock.distribute.jax.devices import moving_explicitly
 from penstock.distribute.jax.host_arrays import from_all_workers
 from penstock.distribute.jax.host_placeholder import HostPlaceholder, with_host_placeholder
-from penstock.distribute.jax.interface import flatten
 from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.loops_over_rows import check_loops
 from penstock.distribute.jax.many_steps import compiled_steps, layout_of
@@ -86,7 +85,7 @@ class MeshStrategy(Strategy):
         if self._control is not None:
             self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
-        leaves, tree = flatten(given)
+        leaves, tree = jax.tree.flatten(given)
         if donated or self._donates:
             self._donates = True
             check_not_donated(*given)

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.distribute.contexts import ReplicaContext
 from penstock.distribute.framework import Framework, Touched
-from penstock.distribute.jax.interface import ClosedJaxpr
+from penstock.distribute.jax.traces import ClosedJaxpr
 from penstock.errors import InvalidArgumentError
 from penstock.training.keras.checks import averaging_losses_refused, check_made_inside
 from penstock.training.keras.interface import has_value, set_values, values_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from penstock.distribute.jax.interface import ClosedJaxpr, Jaxpr, Literal, called_function, inner_traces
+from penstock.distribute.jax.traces import ClosedJaxpr, Jaxpr, Literal, called_function, inner_traces
 
 Origin = int | str | None
 """How a value in a trace depends on watched inputs: not at all (None), as input n plus something (n), or _OTHER."""
@@ -47,9 +47,9 @@ def _after(equation: Any, given: list[Origin]) -> list[Origin]:
     if called is not None:
         return _origins_of(called.jaxpr, given)
     if name == "shard_map":
-        return _origins_of(inner_traces(equation)[0], given)
+        return _origins_of(inner_traces(equation)[0].jaxpr, given)
     if name == "cond" and given[0] is None:
-        branches = [_origins_of(branch, given[1:]) for branch in inner_traces(equation)]
+        branches = [_origins_of(branch.jaxpr, given[1:]) for branch in inner_traces(equation)]
         return [_same(column) for column in zip(*branches, strict=True)]
     if name in ("add", "add_any"):
         return [given[given[0] is None] if None in given and _keeps_shape(equation, given[0] is None) else _OTHER]
