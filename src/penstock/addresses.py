@@ -63,6 +63,22 @@ def reached_here_at(host: str) -> str:
     return "localhost" if host in (*WILDCARDS, "127.0.0.1") else host.strip("[]")
 
 
+def own_address_towards(host: str) -> str:
+    """The address of this machine from which it reaches a host; "" for one that is unknown. Nothing is sent.
+
+    Example:
+        >>> own_address_towards("localhost")
+        'localhost'
+    """
+    with suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as route, suppress(OSError):
+                route.connect(address)
+                own: str = route.getsockname()[0]
+                return "localhost" if is_loopback(own) else own
+    return ""
+
+
 def listening_at(host: str, backlog: int | None = None, port: int = 0) -> socket.socket:
     """A listening socket.
 

@@ -1,15 +1,17 @@
 """The threads of a reader that fetch."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.runtime.conditions import BoundedCondition
 from penstock.runtime.threads import Threads
+from penstock.service.reader import shared_state
 from penstock.service.reader.epoch_progress import EpochProgress
 from penstock.service.reader.lanes import Lanes
 from penstock.service.reader.read_options import ReadOptions
-from penstock.service.reader.shared_state import SharedState
+from penstock.service.reader.shared_state import HeartbeatCounters, SharedState
 from penstock.service.wire.dispatcher_messages import EpochOpened
 from penstock.service.wire.policy import ShardingPolicy
 
@@ -33,3 +35,17 @@ def test_lanes_of_a_reader_that_is_stopped_just_before_they_wait_end(monkeypatch
     Lanes(options, shared, NOBODY, NOBODY, threads).start(workers=1)
     threads.join(5)
     assert shared.lanes == 0
+
+
+def test_a_wait_that_has_not_ended_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of slow elements waited 0 % of its time by most of its heartbeats, and 300 % by the others."""
+    now = [10.0]
+    monkeypatch.setattr(shared_state, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    counters = HeartbeatCounters()
+    with counters.waiting():
+        for _ in range(2):
+            now[0] += 1.0
+            assert counters.heartbeat(1, -1, [], 0, []).waiting_fraction == 1.0
+        now[0] += 0.5
+    now[0] += 0.5
+    assert counters.heartbeat(1, -1, [], 0, []).waiting_fraction == 0.5

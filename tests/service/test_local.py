@@ -1,6 +1,7 @@
 """A service of worker processes on this machine, which ends with whoever has started it."""
 
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import penstock as ps
 pytestmark = pytest.mark.usefixtures("own_children")
 
 # It looks up again and again: Python does not wake a read for an interrupt that came just before it.
+
 PROGRAM = """
 import os, select, sys
 import penstock as ps
@@ -206,7 +208,10 @@ def test_workers_outlived_a_killed_program_that_had_forked() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_lost_during_a_drain_is_replaced() -> None:
+def test_a_worker_lost_during_a_drain_is_replaced(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("penstock.service.local"), "SAY_SECONDS", 0.0)
     before = children()
     with ps.service.local(num_workers=1) as service:
         (worker,) = children() - before
@@ -215,7 +220,7 @@ def test_a_worker_lost_during_a_drain_is_replaced() -> None:
         assert next(elements).tolist() == list(range(10))
         draining = threading.Thread(target=service.stop, kwargs={"drain": True})
         draining.start()
-        until(lambda: service.status().stopping)
+        until(lambda: "stopping waits for readers: " in caplog.text)
         os.kill(worker, signal.SIGKILL)
         assert len(list(elements)) == 999
         draining.join()

@@ -359,6 +359,23 @@ def test_many_streams_of_one_sequence_leave_no_threads(serve):
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")] == []
 
 
+@pytest.mark.parametrize("policy", [ShardingPolicy.FILE, ShardingPolicy.DYNAMIC])
+def test_a_pass_whose_files_are_listed_slowly_holds_up_heartbeats(serve, here, tmp_path, policy):
+    """A worker was given up by its dispatcher, and no other reader got anything from it."""
+    here.entered, here.leave = SimpleQueue(), SimpleQueue()
+    (tmp_path / "a.txt").write_text("a\n")
+    names = ps.Dataset.range(1).map(lambda _: (waiting(0), f"{tmp_path}/a.txt")[1])
+    production = serve(names.interleave(ps.TextLineDataset, cycle_length=2))
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(fetched, production, 0, FAR, policy=policy)
+        here.entered.get()
+        assert production.statistics().rows == 0
+        production.keep(["d"])
+        for _ in range(9):
+            here.leave.put(0)
+        assert slow.result()[0] == ["a"]
+
+
 def test_positions_by_element_count_elements_of_groups(serve):
     production = serve(ps.Dataset.range(10).flat_map(lambda x: ps.Dataset.range(int(x) % 3)))
     elements = everything(production)

@@ -20,7 +20,7 @@ DIGESTS = {
     8: "7adbd1417ccd5915",  # a request that must be the only one of its kind may be answered by a pause
     9: "dd5e5be7bbdaea9e",
     10: "d78eff40767d34df",
-    11: "1afd3e62192d3c70",
+    11: "48f0fc82cbe15307",
 }
 """What the messages of each protocol are, by its number."""
 

@@ -203,6 +203,7 @@ def test_the_page_of_a_status() -> None:
         rows_per_second=10,
         waiting_fraction=0.75,
         leased_positions=1500,
+        process="host2:77",
     )
     epoch = EpochStatus(
         job="train",
@@ -212,7 +213,7 @@ def test_the_page_of_a_status() -> None:
         finished=False,
         positions=100_000,
         leased=1500,
-        consumed=7,
+        consumed=7_000,
         consumers=[reader],
     )
     status = Status(
@@ -221,13 +222,13 @@ def test_the_page_of_a_status() -> None:
     assert page("host:5050", status).splitlines() == [
         "dispatcher host:5050, penstock 1.0, up 1 h 2 min: 1 data worker, 1 dataset",
         "",
-        "WORKER  ADDRESS   HEARD      ROWS/S  MB/S  BUSY  WINDOW HITS",
-        "0       host0:40  0.5 s ago  1,234   12.6  80%   75%",
-        "1       host1:40  lost       1,234   12.6  80%   0%",
+        "WORKER  ADDRESS   HEARD      ELEMENTS/S  MB/S  BUSY  WINDOW HITS",
+        "0       host0:40  0.5 s ago  1,234       12.6  80%   75%",
+        "1       host1:40  lost       1,234       12.6  80%   0%",
         "",
-        "job 'train', epoch 2, dataset 1f, DYNAMIC: 100,000 positions, 7 consumed, 1,500 with readers",
-        "READER  HEARD      ROWS/S  WAITS  HOLDS",
-        "ab12    1.0 s ago  10      75%    1,500",
+        "job 'train', epoch 2, dataset 1f, DYNAMIC: 100,000 positions, 7,000 consumed (7%), 1,500 with readers",
+        "READER    HEARD      ELEMENTS/S  WAITS  HOLDS",
+        "host2:77  1.0 s ago  10          75%    1,500",
         "readers wait for the data workers, 75% of their time: more workers would help",
     ]
 

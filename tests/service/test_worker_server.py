@@ -19,6 +19,7 @@ from penstock.runtime.ports import free_port
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import Stop, WorkerStatus
 from penstock.service.wire.subjects import Endpoint
+from penstock.service.worker import server
 
 Address = str
 QUICK = ps.service.DispatcherConfig(heartbeat_seconds=0.1)
@@ -63,6 +64,13 @@ def test_a_worker_advertises_the_address_that_it_was_given(dispatcher: ps.servic
         (known,) = status(dispatcher.target).workers
         assert known.info.endpoint.address.startswith("127.0.0.1:")
         assert known.info.endpoint != Endpoint(address=known.info.endpoint.address), "it says where it is"
+
+
+def test_a_worker_for_other_machines_advertises_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "own_address_towards", lambda host: {"localhost": "10.0.0.7"}[host])
+    with ps.service.DispatchServer() as dispatcher, worker_for(dispatcher, host="0.0.0.0", insecure=True):
+        (known,) = status(dispatcher.target).workers
+        assert known.info.endpoint.address.startswith("10.0.0.7:")
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
         yield "no data workers: start some with `penstock worker --dispatcher ...`"
         return
     yield ""
-    rows = [["WORKER", "ADDRESS", "HEARD", "ROWS/S", "MB/S", "BUSY", "WINDOW HITS"]]
+    rows = [["WORKER", "ADDRESS", "HEARD", "ELEMENTS/S", "MB/S", "BUSY", "WINDOW HITS"]]
     for worker in sorted(workers, key=lambda worker: (not worker.alive, worker.info.place)):
         asked = worker.window_hits + worker.window_misses
         rows.append(
@@ -62,13 +62,15 @@ def _progress(epoch: EpochStatus) -> str:
     if not epoch.job:
         return "all of it is with the reader"
     total = {-1: "endless", -2: "unknown length"}.get(epoch.positions, f"{epoch.positions:,} positions")
-    return f"{total}, {epoch.consumed:,} consumed, {epoch.leased:,} with readers"
+    share = f" ({epoch.consumed / epoch.positions:.0%})" if epoch.positions > 0 else ""
+    return f"{total}, {epoch.consumed:,} consumed{share}, {epoch.leased:,} with readers"
 
 
 def _readers(epoch: EpochStatus) -> Iterator[str]:
-    rows = [["READER", "HEARD", "ROWS/S", "WAITS", "HOLDS", "ROUND", "SKIPPED"]]
+    rows = [["READER", "HEARD", "ELEMENTS/S", "WAITS", "HOLDS", "ROUND", "SKIPPED"]]
     for reader in epoch.consumers:
-        name = f"{reader.consumer} ({reader.trainer})" if reader.trainer else reader.consumer
+        name = reader.process or reader.consumer
+        name = f"{name} ({reader.trainer})" if reader.trainer else name
         rows.append(
             [
                 name,

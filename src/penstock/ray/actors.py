@@ -23,10 +23,12 @@ class Settings:
 
     Args:
         name: of the service.
+        life: of this service, which tells it from an earlier one of the same name.
         alone: whether all of it is on one machine, and listens at its loopback address.
     """
 
     name: str
+    life: str
     alone: bool
     token: str = field(repr=False)
     tls_cert: bytes | None = field(default=None, repr=False)
@@ -63,7 +65,7 @@ class Dispatcher:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._work_dir = Path(tempfile.gettempdir()) / f"penstock-ray-{os.getuid()}-{settings.name}"
+        self._work_dir = Path(tempfile.gettempdir()) / f"penstock-ray-{os.getuid()}-{settings.name}-{settings.life}"
         self._server = DispatchServer(DispatcherConfig(work_dir=self._work_dir, **settings.listening()))
 
     def address(self) -> ServiceAddress:

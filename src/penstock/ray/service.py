@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgumentError, PenstockError, ServiceError
 from penstock.options import check_integer
 from penstock.ray.actors import NAMESPACE, DataWorker, Dispatcher, Settings
 from penstock.service import status
+from penstock.service.connected import SAY_SECONDS, readers_of
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
 from penstock.service.security.resolving import note_begin, note_end
 from penstock.service.wire.dispatcher_messages import Status
@@ -86,10 +87,17 @@ class RayService:
         if self._ending.is_set():
             return
         if drain:
-            ray.get(self._dispatcher.drain.remote())
+            self._wait_for_readers()
         self._ending.set()
         self._thread.join()
         self._end_actors()
+
+    def _wait_for_readers(self) -> None:
+        drained = self._dispatcher.drain.remote()
+        while not ray.wait([drained], timeout=SAY_SECONDS)[0]:
+            with suppress(PenstockError, RayError):
+                _logger.warning("stopping %s waits for readers: %s", self.target, readers_of(self.status()))
+        ray.get(drained)
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +220,14 @@ def service(
             "network"
         )
     settings = Settings(
-        name or secrets.token_hex(4), alone, secrets.token_hex(32), tls_cert, tls_key, tls_root, tls_name, insecure
+        name or secrets.token_hex(4),
+        secrets.token_hex(8),
+        alone,
+        secrets.token_hex(32),
+        tls_cert,
+        tls_key,
+        tls_root,
+        tls_name,
+        insecure,
     )
     return RayService(settings, least, max_workers, worker_options or {}, start_timeout_seconds)

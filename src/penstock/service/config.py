@@ -165,7 +165,8 @@ class WorkerConfig:
             is now, as the `service` of `distribute`.
         port: where it listens; 0 lets the system choose one.
         host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
-        worker_address: where consumers reach it; "%port%" is replaced by its port.
+        worker_address: where consumers reach it; "%port%" is replaced by its port. By default "localhost", or where it
+            listens; with a `host` of "0.0.0.0" the address from which it reaches its dispatcher.
         tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
         heartbeat_seconds: the time between its reports; None uses the dispatcher's.
         dispatcher_timeout_seconds: how long it tries to reach the dispatcher.

@@ -9,6 +9,8 @@ from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import GetStatus, Status, Stop
 
 _PATIENCE_SECONDS: Final = 5.0
+SAY_SECONDS: Final = 5.0
+"""The time between two lines of the log about the readers that the end of a service waits for."""
 
 
 def status(service: Service, *, patience_seconds: float = _PATIENCE_SECONDS) -> Status:
@@ -31,6 +33,15 @@ def status(service: Service, *, patience_seconds: float = _PATIENCE_SECONDS) -> 
     with closing(DispatcherClient(service, patience_seconds=patience_seconds)) as client:
         found: Status = client.ask(GetStatus())
         return found
+
+
+def readers_of(found: Status) -> str:
+    """The readers of a service, in words: which epochs of which jobs they read."""
+    return ", ".join(
+        f"{reader.consumer} of epoch {epoch.epoch} of {f'the job {epoch.job!r}' if epoch.job else 'a job of its own'}"
+        for epoch in found.epochs
+        for reader in epoch.consumers
+    )
 
 
 class ConnectedService:

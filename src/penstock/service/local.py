@@ -16,7 +16,7 @@ from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.child_process import status_in_words
 from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
-from penstock.service.connected import status
+from penstock.service.connected import SAY_SECONDS, readers_of, status
 from penstock.service.dispatcher.server import DispatchServer
 from penstock.service.local_worker import LocalWorker
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
@@ -147,9 +147,13 @@ class _RunningService:
         """Refuse new epochs, and replace workers until all readers have read to the end."""
         draining = threading.Thread(target=self.dispatcher.stop, kwargs={"drain": True}, daemon=True)
         draining.start()
+        say_at = time.monotonic() + SAY_SECONDS
         while draining.is_alive():
             draining.join(self._replace_one())
             self._kill_silent_ones()
+            if time.monotonic() >= say_at:
+                say_at += SAY_SECONDS
+                _logger.warning("stopping waits for readers: %s", readers_of(self.dispatcher.status()))
 
     def _kill_silent_ones(self) -> None:
         """Kill workers that the dispatcher has given up: a call that never returns may hold the interpreter's lock."""

@@ -93,6 +93,13 @@ class Reader:
 
     def _awaited_task(self) -> FetchTask | None:
         """Wait for the task that delivers the next elements; None at the end."""
+        task = self._progress.next_task()
+        if task is None:
+            with self._shared.counters.waiting():
+                task = self._wait()
+        return task
+
+    def _wait(self) -> FetchTask | None:
         shared = self._shared
         begun = warned = time.monotonic()
         while (task := self._progress.next_task()) is None:
@@ -110,7 +117,6 @@ class Reader:
                 warned = time.monotonic()
                 why = self._session.trouble or self._workers.why_silent()
                 _logger.warning("no element for %.0f s: %s", warned - begun, why)
-        shared.counters.seconds_waited += time.monotonic() - begun
         return task
 
     def _end(self) -> None:

@@ -1,7 +1,11 @@
 """What the threads of one reader share: the caller's, the lanes, and that of its session with the dispatcher."""
 
 import math
+import os
+import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import RLock
 
 from penstock.runtime.conditions import BoundedCondition
@@ -20,22 +24,36 @@ class HeartbeatCounters:
 
     Attributes:
         rows: elements that were delivered since the last heartbeat.
-        seconds_waited: for how long the caller has waited since.
         skipped: elements that were left out in all.
     """
 
     def __init__(self) -> None:
         self.rows = 0
-        self.seconds_waited = 0.0
         self.skipped = 0
         self._since = time.monotonic()
+        self._waited = 0.0
+        self._waits_since: float | None = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time in this block as waiting, also before it has ended."""
+        self._waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited += time.monotonic() - self._waits_since
+            self._waits_since = None
 
     def heartbeat(
         self, consumer_id: int, version: int, rounds: list[int], turn: int, lost_workers: list[int]
     ) -> ConsumerHeartbeat:
         """Make the heartbeat, and reset the counters."""
-        rows, waited, self.rows, self.seconds_waited = self.rows, self.seconds_waited, 0, 0.0
-        seconds, self._since = time.monotonic() - self._since, time.monotonic()
+        now = time.monotonic()
+        if self._waits_since is not None:
+            self._waited += now - self._waits_since
+            self._waits_since = now
+        rows, waited, self.rows, self._waited = self.rows, self._waited, 0, 0.0
+        seconds, self._since = now - self._since, now
         return ConsumerHeartbeat(
             consumer_id=consumer_id,
             version=version,
@@ -45,6 +63,7 @@ class HeartbeatCounters:
             waiting_fraction=min(1.0, waited / seconds),
             lost_workers=lost_workers,
             skipped=self.skipped,
+            process=f"{socket.gethostname()}:{os.getpid()}",
         )
 
 

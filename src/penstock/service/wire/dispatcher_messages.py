@@ -146,6 +146,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
         waiting_fraction: the fraction of the time since the last heartbeat in which its caller waited.
         lost_workers: workers that it cannot reach.
         skipped: how many elements it left out because workers were lost over them.
+        process: the host and the number of its process, for `penstock status`.
         version: the `version` of the last `ConsumerNews`; -1 for none.
     """
 
@@ -157,6 +158,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     waiting_fraction: float = 0.0
     lost_workers: list[int] = msgspec.field(default_factory=list)
     skipped: int = 0
+    process: Name = ""
 
 
 class ConsumerNews(Message, frozen=True, tag="consumer_news"):
@@ -277,6 +279,7 @@ class ConsumerStatus(Message, frozen=True):
     leased_positions: int
     round: int = -1
     skipped: int = 0
+    process: str = ""
 
 
 class EpochStatus(Message, frozen=True):

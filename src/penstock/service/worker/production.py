@@ -105,6 +105,7 @@ class Production:
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._busy = BusyTime()
         self._statistics = Statistics()
+        self._opening: dict[PassKey, Lock] = {}
         self._calls = UserCalls()
         self._closed = False
 
@@ -187,17 +188,40 @@ class Production:
         """The pass of a request, which is open until it is released."""
         key = PassKey.of(request)
         node, options = self._dataset(request.dataset_id)
+        opened = self._held(key)
+        if opened is None:
+            with self._lock:
+                turn = self._opening.setdefault(key, Lock())
+            with turn:  # a function may make the names of its files, slowly: nothing else waits for that
+                opened = self._held(key) or self._opened(node, options, key)
+        self._close_idle()
+        return opened
+
+    def _held(self, key: PassKey) -> OpenPass | None:
         with self._lock:
             if self._closed:
                 raise LostDataWorkerError(STOPPED)
             opened = self._passes.get(key)
-            if opened is None:
-                most_bytes = partial(self._most_bytes, key)
-                opened = OpenPass(node, options, key, self._recent_bytes, self._window_bytes, most_bytes, self._calls)
+            if opened is not None:
+                self._passes.move_to_end(key)
+                opened.hold()
+        return opened
+
+    def _opened(self, node: Node, options: Options, key: PassKey) -> OpenPass:
+        try:
+            most_bytes = partial(self._most_bytes, key)
+            opened = OpenPass(node, options, key, self._recent_bytes, self._window_bytes, most_bytes, self._calls)
+        finally:
+            with self._lock:
+                self._opening.pop(key, None)
+        opened.hold()
+        with self._lock:
+            closed = self._closed
+            if not closed:
                 self._passes[key] = opened
-            self._passes.move_to_end(key)
-            opened.hold()
-        self._close_idle()
+        if closed:
+            opened.end()
+            raise LostDataWorkerError(STOPPED)
         return opened
 
     def _kept(self) -> list[OpenPass]:

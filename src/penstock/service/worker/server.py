@@ -7,7 +7,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from penstock.addresses import joined_address, reached_here_at
+from penstock.addresses import WILDCARDS, host_of, joined_address, own_address_towards, reached_here_at
 from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
 from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.service.background import BackgroundServer, Ending
@@ -109,7 +109,11 @@ class _RunningWorker:
 
     def _advertised(self, port: int) -> str:
         if self._config.worker_address == LOCAL_ADDRESS:
-            return joined_address(reached_here_at(self._config.host), port)
+            host = self._config.host
+            reached_at = reached_here_at(host)
+            if host in WILDCARDS:
+                reached_at = own_address_towards(host_of(self._dispatcher.address.rpartition("://")[2])) or reached_at
+            return joined_address(reached_at, port)
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:

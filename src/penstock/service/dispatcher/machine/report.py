@@ -84,6 +84,7 @@ def _consumer(known: Knowledge, consumer: Consumer) -> ConsumerStatus:
         leased_positions=count(consumer.leased) + count(consumer.owed),
         round=sum(report.rounds) if report is not None and report.rounds else -1,
         skipped=report.skipped if report is not None else 0,
+        process=report.process if report is not None else "",
     )
 
 
