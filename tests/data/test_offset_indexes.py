@@ -2,11 +2,14 @@
 
 import gzip
 import os
+import time
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.formats import open_files
+from penstock.formats.records import record_files
 from penstock.formats.records.offsets import cache_directory
 from penstock.formats.records.text_lines import TextLines
 
@@ -14,6 +17,7 @@ from penstock.formats.records.text_lines import TextLines
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(record_files, "_SMALL_BYTES", 0)  # as if the files were large
     return tmp_path / "cache" / "offsets"
 
 
@@ -36,11 +40,11 @@ def poem(tmp_path):
 def test_an_index_is_kept_and_made_again_when_the_file_has_changed(poem, passes, cache):
     for _ in range(2):
         assert list(ps.FilesDataset(poem, "text")) == list(ps.TextLineDataset(poem)) == ["rose", "", "violet", "last"]
-    assert len(passes) == 1 and len(list(cache.iterdir())) == 1
+    assert len(passes) == 1 and len(list(cache.glob("*.arrow"))) == 1
     poem.write_bytes(b"one\ntwo\n")
     assert list(ps.FilesDataset(poem, "text")) == ["one", "two"] and len(passes) == 2
     os.utime(poem, ns=(1, 1))
-    assert len(ps.FilesDataset(poem, "text")) == 2 and len(passes) == 3 and len(list(cache.iterdir())) == 1
+    assert len(ps.FilesDataset(poem, "text")) == 2 and len(passes) == 3 and len(list(cache.glob("*.arrow"))) == 1
 
 
 def test_an_index_belongs_to_a_file_whatever_name_leads_to_it(poem, passes, cache, tmp_path, monkeypatch):
@@ -50,7 +54,7 @@ def test_an_index_belongs_to_a_file_whatever_name_leads_to_it(poem, passes, cach
     for folder, lengths in ((tmp_path, [4, 4, 4]), (tmp_path / "other", [1, 4, 4])):
         monkeypatch.chdir(folder)
         assert [len(ps.FilesDataset(name, "text")) for name in ("poem.txt", poem, tmp_path / "link.txt")] == lengths
-    assert len(passes) == len(list(cache.iterdir())) == 2
+    assert len(passes) == len(list(cache.glob("*.arrow"))) == 2
 
 
 def test_the_index_of_a_remote_file_belongs_to_its_whole_name(passes, cache, tmp_path, monkeypatch):
@@ -63,14 +67,14 @@ def test_the_index_of_a_remote_file_belongs_to_its_whole_name(passes, cache, tmp
             monkeypatch.chdir(folder)
             for name in ("a", "b"):
                 assert len(ps.FilesDataset(f"memory://penstock/{name}/poem.txt", "text")) == 1
-        assert len(passes) == len(list(cache.iterdir())) == 2
+        assert len(passes) == len(list(cache.glob("*.arrow"))) == 2
     finally:
         memory.rm("/penstock", recursive=True)
 
 
 def test_a_damaged_index_is_made_again(poem, passes, cache):
     assert len(ps.FilesDataset(poem, "text")) == 4
-    (place,) = cache.iterdir()
+    (place,) = cache.glob("*.arrow")
     whole = place.read_bytes()
     for damaged in (whole[:50], b"", whole[:-5], whole.replace(np.uint8([5, 1, 8]).tobytes(), b"\1\2\3"), b"x" * 200):
         assert damaged != whole
@@ -136,3 +140,36 @@ def test_explain_says_what_an_index_holds(poem):
     assert "holds where 4 records begin, 8 bytes each" in text
     (empty := poem.with_name("empty")).touch()
     assert list(ps.FilesDataset([empty, poem, empty], "text").skip(3)) == ["last"]
+
+
+def test_small_files_have_no_index_on_disk(poem, passes, cache, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("PENSTOCK_CACHE", str(cache.parent))
+    assert list(ps.FilesDataset(poem, "text")) == ["rose", "", "violet", "last"] and not cache.exists()
+
+
+def test_indexes_outlast_the_descriptors_of_their_files(tmp_path, passes, monkeypatch):
+    monkeypatch.setattr(open_files, "_MOST", 8)
+    for number in range(20):
+        (tmp_path / f"{number:02}.txt").write_text("".join(f"{number} {row}\n" for row in range(10)))
+    dataset = ps.FilesDataset(str(tmp_path / "*.txt"), "text")
+    assert len(set(dataset.shuffle(seed=1))) == 200 and len(passes) == 20
+    (tmp_path / "03.txt").write_text("other\n")
+    with pytest.raises(ps.StorageError, match="03.txt' has 1 records, and had more when the dataset was made"):
+        list(dataset)
+
+
+def test_indexes_that_were_not_read_for_a_month_are_deleted(poem, cache):
+    assert len(ps.FilesDataset(poem, "text")) == 4
+    (index,), now = cache.glob("*.arrow"), time.time()
+    for name in ("gone.arrow", "left.writing"):
+        (cache / name).touch()
+        os.utime(cache / name, (now, now - 40 * 86400))
+    os.utime(index, (now, now - 20 * 86400))
+    assert len(ps.FilesDataset(poem, "text")) == 4 and index.stat().st_mtime >= now - 1
+    (other := poem.with_name("other.txt")).write_text("one\n")
+    assert len(ps.FilesDataset(other, "text")) == 1 and (cache / "gone.arrow").exists()  # once a day
+    os.utime(cache / ".swept", (now, now - 2 * 86400))
+    other.write_text("one\ntwo\n")
+    assert len(ps.FilesDataset(other, "text")) == 2
+    assert len(list(cache.glob("*.arrow"))) == 2 and not {"gone.arrow", "left.writing"} & set(os.listdir(cache))

@@ -20,7 +20,6 @@ _SMALL: Final = 1
 _MOST: Final = 1024
 _PART: Final = 4
 """Of the descriptors that a process may have, such a part is taken at most."""
-_INDEX_BYTES: Final = 1 << 16
 
 
 class OpenedFile(Protocol):
@@ -46,10 +45,8 @@ def _most() -> int:
 _of_process: Final = ProcessBound(_most, 0)
 
 
-def size_of(file: RangedFile, index_bytes: int = 0) -> int:
-    """The count of an open file, with what is known of it in memory."""
-    if index_bytes > _INDEX_BYTES:
-        return LARGE
+def size_of(file: RangedFile) -> int:
+    """The count of an open file."""
     if file.is_held:
         return _SMALL
     return LARGE if has_protocol(file.name) else DESCRIPTOR

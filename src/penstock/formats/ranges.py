@@ -54,14 +54,11 @@ class RangedFile:
         Raises:
             StorageError: they cannot be read, or the file has changed.
         """
-        if not len(begins):
-            return b""
+        if len(begins) <= 1:
+            return b"".join(self._whole(begins.tolist(), ends.tolist()))
         apart = np.flatnonzero(begins[1:] - ends[:-1] > self._gap) + 1
         firsts, lasts = np.append(0, apart), np.append(apart, len(begins)) - 1
-        with named_in_errors(self.name, "read"):
-            pieces = self._pieces(begins[firsts].tolist(), ends[lasts].tolist())
-        if [len(piece) for piece in pieces] != (ends[lasts] - begins[firsts]).tolist():
-            raise changed(self.name)
+        pieces = self._whole(begins[firsts].tolist(), ends[lasts].tolist())
         if len(pieces) == len(begins):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if np.array_equal(begins[1:], ends[:-1]):
@@ -71,6 +68,13 @@ class RangedFile:
         numbers = np.repeat(np.arange(len(pieces)), counts)
         edges = zip(numbers.tolist(), (begins - shifts).tolist(), (ends - shifts).tolist())
         return b"".join([pieces[number][start:stop] for number, start, stop in edges])
+
+    def _whole(self, begins: list[int], ends: list[int]) -> list[bytes]:
+        with named_in_errors(self.name, "read"):
+            pieces = self._pieces(begins, ends)
+        if any(len(piece) != end - begin for piece, begin, end in zip(pieces, begins, ends, strict=True)):
+            raise changed(self.name)
+        return pieces
 
     def _pieces(self, begins: list[int], ends: list[int]) -> list[bytes]:
         raise NotImplementedError

@@ -59,7 +59,7 @@ class _Shard:
 
     @property
     def open_size(self) -> int:
-        return size_of(self.file, self.edges.nbytes)
+        return size_of(self.file)
 
 
 class MdsFiles(OpenFileFormat[_Shard]):

@@ -2,7 +2,8 @@
 
 An index belongs to a name, a layout of records and a version of the file, which is its size and the time of its last
 change, or what its file system says of it. For another version it is made again. Beside the files it would be in the
-way of patterns such as `data/*`, and not every data directory can be written.
+way of patterns such as `data/*`, and not every data directory can be written. Indexes that were not read for a month
+are deleted: their files may be gone.
 
 Who writes a file knows where its records begin, and puts the index into the directory `_offsets` beside it, which moves
 along with the file. There the version is the file's size and a checksum of its last bytes.
@@ -11,6 +12,7 @@ along with the file. There the version is the file's size and a checksum of its 
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +34,10 @@ Edges = npt.NDArray[np.int64]
 _BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, StorageError, pa.ArrowException)
 _BESIDE: Final = "_offsets"
 _LAST_BYTES: Final = 1 << 16
+_DAY: Final = 86400.0
+_UNREAD_DAYS: Final = 30
+_SWEPT: Final = ".swept"
+"""Its time of change is that at which old indexes were looked for last."""
 
 
 def cached_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
@@ -43,11 +49,26 @@ def cached_edges(name: str, layout: str, version: str, find: Callable[[], Edges]
     with suppress(*_BAD_INDEX):
         kept = _read(path.read_bytes(), version)
         if kept is not None:
+            if path.stat().st_mtime < time.time() - _DAY:
+                path.touch()
             return kept
     edges = find()
     with suppress(OSError):
         _write(path, version, edges)
+        _sweep(path.parent)
     return edges
+
+
+def _sweep(directory: Path) -> None:
+    """Delete the indexes of a directory that were not read for a month; once a day."""
+    swept, now = directory / _SWEPT, time.time()
+    if swept.exists() and swept.stat().st_mtime > now - _DAY:
+        return
+    swept.touch()
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.stat().st_mtime < now - _UNREAD_DAYS * _DAY:
+                os.unlink(entry)
 
 
 def edges_beside(file: RangedFile, layout: str) -> Edges | None:

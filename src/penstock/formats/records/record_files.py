@@ -7,18 +7,25 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from penstock.errors import ElementError, StorageError
+from penstock.formats.byte_reader import HeldBytes
 from penstock.formats.compression import compression_of
+from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, joined
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import OpenFileFormat, size_of
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records.offsets import Edges, cached_edges, edges_beside
 from penstock.formats.records.record_format import Decoded, RecordFormat, RecordReader, SomeRecords
+from penstock.paths import has_protocol
 from penstock.printing import in_bytes
 from penstock.structure import LEAF
 
 _GROUP_BYTES: Final = 1 << 20
 """The bytes of a file that are decoded together, where that costs hardly more than one record."""
+_INDEX_BYTES: Final = 1 << 28
+"""Indexes are kept up to this size, by all datasets of a process together."""
+_SMALL_BYTES: Final = 1 << 18
+"""Finding the records of a file of no more bytes takes less time than writing an index, or reading one."""
 _DAMAGED: Final[Decoded] = ([], LEAF)
 
 
@@ -35,7 +42,21 @@ class _IndexedFile:
 
     @property
     def open_size(self) -> int:
-        return size_of(self.file, self.edges.nbytes)
+        return size_of(self.file)
+
+
+_of_process: Final = ProcessBound(lambda: _INDEX_BYTES, 1)
+
+
+class _Indexes(DatasetCache[str, tuple[str, Edges]]):
+    """Where the records of files begin, by name, with the version of the file. They outlast its descriptor."""
+
+    def __init__(self) -> None:
+        super().__init__(_of_process)
+
+    def __reduce__(self) -> Any:
+        """In another process nothing is kept."""
+        return _Indexes, ()
 
 
 class RecordFiles(OpenFileFormat[_IndexedFile]):
@@ -52,6 +73,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
         super().__init__()
         self.records = records
         self._decoded: DecodedRows[Decoded] = DecodedRows()
+        self._indexes = _Indexes()
 
     @property
     def name(self) -> str:
@@ -59,7 +81,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        records = sum(opened.count for opened in self._files.all())
+        records = sum(len(edges) - 1 for _, edges in self._indexes.values())
         held = f"holds where {records:,} records begin, 8 bytes each"
         return f"{held}, and shares {in_bytes(CACHE_BYTES)} for decoded rows" if self.records.decodes_groups else held
 
@@ -139,18 +161,29 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
 
     def open(self, name: str) -> _IndexedFile:
         file = open_ranges(name)
-        start = np.array([0]), np.array([min(6, file.size)])
-        magic = file.read(*start)
-        compression = compression_of(bytes(magic))
+        kept = self._indexes.get(name)
+        if kept is not None and kept[0] == file.version:
+            return _IndexedFile(file, kept[1])
+        edges = self._edges(file)
+        self._indexes.put({name: (file.version, edges)}, edges.nbytes)
+        return _IndexedFile(file, edges)
+
+    def _edges(self, file: RangedFile) -> Edges:
+        name = file.name
+        is_small = file.size <= _SMALL_BYTES and (file.is_held or not has_protocol(name))
+        begin = file.read(np.array([0]), np.array([file.size if is_small else min(6, file.size)]))
+        compression = compression_of(begin[:6])
         if compression:
             raise StorageError(
                 f"{name!r} is compressed ({compression}), so that its records cannot be read by number: read it as a "
                 f"stream, by a reader that takes compression_type={compression!r}, or unpack it"
             )
+        if is_small:
+            return self.records.edges(HeldBytes(name, begin))
         edges = edges_beside(file, self.records.layout)
         if edges is None:
             edges = cached_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
-        return _IndexedFile(file, edges)
+        return edges
 
 
 def _all(reader: RecordReader, count: int) -> Decoded | None:

@@ -72,7 +72,7 @@ class RecordFormat(ABC):
         finally:
             reader.close()
 
-    def edges(self, name: str) -> npt.NDArray[np.int64]:
+    def edges(self, name: Source) -> npt.NDArray[np.int64]:
         """The offsets at which each record of an uncompressed file begins, and the last one ends.
 
         What follows a point from which on records can no longer be told apart counts as one record.
