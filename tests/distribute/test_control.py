@@ -329,6 +329,20 @@ def test_a_call_that_one_worker_alone_makes_ends() -> None:
             controls[0].gather("strategy.gather", 1, int)
 
 
+def test_a_thread_that_reads_ahead_waited_for_ever_for_a_worker_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread has not learned of it by then, and is still ended if it stays in a collective."""
+    monkeypatch.setattr(channel_module, "_AHEAD_SECONDS", 0.05)
+    with connected(2) as controls:
+        controls[0].call_seconds = 0.0
+        message = "worker 1 of 2 did not come to iteration 0 within 0.05 seconds"
+        with pytest.raises(WorkerError, match=message):
+            controls[0].gather("iteration 0", 1, int, closed=lambda: False)
+        assert not controls[0]._acknowledged.is_set()
+        wait_until(controls[1], lambda: controls[1]._failure is not None)
+        with pytest.raises(WorkerError, match=f"worker 0 of 2 has given up: {message}"):
+            controls[1].check()
+
+
 def test_workers_that_wait_at_different_calls_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "_ELSEWHERE_SECONDS", 0.05)
     calls = ["strategy.gather", "checkpoint.save"]

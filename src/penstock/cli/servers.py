@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
+from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
 from penstock.service.metrics import MetricsServer
@@ -215,6 +216,7 @@ def _worker(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
+        end_with_parent()  # when it is killed, also in the middle of a user's function
         watcher = partial(_terminate_at_end_of_input, watched)
         threading.Thread(target=watcher, name="penstock-input", daemon=True).start()
     return _run(lambda: WorkerServer(config), "data worker at {}, dispatcher at " + options.dispatcher)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 
+_END_SECONDS = 5.0
+
 
 class CleanupProcess:
     """A process that outlives this one just long enough to kill the process groups that are listed with it."""
@@ -32,7 +34,8 @@ class CleanupProcess:
         """Kill the groups that are still listed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process that was forked from this one has the pipe open too
+            self._process.wait(_END_SECONDS)
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

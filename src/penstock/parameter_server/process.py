@@ -11,7 +11,7 @@ import jax
 from penstock.parameter_server.messages import ProcessLine, process_line
 from penstock.parameter_server.server import Server
 from penstock.parameter_server.worker import WorkerProgram
-from penstock.runtime.child_process import leave_sigterm_to_parent
+from penstock.runtime.child_process import end_with_parent, leave_sigterm_to_parent
 from penstock.runtime.shared_memory import Arena
 
 IDLE_BYTES = 1 << 30
@@ -25,6 +25,7 @@ def stay_on_processor() -> None:
 
 def main(kind: str, *numbers: str) -> None:
     """Run until the line to the coordinator ends."""
+    end_with_parent()
     leave_sigterm_to_parent()
     arena = Arena(IDLE_BYTES)
 

@@ -3,8 +3,14 @@
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from subprocess import DEVNULL, Popen
+from typing import Final
+
+_PARENT_SECONDS: Final = 1.0
+"""How often a child looks whether its parent is there."""
 
 
 def status_in_words(status: int | None) -> str:
@@ -16,10 +22,24 @@ def status_in_words(status: int | None) -> str:
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
 
 
+def end_with_parent() -> None:
+    """Let this child end when its parent has ended, even in the middle of a call that never returns.
+
+    The end of a pipe between them tells it the same, but only between calls.
+    """
+    threading.Thread(target=_end_without, args=(os.getppid(),), name="penstock-parent", daemon=True).start()
+
+
+def _end_without(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_SECONDS)
+    os._exit(1)
+
+
 def leave_sigterm_to_parent() -> None:
     """Let SIGTERM not end this child: a scheduler may send it to all processes of a job, whose trainer saves first.
 
-    It ends with its parent all the same. What it starts itself does not inherit this.
+    What it starts itself does not inherit this.
     """
     signal.signal(signal.SIGTERM, lambda *_: None)
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.channel import Closed
-from penstock.runtime.child_process import leave_sigterm_to_parent, start_child
+from penstock.runtime.child_process import end_with_parent, leave_sigterm_to_parent, start_child
 from penstock.runtime.forking import close_in_forked_processes
 from penstock.runtime.mailbox import Mailbox, Part
 from penstock.runtime.shared_memory import nameless_file
@@ -260,6 +260,7 @@ def answer_until_told(descriptors: Sequence[int], answer: Callable[[list[memoryv
         descriptors: what the process was given, in this order.
         answer: gives the answer to a message.
     """
+    end_with_parent()
     leave_sigterm_to_parent()
     told, tells = FileIO(descriptors[0]), FileIO(descriptors[1], "w")
     close_in_forked_processes(told, tells)  # by the user's function

@@ -5,7 +5,6 @@ needs them in the same order in every process, which a thread that reads ahead c
 """
 
 import logging
-import math
 import os
 import sys
 import threading
@@ -48,6 +47,8 @@ def call_seconds(failure_timeout_seconds: float | None) -> float:
     return CALL_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
 
 
+_AHEAD_SECONDS = 1800.0
+"""How long a thread that reads ahead waits for the others: one of them may evaluate or save a model alone meanwhile."""
 _BLAME_SECONDS = 2.0
 _ELSEWHERE_SECONDS = 2.0
 """Two workers that wait at different calls for so long wait for each other; another thread of a program could come."""
@@ -150,7 +151,8 @@ class Control:
             topic: what the messages are about; shown in errors.
             own: this worker's message.
             kind: the type of the messages: a struct of `messages.py`, or plain data.
-            timeout: the seconds to wait for the others, by default `call_seconds`; in a thread, by default no limit.
+            timeout: the seconds to wait for the others: by default `call_seconds`, and at least half an hour in a
+                thread; `math.inf` where they may take any time, and their loss alone ends it.
             closed: given by a thread beside the program's calls, and called after `wake`: whether to give up.
 
         Raises:
@@ -159,26 +161,28 @@ class Control:
             Closed: `closed()` says so.
         """
         self.post(GatherItem.of(self.worker, topic, own, blocks=closed is None))
-        if timeout is None and closed is None:
-            timeout = self.call_seconds
+        if timeout is None:
+            timeout = self.call_seconds if closed is None else max(self.call_seconds, _AHEAD_SECONDS)
         others = [worker for worker in range(self.workers) if worker != self.worker]
         try:
             payloads = self._awaited(topic, others, timeout, closed)
-        except _DidNotComeError as late:
-            self.fail(f"has given up: {late}")
-            raise WorkerError(str(late)) from None
-        except WorkerError:
+        except WorkerError as error:
+            late = isinstance(error, _DidNotComeError)
+            if late:
+                self._announce(f"has given up: {error}")
             if closed is None:  # otherwise a thread calls this, and the main thread learns of it later
                 self.acknowledge_failure()
+            if late:
+                raise WorkerError(str(error)) from None
             raise
         messages = {worker: self._read(topic, payloads[worker], kind, worker) for worker in others}
         return [messages.get(worker, own) for worker in range(self.workers)]
 
     def _awaited(
-        self, topic: str, others: list[int], timeout: float | None, closed: Callable[[], bool] | None
+        self, topic: str, others: list[int], timeout: float, closed: Callable[[], bool] | None
     ) -> dict[int, msgspec.Raw]:
         """The next message of each of the others about a topic."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         with self._changed:
             queues = self._received[topic]
             while missing := [worker for worker in others if not queues[worker]]:
@@ -192,8 +196,8 @@ class Control:
                         f"{self._name(min(gone))} has ended its program, while {self._name(self.worker)} waits for it "
                         f"at {topic}: every {self.member} must take the same steps"
                     )
-                remaining = None if deadline is None else deadline - time.monotonic()
-                if remaining is not None and remaining <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     longer = (
                         "; where one has more to do before it, give all of them a larger failure_timeout_seconds"
                         if timeout == self.call_seconds
@@ -205,8 +209,8 @@ class Control:
                     )
                 if closed is None:
                     self._check_others_calls(topic, missing)
-                    remaining = min(_ELSEWHERE_SECONDS, math.inf if remaining is None else remaining)
-                self._changed.wait(remaining)
+                    remaining = min(_ELSEWHERE_SECONDS, remaining)
+                self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
             payloads = {worker: queues[worker].popleft() for worker in others}
             for worker in others:
                 self._waits_at.pop((worker, topic), None)
@@ -359,6 +363,9 @@ class Control:
     def fail(self, reason: str, topic: str = "") -> None:
         """Tell all workers that this one has failed; after `fail_step` the others may take the earlier steps."""
         self._acknowledged.set()
+        self._announce(reason, topic)
+
+    def _announce(self, reason: str, topic: str = "") -> None:
         self.post(WorkerFailed(self.worker, reason, topic))
         self._note_failure(WorkerFailed(self.worker, reason))
 

@@ -25,10 +25,6 @@ With one replica in sync that is a `PerReplica`, whose only value is handed out.
 """
 
 
-_BEGIN_SECONDS = 1800.0
-"""How long a worker waits for the others to begin an epoch: one of them may evaluate or save a model alone before."""
-
-
 @dataclass
 class StepFeed:
     """Makes the next step. It does not refer to the iterator that hands out the steps, so a thread may refer to it.
@@ -84,7 +80,7 @@ class StepFeed:
         """Refuse to take steps of another epoch than the other workers, or from another place on."""
         meeting, self.meeting = self.meeting, ""
         own = PassBegun(self.iteration, self.source.place())
-        answers = control.gather(meeting, own, PassBegun, timeout=_BEGIN_SECONDS, closed=lambda: self._closed)
+        answers = control.gather(meeting, own, PassBegun, closed=lambda: self._closed)
         for worker, other in enumerate(answers):
             if other != answers[0]:
                 told = [f"{control.member} {one} {_described(answers[one])}" for one in (0, worker)]

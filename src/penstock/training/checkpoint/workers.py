@@ -91,7 +91,7 @@ class WriteBarrier:
         Raises:
             WorkerError: a worker failed to write, or was lost.
         """
-        answers = self._control.gather(self._next(), CallDone(), CallDone, closed=lambda: False)
+        answers = self._control.gather(self._next(), CallDone(), CallDone, timeout=math.inf, closed=lambda: False)
         self._passed += 1
         for worker, done in enumerate(answers):
             if done.error is not None:
