@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Indices
+from penstock.data.block import Block, Indices, locked_entries
 from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Run, derived
@@ -135,6 +135,10 @@ class IndexedFiles(OneInput):
             else:
                 parts = [self._part(name, own) for name, own in pieces]
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
+            if len(parts) == 1:
+                block = block.read_only()
+            else:  # numbers were copied
+                block = Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
             block = of_one_kind(run, self, block, int(rows[0]) if len(rows) else 0)
         except failures() as error:
             if len(rows) == 1:  # reading the rows in halves finds the one that fails
@@ -150,7 +154,7 @@ class IndexedFiles(OneInput):
                 f"{type(self.format).__name__}.read must give {len(rows)} rows for {len(rows)} numbers, "
                 f"got {lengths.pop()}"
             )
-        return Block(tuple(map(np.asarray, columns)), structure, len(rows)).read_only()
+        return Block(tuple(map(np.asarray, columns)), structure, len(rows))
 
 
 class _AheadFiles:

@@ -15,6 +15,7 @@ import json
 import os
 import struct
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -131,6 +132,7 @@ class RowFile:
 
     def __init__(self, path: Path, advice: str) -> None:
         self.path = path
+        self._name = str(path)
         self.records: list[Record] = []
         self._advice = advice
         self._scanned = 0
@@ -192,7 +194,7 @@ class RowFile:
             StorageError: the file was cut since it was opened.
         """
         with suppress(FileNotFoundError):  # what is mapped stays
-            if (size := self.path.stat().st_size) < self._map.size:
+            if (size := os.stat(self._name).st_size) < self._map.size:  # at each read: quicker than the path's own
                 raise StorageError(
                     f"{self.path} was cut from {self._map.size} to {size} bytes while it was being read: write files "
                     "anew under another name, and rename them"
@@ -204,7 +206,7 @@ class RowFile:
         Raises:
             StorageError: they are not as they were written.
         """
-        decoded = self._decoded.get((self.path.name, number))
+        decoded = self._decoded.get((self._name, number))
         if decoded is None:
             _, _, start, length, checksum = self.records[number]
             if number not in self._checked:
@@ -214,7 +216,7 @@ class RowFile:
             columns, metadata = decode_columns(self._map.slice(start, length))
             decoded = columns, structure_of_data(json.loads(metadata[_STRUCTURE]))
             objects = bytes_of(column for column in columns if column.dtype == object)
-            self._decoded.put({(self.path.name, number): decoded}, _DECODED_BYTES + objects)
+            self._decoded.put({(self._name, number): decoded}, _DECODED_BYTES + objects)
         return decoded
 
     def damaged(self, start: int) -> StorageError:
@@ -254,8 +256,13 @@ class RowFiles(FileFormat):
         file, edges = self._file(name)
         file.check_length()
         pieces = []
-        numbers = np.searchsorted(edges, as_positions(rows), side="right") - 1
-        for number, _, part in by_part(rows, numbers):
+        first = int(np.searchsorted(edges, rows[0], side="right")) - 1
+        if rows[-1] < edges[first + 1]:  # rows rise: most are in one record
+            records: Iterable[tuple[int, Rows]] = [(first, rows)]
+        else:
+            numbers = np.searchsorted(edges, as_positions(rows), side="right") - 1
+            records = ((number, part) for number, _, part in by_part(rows, numbers))
+        for number, part in records:
             columns, structure = file.rows_of(number)
             begin = int(edges[number])
             if isinstance(part, range):
