@@ -106,6 +106,10 @@ class OneKindStream(OneInputStream):
         self._member = member
         self._input = Cursor(stream)
 
+    @property
+    def at_end(self) -> bool:
+        return self._input.at_end
+
     def pull(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:

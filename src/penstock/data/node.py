@@ -298,7 +298,8 @@ else:
         def __get__(self, node: "Node | None", owner: type) -> Any:
             if node is None:
                 return self
-            for below in node.walk(lambda one: () if self._name in one.__dict__ else one.inputs):
+            unknown = node.walk(lambda one: () if self._name in one.__dict__ else one.inputs)
+            for below in unknown if node.inputs else (node,):
                 if self._name not in below.__dict__:
                     own = getattr(type(below), self._name)
                     found = own._function(below) if isinstance(own, _Derived) else getattr(below, self._name)
@@ -430,6 +431,11 @@ class Node(ABC):
     def fails(self) -> bool:
         """Whether it can fail by itself at an element: it calls a function, or reads what may be damaged."""
         return True
+
+    @derived
+    def any_fails(self) -> bool:
+        """Whether it, or a node below, can fail by itself at an element."""
+        return self.fails or any(node.any_fails for node in self.inputs)
 
     @property
     def draws_unseeded(self) -> bool:

@@ -98,7 +98,7 @@ class ChooseStream(Stream):
         # So many draws are served together at most: members whose blocks are short serve only the first of many. Where
         # nothing can fail and rows are read by their numbers, more may be than are allowed.
         self._most = _ENDLESS
-        cheap = all(part.indexable and not any(below.fails for below in part.walk()) for part in node.inputs)
+        cheap = all(part.indexable and not part.any_fails for part in node.inputs)
         self._together_most = max(_TOGETHER, _OF_EACH * len(self._members)) if cheap else 1
         self._together = 1
         # The states of the members as they were asked for last, and the members that have moved on since.
@@ -122,6 +122,8 @@ class ChooseStream(Stream):
         """The elements of these draws; draws that cannot be served now are given back."""
         usable = len(numbers)
         pulled: dict[int, Block] = {}
+        # For members that end, the first draw for which they have no element.
+        ending: dict[int, int] = {}
         drawn = {number: where for number, where, _ in by_part(numbers, numbers)}
         for number, where in drawn.items():
             self._moved.add(number)
@@ -145,19 +147,27 @@ class ChooseStream(Stream):
                     del failure
             if block is not None:
                 pulled[number] = block
-                if len(block) < len(where):
-                    usable = min(usable, int(where[len(block)]))
-                continue
-            self._ended[number] = True
-            if self._node.stop_on_empty_dataset:
-                usable = min(usable, first)
-        self._choice.give_back(len(numbers) - usable)
-        self._most = max(1, 2 * usable)
-        self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
+                first = int(where[len(block)]) if len(block) < len(where) else len(numbers)
+                if not member.at_end:
+                    usable = min(usable, first)
+            if first < len(numbers) and (block is None or member.at_end):
+                ending[number] = first
+                if self._node.stop_on_empty_dataset:
+                    usable = min(usable, first)
+        self._serve(numbers, usable, ending)
         block = self._merged(pulled, drawn, usable)
         if block is not None and _MORE * block.nbytes <= _BYTES:
             self._together = max(self._together, min(_MORE * usable, self._together_most))
         return block
+
+    def _serve(self, numbers: Any, usable: int, ending: dict[int, int]) -> None:
+        """Note that the first `usable` draws are served, and which members have ended by that."""
+        stops = self._node.stop_on_empty_dataset
+        for number, first in ending.items():
+            self._ended[number] |= first < usable or (first == usable and stops)
+        self._choice.give_back(len(numbers) - usable)
+        self._most = 2 * usable if 0 < usable < len(numbers) else _ENDLESS
+        self._stopped = stops and usable < len(numbers) and self._ended[numbers[usable]]
 
     def _pulled(self, number: int, rows: int) -> tuple[Block | None, BaseException | None]:
         """The next rows of a member, or what it has raised; neither at its end."""
@@ -172,7 +182,7 @@ class ChooseStream(Stream):
         """What was pulled for the first `usable` draws; the rest is given back."""
         parts = []
         for number, block in pulled.items():
-            where = drawn[number]
+            where = drawn[number][: len(block)]
             if where[-1] >= usable:
                 where = where[: np.searchsorted(where, usable)]
             self._members[number].give_back(len(block) - len(where))

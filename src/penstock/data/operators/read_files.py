@@ -104,7 +104,7 @@ class ReadFilesStream(RowsBeforeFailure):
         self._reader: RecordReader | None = None
         self._stop = -1
         self._next: deque[_NextFile] = deque()
-        self._looks_ahead = node.input.indexable and not any(below.fails for below in node.input.walk())
+        self._looks_ahead = node.input.indexable and not node.input.any_fails
         self._opened = 0
         # Where the format says what records are, those of all files are of one kind.
         self._joins = self._looks_ahead and node.spec is not None

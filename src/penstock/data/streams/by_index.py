@@ -133,6 +133,10 @@ class IndexStream(Stream):
     def _left(self, rows: int, start: int) -> int:
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - start)
 
+    @property
+    def at_end(self) -> bool:
+        return self._position == self._length
+
     def pull(self, need: int, allow: int) -> Block | None:
         # The rest of what was read together would come in place of so many rows.
         if allow >= _TOGETHER or not self._demand.ahead:

@@ -47,6 +47,11 @@ class Stream(ABC):
     def close(self) -> None:
         """Stop everything that runs for this stream and for its inputs."""
 
+    @property
+    def at_end(self) -> bool:
+        """Whether it is known, without reading, that no more rows come."""
+        return False
+
     def advanced(self, state: State, rows: int) -> State | None:
         """The state `rows` rows after `state`, where that is known without reading them."""
         return None
@@ -112,6 +117,10 @@ class Cursor(Stream):
     def ready(self) -> int:
         """How many rows were read and not handed out."""
         return 0 if self._block is None else self._block.length - self._offset
+
+    @property
+    def at_end(self) -> bool:
+        return not (self.ready or self._withholds) and (self._ended or self._stream.at_end)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._withholds:
