@@ -68,7 +68,7 @@ def test_the_ports_of_the_metrics_are_one() -> None:
     (container,) = dispatcher["spec"]["template"]["spec"]["containers"]
     port = arguments(container["args"]).metrics_port
     service = next(found for found in of_kind("Service") if found["metadata"]["name"] == "penstock-dispatcher")
-    (policy,) = of_kind("NetworkPolicy")
+    policy, _ = of_kind("NetworkPolicy")
     (scaler,) = yaml.safe_load_all((DEPLOY / "examples" / "keda.yaml").read_text())
     assert {"name": "metrics", "containerPort": port} in container["ports"]
     assert service["metadata"]["annotations"]["prometheus.io/port"] == str(port)
@@ -101,6 +101,9 @@ def test_selectors_services_and_mounts_name_what_there_is() -> None:
         files = [part.partition("=")[2] for part in container["args"] if re.search(r"-(file|cert|key|root|dir)=", part)]
         assert all(file.startswith(places) for file in files)
         assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for probe, path in {"readinessProbe": "/readyz", "livenessProbe": "/healthz"}.items():
+            assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
@@ -232,11 +235,14 @@ def test_the_containers_run_serve_and_drain(tmp_path: Path, monkeypatch: pytest.
     first, second = of_kind("StatefulSet")
     with ExitStack() as stack:
         dispatcher = stack.enter_context(container(first, changed))
-        worker = stack.enter_context(container(second, changed))
+        ports.append(free_port())
+        worker = stack.enter_context(container(second, {**changed, "9464": str(ports[3])}))
         read = ps.Dataset.range(100).apply(ps.service.distribute("distributed_epoch", service))
         assert [int(element) for element in read] == list(range(100))
         with urllib.request.urlopen(f"http://127.0.0.1:{ports[2]}/metrics") as answer:
             assert "\npenstock_data_workers 1\n" in answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[3]}/readyz") as answer:
+            assert answer.read() == b"ok\n"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(45) == 0
         (left,) = ps.service.status(service).workers

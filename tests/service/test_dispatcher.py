@@ -363,3 +363,17 @@ def ask_until_closed(client: DispatcherClient, refused: list[ps.ClosedError]) ->
             client.ask(GetStatus())
     except ps.ClosedError as error:
         refused.append(error)
+
+
+def test_definitions_that_take_too_much_memory_in_all_are_refused() -> None:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(max_definition_bytes=1000)) as server:
+        client = DispatcherClient(server.target)
+        first = RegisterDataset(definition=b"x" * 600, info=INFO)
+        kept = client.ask(first)
+        with pytest.raises(
+            ps.InvalidArgumentError, match=r"no room for 401 more: it takes 1,000 \(Dis.*dataset_gc_seconds"
+        ):
+            client.ask(RegisterDataset(definition=b"y" * 401, info=INFO))
+        assert client.ask(first) == kept  # it takes no more room
+        client.ask(RegisterDataset(definition=b"y" * 400, info=INFO))
+        client.close()

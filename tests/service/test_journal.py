@@ -478,3 +478,14 @@ def test_what_is_written_holds_where_its_mark_cannot_be_written(
     kept.journal.close()
     assert "cannot note how far its journal has come: [Errno 28] No space left on device" in caplog.text
     assert found(tmp_path) == written(kept.machine.state)
+
+
+def test_a_journal_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    config = DispatcherConfig(work_dir=tmp_path)
+    ps.service.DispatchServer(config).stop()
+    (tmp_path / f"{FILE}-wal").mkdir()  # no file can be written there, as on a read-only disk
+    with pytest.raises(ps.StorageError, match=r"cannot use its journal .*read-only, full or broken") as refused:
+        ps.service.DispatchServer(config)
+    assert "damaged" not in str(refused.value)
+    (tmp_path / f"{FILE}-wal").rmdir()
+    ps.service.DispatchServer(config).stop()

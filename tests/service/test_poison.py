@@ -45,7 +45,9 @@ class Service:
             with self._lock:
                 if self._ended:
                     return
-                worker = self._workers[number] = Forked("-m", "penstock", "worker", "--dispatcher", address, "--quiet")
+                worker = self._workers[number] = Forked(
+                    "-m", "penstock", "worker", "--dispatcher", address, "--log-level=warning"
+                )
             worker.wait()
 
     def __enter__(self) -> "Service":

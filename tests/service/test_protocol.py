@@ -21,6 +21,7 @@ DIGESTS = {
     9: "dd5e5be7bbdaea9e",
     10: "d78eff40767d34df",
     11: "48f0fc82cbe15307",
+    12: "df5c07b0e99d9e04",
 }
 """What the messages of each protocol are, by its number."""
 

@@ -5,13 +5,14 @@ import select
 import socket
 import time
 import urllib.request
+from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 from until import until
 
 import penstock as ps
-from penstock.service.metrics import MetricsServer
+from penstock.service.metrics import MetricsServer, worker_text
 from penstock.service.scaling import Scaler, ServiceLoad
 from penstock.service.worker.production import BusyTime
 
@@ -119,13 +120,14 @@ def test_autoscalers_read_how_many_data_workers_are_needed() -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             lines = answer.read().decode().splitlines()
-        with pytest.raises(HTTPError, match="only /metrics is here") as refused:
+        with pytest.raises(HTTPError, match="only /metrics, /healthz and /readyz are here") as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/")
         refused.value.close()
         with pytest.raises(ps.ServiceError, match=f"metrics cannot be served at 127.0.0.1:{metrics.port}: .*in use"):
             MetricsServer("127.0.0.1", metrics.port, dispatcher.status)
     numbers = dict(line.split() for line in lines if not line.startswith("#"))
-    assert numbers == dict.fromkeys(
+    gauges = {name for name in numbers if f"# TYPE {name} gauge" in lines and name.startswith("penstock_")}
+    assert {name: numbers[name] for name in gauges if not name.startswith("penstock_journal")} == dict.fromkeys(
         (
             "penstock_data_workers",
             "penstock_data_workers_needed",
@@ -134,7 +136,50 @@ def test_autoscalers_read_how_many_data_workers_are_needed() -> None:
             "penstock_readers_waiting_ratio",
             "penstock_rows_per_second",
             "penstock_bytes_per_second",
+            "penstock_datasets",
+            "penstock_definition_bytes",
         ),
         "0",
     )
     assert ServiceLoad(workers=4, busy=1.0, waiting=0.5, readers=1).needed == 10.0
+
+
+def fetched(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_counters_count_what_happens_to_a_dispatcher(tmp_path: Path) -> None:
+    config = ps.service.DispatcherConfig(work_dir=tmp_path / "journal")
+    with ps.service.DispatchServer(config) as dispatcher, MetricsServer("127.0.0.1", 0, dispatcher.status) as metrics:
+        assert fetched(metrics.port, "/readyz") == (200, "ok\n")
+        address = dispatcher.target.partition("://")[2]
+        with pytest.raises(ps.ServiceError, match="does not let this process in"):
+            ps.service.status(ps.service.ServiceAddress(address, token="of-somebody-else-entirely"))
+        with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+            assert list(ps.Dataset.range(3).apply(ps.service.distribute("distributed_epoch", address))) == [0, 1, 2]
+        text = fetched(metrics.port, "/metrics")[1]
+        assert "\npenstock_begun_epochs_total 1\n" in text
+        assert "\npenstock_refused_callers_total 1\n" in text
+        assert "\npenstock_lost_data_workers_total 0\n" in text
+        assert "\npenstock_journal_writable 1\n" in text
+        assert f'\npenstock_build_info{{version="{ps.__version__}",' in text
+        assert "\nprocess_open_fds " in text
+
+
+def test_a_probe_says_why_a_server_takes_no_work() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        config = ps.service.WorkerConfig(dispatcher_address=dispatcher.target)
+        with (
+            ps.service.WorkerServer(config) as worker,
+            MetricsServer("127.0.0.1", 0, worker.numbers, worker_text) as metrics,
+        ):
+            assert fetched(metrics.port, "/readyz") == fetched(metrics.port, "/healthz") == (200, "ok\n")
+            assert "\npenstock_data_worker_rows_total 0\n" in fetched(metrics.port, "/metrics")[1]
+            worker.stop()
+            assert fetched(metrics.port, "/readyz") == (503, "this data worker has ended\n")
+            assert fetched(metrics.port, "/healthz") == (200, "ok\n")

@@ -3,6 +3,7 @@
 The first test starts them as a user does; the others fork them, and what ends before it does anything runs right here.
 """
 
+import json
 import os
 import re
 import signal
@@ -243,3 +244,17 @@ def test_a_page_that_is_no_longer_read_ends_the_command_in_silence() -> None:
         assert process.wait(30) == 0
         assert process.stderr.read() == ""
         process.stderr.close()
+
+
+def test_logs_and_status_are_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--port", "0", "--log-format", "json", "--log-level", "info")
+    with running("dispatcher", *options) as (dispatcher, line):
+        address = line.rpartition("//")[2].strip()
+        assert main(["status", "--json", address]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["version"], found["workers"], found["counts"]["journal_bytes"]) == (ps.__version__, [], -1)
+        with pytest.raises(ps.ServiceError):
+            ps.service.status(ps.service.ServiceAddress(address, token="of-somebody-else-entirely"))
+        assert main(["stop", "--now", address]) == 0
+        lines = [json.loads(line) for line in dispatcher.communicate()[1].splitlines() if line.startswith("{")]
+    assert any(line["level"] == "INFO" and "a caller was turned away" in line["message"] for line in lines)

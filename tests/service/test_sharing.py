@@ -238,7 +238,7 @@ def test_a_reader_beside_its_worker_has_what_belongs_to_that_worker(policy: str,
     config = ps.service.DispatcherConfig(worker_addresses=("localhost", "localhost"))
     with ps.service.DispatchServer(config) as dispatcher:
         address = dispatcher.target.split("://")[1]
-        elsewhere = Forked("-m", "penstock", "worker", "--quiet", "--dispatcher", address)
+        elsewhere = Forked("-m", "penstock", "worker", "--log-level=warning", "--dispatcher", address)
         try:
             with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
                 await_workers(dispatcher.target, 2)

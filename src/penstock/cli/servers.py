@@ -13,12 +13,14 @@ from functools import partial
 from io import TextIOWrapper
 from typing import Any, Final, NoReturn, Protocol
 
+import msgspec
+
 from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
-from penstock.service.metrics import MetricsServer
+from penstock.service.metrics import MetricsServer, worker_text
 
 _DEFAULT_PORT: Final = 5050
 
@@ -70,12 +72,11 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         parser.add_argument(
             name, type=seconds, metavar="SECONDS", default=default, help=f"{meaning} (default: {default:g})"
         )
-    parser.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="serve numbers for Prometheus and autoscalers at http://HOST:PORT/metrics, to anyone who can connect: how "
-        "busy data workers are, for how long readers wait, how many data workers that needs",
+    _add_operation(
+        parser,
+        "serve numbers for Prometheus and autoscalers at http://HOST:PORT/metrics, to anyone who can connect, and "
+        "probes at /healthz and /readyz: how busy data workers are, for how long readers wait, how many data workers "
+        "that needs",
     )
     parser.set_defaults(command=_dispatcher)
 
@@ -116,7 +117,11 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=[],
         help="COLOCATED leaves the worker to readers on its own machine, unless they ask for target_workers='ANY'",
     )
-    parser.add_argument("--quiet", action="store_true", help="log warnings only")
+    _add_operation(
+        parser,
+        "serve numbers for Prometheus at http://HOST:PORT/metrics, to anyone who can connect, and probes at /healthz "
+        "and /readyz: how much it has made, and for how long it was busy",
+    )
     parser.add_argument(
         "--until-input-ends",
         action="store_true",
@@ -139,6 +144,22 @@ def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
         default="127.0.0.1",
         help="the address it listens at (default: 127.0.0.1, for this machine alone; 0.0.0.0 for all, which "
         "needs --token-file, --tls-cert and --tls-key)",
+    )
+
+
+def _add_operation(parser: argparse.ArgumentParser, metrics: str) -> None:
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help=metrics)
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="what it logs (default: info)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="a line of text or of JSON for each (default: text)",
     )
 
 
@@ -183,16 +204,11 @@ def _dispatcher(options: argparse.Namespace) -> int:
             work_dir=options.work_dir,
             **_security(options),
         )
-    _log(logging.INFO)
+    _log(options)
 
     def start() -> DispatchServer:
         server = DispatchServer(config)
-        if options.metrics_port is not None:
-            try:
-                MetricsServer(options.host, options.metrics_port, server.status)  # it ends with this process
-            except BaseException:
-                server.stop()
-                raise
+        _serve_metrics(options, server, lambda port: MetricsServer(options.host, port, server.status))
         return server
 
     return _run(start, "dispatcher at {}")
@@ -209,7 +225,7 @@ def _worker(options: argparse.Namespace) -> int:
             tls_root=options.tls_root,
             **_security(options),
         )
-    _log(logging.WARNING if options.quiet else logging.INFO)
+    _log(options)
     if options.until_input_ends:
         # Functions of datasets see the end of the input at once, and what they print is passed on line by line.
         watched = os.dup(0)
@@ -219,12 +235,43 @@ def _worker(options: argparse.Namespace) -> int:
         end_with_parent()  # when it is killed, also in the middle of a user's function
         watcher = partial(_terminate_at_end_of_input, watched)
         threading.Thread(target=watcher, name="penstock-input", daemon=True).start()
-    return _run(lambda: WorkerServer(config), "data worker at {}, dispatcher at " + options.dispatcher)
+
+    def start() -> WorkerServer:
+        server = WorkerServer(config)
+        _serve_metrics(options, server, lambda port: MetricsServer(options.host, port, server.numbers, worker_text))
+        return server
+
+    return _run(start, "data worker at {}, dispatcher at " + options.dispatcher)
 
 
-def _log(level: int) -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("penstock").setLevel(level)
+def _serve_metrics(options: argparse.Namespace, server: _Server, serve: Callable[[int], MetricsServer]) -> None:
+    """Serve metrics, if they are asked for, as long as this process lives."""
+    if options.metrics_port is not None:
+        try:
+            serve(options.metrics_port)
+        except BaseException:
+            server.stop()
+            raise
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        error = {"error": self.formatException(record.exc_info)} if record.exc_info else {}
+        line = {
+            "time": record.created,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        return msgspec.json.encode(line | error).decode()
+
+
+def _log(options: argparse.Namespace) -> None:
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(_JsonLines() if options.log_format == "json" else text)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("penstock").setLevel(options.log_level.upper())
 
 
 def _run(start: Callable[[], _Server], greeting: str) -> int:

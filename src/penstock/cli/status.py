@@ -6,6 +6,8 @@ import time
 from contextlib import closing
 from typing import Final
 
+import msgspec
+
 from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.cli.status_page import page
@@ -26,6 +28,7 @@ def add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     _add_service(parser)
     parser.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="one line of JSON instead of a page, for programs")
     parser.add_argument(
         "--interval", type=seconds, metavar="SECONDS", default=2.0, help="how often, with --watch (default: 2)"
     )
@@ -61,11 +64,12 @@ def _client(options: argparse.Namespace) -> DispatcherClient:
 def _status(options: argparse.Namespace) -> int:
     with closing(_client(options)) as client:
         while True:
-            shown = page(client.address, client.ask(GetStatus()))
+            status = client.ask(GetStatus())
+            shown = msgspec.json.encode(status).decode() if options.json else page(client.address, status)
             if not options.watch:
                 say(shown)
                 return 0
-            say((_CLEAR if sys.stdout.isatty() else "") + shown)
+            say((_CLEAR if sys.stdout.isatty() and not options.json else "") + shown)
             time.sleep(options.interval)
 
 

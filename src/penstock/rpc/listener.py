@@ -67,6 +67,7 @@ class Listener:
     Attributes:
         port: where it listens.
         local: the name of its socket for processes of this machine; b"" for none.
+        refused: how many callers have not proved to know the secret.
 
     Raises:
         OSError: it cannot listen there.
@@ -82,6 +83,7 @@ class Listener:
         self._sockets = [listening_at(host, _MOST_STRANGERS, port)]
         self.port = int(self._sockets[0].getsockname()[1])
         self.local = b""
+        self.refused = 0
         if local:
             # Of Linux's abstract namespace, nothing is left in the file system. Containers may have one each, so that
             # the same name would be somebody else's there.
@@ -166,6 +168,7 @@ class Listener:
             self._wake_writer.send(b"\0")
         except (OSError, EOFError) as error:  # who calls has ended, or does not know the secret
             _logger.info("a caller was turned away: %r", error)
+            self.refused += 1
             self._send_away(stranger)
 
     def _send_away(self, stranger: _Stranger) -> None:

@@ -74,6 +74,7 @@ class DispatcherConfig:
             kept for ever.
         worker_gc_seconds: how long a lost worker is shown in `penstock status`.
         max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
+        max_definition_bytes: how much memory all registered datasets may take; beyond it, new ones are refused.
         work_dir: where it keeps a journal, from which a restarted dispatcher resumes: a directory on a local disk, used
             by one dispatcher at a time. None keeps everything in memory.
         token: the token that clients must know.
@@ -108,6 +109,7 @@ class DispatcherConfig:
     dataset_gc_seconds: float = 3600.0
     worker_gc_seconds: float = 600.0
     max_message_bytes: int = 1 << 28
+    max_definition_bytes: int = 1 << 30
     work_dir: str | os.PathLike[str] | None = None
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
@@ -132,7 +134,7 @@ class DispatcherConfig:
             _check_worker_address(address, self.addresses)
         for name in ("heartbeat_seconds", "lease_seconds"):
             check_seconds("DispatcherConfig", name, getattr(self, name))
-        for name in ("missed_heartbeats", "max_message_bytes"):
+        for name in ("missed_heartbeats", "max_message_bytes", "max_definition_bytes"):
             check_integer("DispatcherConfig", name, getattr(self, name), minimum=1)
         for name in ("finished_job_seconds", "job_gc_seconds", "dataset_gc_seconds", "worker_gc_seconds"):
             if not check_number("DispatcherConfig", name, getattr(self, name)) >= 0:

@@ -33,7 +33,15 @@ class LocalWorker:
     """
 
     def __init__(self, dispatcher: str, token: str) -> None:
-        arguments = ("worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends", "--token-file")
+        arguments = (
+            "worker",
+            "--dispatcher",
+            dispatcher,
+            "--log-level",
+            "warning",
+            "--until-input-ends",
+            "--token-file",
+        )
         with _token_pipe(token) as file:
             descriptors = [int(Path(file).name)]
             self._process = start_child("penstock", *arguments, file, descriptors=descriptors, stdin=PIPE, stdout=PIPE)

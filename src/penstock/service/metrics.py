@@ -1,16 +1,20 @@
-"""What a service does as numbers for Prometheus, and a small web server that gives them.
+"""Numbers of a service for Prometheus, and a small web server that gives them and answers probes.
 
 Autoscalers of Kubernetes (KEDA, or its own by an adapter of Prometheus) read `penstock_data_workers_needed` there.
 """
 
 import logging
+import os
+import platform
+import resource
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -18,6 +22,8 @@ from penstock.addresses import WILDCARDS, joined_address
 from penstock.errors import ServiceError
 from penstock.service.scaling import ServiceLoad
 from penstock.service.wire.dispatcher_messages import Status
+from penstock.service.worker.server import WorkerNumbers
+from penstock.version import VERSION
 
 _logger = logging.getLogger(__name__)
 
@@ -29,11 +35,18 @@ _MOST_CONNECTIONS: Final = 32
 """Where one more comes, the oldest is closed: each takes a thread."""
 
 
+_STARTED: Final = time.time()
+
+Number = tuple[str, str, str, float]
+"""A metric: its name, its kind, its meaning, and its value."""
+
+
 def prometheus_text(status: Status) -> str:
-    """The numbers of a status in Prometheus's text format."""
+    """The numbers of a dispatcher's status in Prometheus's text format."""
     load = ServiceLoad.of(status)
     alive = [worker for worker in status.workers if worker.alive]
-    gauges: list[tuple[str, str, float]] = [
+    counts = status.counts
+    gauges = [
         ("data_workers", "Data workers that take requests.", load.workers),
         ("data_workers_needed", "Data workers that would be busy 80% of the time if no reader waited.", load.needed),
         ("data_workers_busy_ratio", "Share of the time in which a data worker computes, on average.", load.busy),
@@ -41,20 +54,67 @@ def prometheus_text(status: Status) -> str:
         ("readers_waiting_ratio", "Share of its time for which the reader waits that waits most.", load.waiting),
         ("rows_per_second", "Rows that all data workers send.", sum(worker.rows_per_second for worker in alive)),
         ("bytes_per_second", "Bytes that all data workers send.", sum(worker.bytes_per_second for worker in alive)),
+        ("datasets", "Registered datasets.", status.datasets),
+        ("definition_bytes", "Size of the registered datasets' definitions.", status.definition_bytes),
+        ("journal_bytes", "Size of the journal's files; -1 without a journal.", counts.journal_bytes),
+        ("journal_writable", "1 unless the last write to the journal has failed.", counts.journal_writable),
+    ]
+    counters = [
+        ("lost_data_workers", "Data workers that ended without leaving.", counts.lost_workers),
+        ("ended_readers", "Readers that have ended or were lost.", counts.ended_readers),
+        ("begun_epochs", "Epochs that were begun.", counts.begun_epochs),
+        ("refused_callers", "Connections that did not prove to know the token.", counts.refused_callers),
+        ("journal_errors", "Changes that could not be written to the journal.", counts.journal_errors),
+    ]
+    return _text(gauges, counters)
+
+
+def worker_text(numbers: WorkerNumbers) -> str:
+    """The numbers of a data worker in Prometheus's text format."""
+    counters = [
+        ("data_worker_rows", "Rows that this data worker has sent.", numbers.rows),
+        ("data_worker_bytes", "Bytes that this data worker has sent.", numbers.bytes),
+        ("data_worker_busy_seconds", "Time in which it computed for at least one reader.", numbers.busy_seconds),
+    ]
+    return _text([], counters)
+
+
+def _text(gauges: Sequence[tuple[str, str, float]], counters: Sequence[tuple[str, str, float]]) -> str:
+    build = f'build_info{{version="{VERSION}",python="{platform.python_version()}"}}'
+    numbers: list[Number] = [
+        *((f"penstock_{name}", "gauge", meaning, value) for name, meaning, value in gauges),
+        *((f"penstock_{name}_total", "counter", meaning, value) for name, meaning, value in counters),
+        (f"penstock_{build}", "gauge", "The version that runs.", 1),
+        *_of_process(),
     ]
     return "".join(
-        f"# HELP penstock_{name} {meaning}\n# TYPE penstock_{name} gauge\npenstock_{name} {value:g}\n"
-        for name, meaning, value in gauges
+        f"# HELP {(base := name.partition('{')[0])} {meaning}\n# TYPE {base} {kind}\n{name} {value:.15g}\n"
+        for name, kind, meaning, value in numbers
     )
 
 
+def _of_process() -> Iterator[Number]:
+    """What Prometheus's own libraries say of a process."""
+    yield "process_start_time_seconds", "gauge", "When this process began, in seconds since 1970.", _STARTED
+    yield "process_cpu_seconds_total", "counter", "Processor time that this process has used.", time.process_time()
+    with suppress(OSError):  # only Linux has these files
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        resident = pages * resource.getpagesize()
+        yield "process_resident_memory_bytes", "gauge", "Memory that this process takes.", resident
+        yield "process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd"))
+
+
 class MetricsServer:
-    """Answers `GET /metrics`, to anyone who can connect, until it is closed. It tells numbers only.
+    """Answers `GET`, to anyone who can connect, until it is closed. It tells numbers only.
+
+    `/metrics` has the numbers, `/healthz` answers while the process does, and `/readyz` says 503 and why while it takes
+    no work.
 
     Args:
         host: the address it listens at.
         port: 0 takes any free port.
-        status: asked at every request.
+        status: asked at every request; what it returns says by `trouble` why it takes no work.
+        text: makes the numbers of what `status` returns.
 
     Attributes:
         port: the port it listens at.
@@ -63,8 +123,10 @@ class MetricsServer:
         ServiceError: it cannot listen there.
     """
 
-    def __init__(self, host: str, port: int, status: Callable[[], Status]) -> None:
-        handler = type("_Handler", (_Handler,), {"status": staticmethod(status)})
+    def __init__(
+        self, host: str, port: int, status: Callable[[], Any], text: Callable[[Any], str] = prometheus_text
+    ) -> None:
+        handler = type("_Handler", (_Handler,), {"status": staticmethod(status), "text": staticmethod(text)})
         try:
             host = host.strip("[]")
             if host in WILDCARDS and socket.has_dualstack_ipv6():
@@ -133,14 +195,24 @@ class _BothServer(_BoundedServer):
 class _Handler(BaseHTTPRequestHandler):
     server_version = "penstock"
     sys_version = ""
-    status: Callable[[], Status]
+    status: Callable[[], Any]
+    text: Callable[[Any], str]
 
     def do_GET(self) -> None:
-        if urlsplit(self.path).path != _PATH:
-            self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH} is here")
-            return
-        body = prometheus_text(self.status()).encode()
-        self.send_response(HTTPStatus.OK)
+        path, status = urlsplit(self.path).path, self.status()
+        if path == _PATH:
+            self._answer(HTTPStatus.OK, self.text(status))
+        elif path == "/healthz":
+            self._answer(HTTPStatus.OK, "ok\n")
+        elif path == "/readyz":
+            trouble = status.trouble
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK, f"{trouble or 'ok'}\n")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH}, /healthz and /readyz are here")
+
+    def _answer(self, code: HTTPStatus, text: str) -> None:
+        body = text.encode()
+        self.send_response(code)
         self.send_header("Content-Type", _CONTENT_TYPE)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

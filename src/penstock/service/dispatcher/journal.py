@@ -46,6 +46,15 @@ CREATE TABLE entries (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum I
 CREATE TABLE definitions (dataset_id TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
 
+_UNUSABLE: Final = (
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+)
+"""Errors of SQLite about the disk or the rights of this process, not about what the files contain."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _updates_of = msgspec.msgpack.Decoder(list[Update]).decode
 _state_of = msgspec.msgpack.Decoder(State).decode
@@ -115,6 +124,11 @@ class Journal:
             self._mark.write(self.number)
         except OSError as error:  # the entry itself is written, so its changes are made
             _logger.error("the dispatcher cannot note how far its journal has come: %s", error)
+
+    @property
+    def size(self) -> int:
+        """How many bytes its files have."""
+        return sum(path.stat().st_size for path in self._files())
 
     def close(self) -> None:
         """Close the files. A second call does nothing."""
@@ -254,6 +268,13 @@ class Journal:
             if "locked" in str(error):
                 raise StorageError(
                     f"another dispatcher works in {self.path.parent}: stop it, or give this one a work_dir of its own"
+                ) from error
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in _UNUSABLE:
+                raise StorageError(
+                    f"the dispatcher cannot use its journal {self.path}: {error}. Its disk is read-only, full or "
+                    "broken, or its files may not be written; nothing is known to be wrong with what they contain. "
+                    "Start again when they can be written"
                 ) from error
             raise StorageError(self._damaged(error)) from error
 

@@ -8,6 +8,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -25,11 +26,11 @@ from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.machine import Machine
-from penstock.service.dispatcher.machine.report import log_lines
+from penstock.service.dispatcher.machine.report import leaves, log_lines
 from penstock.service.dispatcher.machine.state import State
-from penstock.service.dispatcher.machine.updates import Update
+from penstock.service.dispatcher.machine.updates import ConsumerGone, EpochCreated, Update, WorkerLost
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
-from penstock.service.wire.dispatcher_messages import FromDispatcher, GetStatus, Status, ToDispatcher
+from penstock.service.wire.dispatcher_messages import Counts, FromDispatcher, GetStatus, Status, ToDispatcher
 from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
 from penstock.service.wire.refusals import refusal_of
 
@@ -114,6 +115,8 @@ class _RunningDispatcher:
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
         self._complaints: dict[str, float] = {}
+        self._events: Counter[type[Update]] = Counter()
+        self._journal_errors, self._journal_writable = 0, True
         self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
         state = _first_state() if self._journal is None else self._journal.state
         if self._journal is not None and self._journal.found:
@@ -129,6 +132,7 @@ class _RunningDispatcher:
                 "one that is free"
             ) from error
         self.port = listener.port
+        self._listener = listener
         self._server = LineServer("penstock-dispatcher", listener, self._open, self._hear)
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
@@ -142,10 +146,26 @@ class _RunningDispatcher:
 
     def status(self) -> Status:
         """The answer to `GetStatus`."""
-        with self._lock:
-            status = self._machine.answer(GetStatus(), time.monotonic())
+        status = self._answer_to(NO_ENTRY, GetStatus())
         assert isinstance(status, Status)
         return status
+
+    def _answer_to(self, known: JournalEntry, message: ToDispatcher) -> FromDispatcher:
+        with self._lock:
+            self._check_journal(known)
+            answer = self._machine.answer(message, time.monotonic())
+            return msgspec.structs.replace(answer, counts=self._counts()) if isinstance(answer, Status) else answer
+
+    def _counts(self) -> Counts:
+        return Counts(
+            lost_workers=self._events[WorkerLost],
+            ended_readers=self._events[ConsumerGone],
+            begun_epochs=self._events[EpochCreated],
+            refused_callers=self._listener.refused,
+            journal_errors=self._journal_errors,
+            journal_bytes=-1 if self._journal is None else self._journal.size,
+            journal_writable=self._journal_writable,
+        )
 
     def _answer(self, body: bytes | TooLongError) -> FromDispatcher:
         try:
@@ -157,9 +177,7 @@ class _RunningDispatcher:
                     "holding it itself"
                 )
             known, message = unsealed(body, _decoder, "the dispatcher", "a process that asks it")
-            with self._lock:
-                self._check_journal(known)
-                return self._machine.answer(message, time.monotonic())
+            return self._answer_to(known, message)
         except ProtocolError as error:
             self._complain("protocol", "%s", error)
             return refusal_of(InvalidArgumentError(str(error)))
@@ -231,7 +249,13 @@ class _RunningDispatcher:
     def _before(self, state: State, updates: Sequence[Update]) -> None:
         lines = list(log_lines(state, updates))
         if self._journal is not None:
-            self._journal.write(state, updates)
+            try:
+                self._journal.write(state, updates)
+            except StorageError:
+                self._journal_errors, self._journal_writable = self._journal_errors + 1, False
+                raise
+            self._journal_writable = True
+        self._events.update(type(update) for update in updates if not leaves(state, update, updates))
         for line in lines:
             _logger.info("%s", line)
 

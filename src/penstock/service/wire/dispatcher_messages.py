@@ -302,8 +302,32 @@ class EpochStatus(Message, frozen=True):
     consumers: list[ConsumerStatus]
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """Numbers of events since a dispatcher began, and the state of its journal.
+
+    Attributes:
+        lost_workers: those that did not say that they leave.
+        refused_callers: connections that were closed because they did not prove to know the secret.
+        journal_errors: changes that could not be written.
+        journal_bytes: the size of its files; -1 without a journal.
+        journal_writable: false from a failed write to the next one that succeeds.
+    """
+
+    lost_workers: int = 0
+    ended_readers: int = 0
+    begun_epochs: int = 0
+    refused_callers: int = 0
+    journal_errors: int = 0
+    journal_bytes: int = -1
+    journal_writable: bool = True
+
+
 class Status(Message, frozen=True, tag="status"):
-    """The answer to `GetStatus`."""
+    """The answer to `GetStatus`.
+
+    Attributes:
+        definition_bytes: of all datasets that are registered.
+    """
 
     version: str
     seconds_up: float
@@ -311,6 +335,15 @@ class Status(Message, frozen=True, tag="status"):
     epochs: list[EpochStatus]
     datasets: int
     stopping: bool = False
+    definition_bytes: int = 0
+    counts: Counts = Counts()
+
+    @property
+    def trouble(self) -> str:
+        """The reason why it can take no work now; "" if it can."""
+        if self.stopping:
+            return "the dispatcher is stopping"
+        return "" if self.counts.journal_writable else "the dispatcher cannot write its journal"
 
 
 class Stop(Message, frozen=True, tag="stop"):

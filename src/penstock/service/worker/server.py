@@ -7,6 +7,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
+import msgspec
+
 from penstock.addresses import WILDCARDS, host_of, joined_address, own_address_towards, reached_here_at
 from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
 from penstock.runtime.memory_thresholds import keep_freed_memory
@@ -19,7 +21,7 @@ from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHeartbea
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
 from penstock.service.worker.endpoints import Endpoints
-from penstock.service.worker.production import Production
+from penstock.service.worker.production import Production, Statistics
 
 _logger = logging.getLogger(__name__)
 
@@ -28,6 +30,19 @@ _DRAIN_SECONDS: Final = 30.0
 
 _PATIENCE_SECONDS: Final = 60.0
 """How long a reader's request waits for a dispatcher that cannot be reached."""
+
+
+class WorkerNumbers(msgspec.Struct, frozen=True):
+    """Work of a data worker since it began.
+
+    Attributes:
+        trouble: the reason why it is not asked for elements; "" while it is.
+    """
+
+    rows: int
+    bytes: int
+    busy_seconds: float
+    trouble: str
 
 
 class WorkerServer(BackgroundServer["_RunningWorker"]):
@@ -70,6 +85,10 @@ class WorkerServer(BackgroundServer["_RunningWorker"]):
         protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
         return f"{protocol}://{self._running().address}"
 
+    def numbers(self) -> WorkerNumbers:
+        """What it has made so far, as its metrics show it; renewed with each report to the dispatcher."""
+        return self._running().numbers()
+
     def stop(self, *, drain: bool = False) -> None:
         """Stop. A second call does nothing.
 
@@ -96,6 +115,7 @@ class _RunningWorker:
         self.endings: SimpleQueue[Ending] = SimpleQueue()
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
+        self._made = Statistics()
         self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, credentials)
         self.address = self._endpoints.endpoint.address
         try:
@@ -170,6 +190,11 @@ class _RunningWorker:
         made = self._production.statistics()
         now = time.monotonic()
         seconds, self._reported = now - self._reported, now
+        self._made = Statistics(
+            rows=self._made.rows + made.rows,
+            bytes=self._made.bytes + made.bytes,
+            busy_seconds=self._made.busy_seconds + made.busy_seconds,
+        )
         news: WorkerNews = self._dispatcher.ask(
             WorkerHeartbeat(
                 worker_id=self._worker_id,
@@ -190,6 +215,13 @@ class _RunningWorker:
         else:
             self._production.keep(news.datasets)
         return None
+
+    def numbers(self) -> WorkerNumbers:
+        """The numbers of its metrics."""
+        made, trouble = self._made, self._dispatcher.trouble
+        if self.ended.is_set() or not self._thread.is_alive():
+            trouble = "this data worker has ended"
+        return WorkerNumbers(made.rows, made.bytes, made.busy_seconds, trouble)
 
     def _leave(self) -> None:
         """Announce that this worker leaves, and complete its requests."""

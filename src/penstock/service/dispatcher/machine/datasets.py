@@ -26,7 +26,7 @@ class Datasets:
 
         Raises:
             ServiceError: the dispatcher is stopping.
-            InvalidArgumentError: another dataset has the id, or the information on this one is invalid.
+            InvalidArgumentError: another dataset has the id, there is no room, or the information on it is invalid.
         """
         if self._known.state.stopping:
             raise ServiceError("this dispatcher is stopping: it takes no more datasets")
@@ -35,6 +35,7 @@ class Datasets:
         dataset_id = message.dataset_id or content_id(message.definition, message.info)
         kept = self._known.state.datasets.get(dataset_id)
         if kept is None:
+            self._check_room(len(message.definition))
             update = DatasetKept(dataset_id=dataset_id, definition=message.definition, info=message.info, named=named)
             return [update], DatasetRegistered(dataset_id=dataset_id)
         if content_id(kept.definition, kept.info) != content_id(message.definition, message.info):
@@ -42,6 +43,15 @@ class Datasets:
                 f"another dataset is registered as {dataset_id!r}: use another dataset_id, or leave it out"
             )
         return [DatasetAsked(dataset_id=dataset_id)], DatasetRegistered(dataset_id=dataset_id)
+
+    def _check_room(self, size: int) -> None:
+        held, most = self._known.state.definition_bytes, self._known.config.max_definition_bytes
+        if held + size > most:
+            raise InvalidArgumentError(
+                f"the dispatcher holds {held:,} bytes of datasets, and has no room for {size:,} more: it takes "
+                f"{most:,} (DispatcherConfig.max_definition_bytes). Let datasets read their data on the workers, "
+                "instead of holding it themselves, or wait until unused ones are forgotten (dataset_gc_seconds)"
+            )
 
     def find(self, message: GetDataset) -> Decision:
         """Find a dataset for a worker or a reader.

@@ -33,6 +33,7 @@ def status(known: Knowledge) -> Status:
         epochs=[_epoch(known, epoch) for epoch in state.epochs.values()],
         datasets=len(state.datasets),
         stopping=bool(state.stopping),
+        definition_bytes=state.definition_bytes,
     )
 
 
@@ -104,7 +105,7 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
             return f"data worker {info.worker_id} at {info.endpoint.address} joined, place {info.place}"
         case WorkerLeaving() if not state.workers[update.worker_id].leaving:
             return f"data worker {update.worker_id} at {_address(state, update.worker_id)} left"
-        case WorkerLost() if not _leaves(state, update.worker_id, updates):
+        case WorkerLost() if not leaves(state, update, updates):
             return f"data worker {update.worker_id} at {_address(state, update.worker_id)} is lost"
         case EpochCreated():
             return f"epoch {update.number} of {_job(state, update.job_id)}: begun"
@@ -121,10 +122,12 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
             return None
 
 
-def _leaves(state: State, worker_id: int, updates: Sequence[Update]) -> bool:
-    """Whether a worker has said that it ends, before or now."""
-    leaving = {update.worker_id for update in updates if isinstance(update, WorkerLeaving)}
-    return state.workers[worker_id].leaving or worker_id in leaving
+def leaves(state: State, update: Update, updates: Sequence[Update]) -> bool:
+    """Tell a worker that ends after it has said so, before or now, from a lost one."""
+    if not isinstance(update, WorkerLost):
+        return False
+    leaving = {other.worker_id for other in updates if isinstance(other, WorkerLeaving)}
+    return state.workers[update.worker_id].leaving or update.worker_id in leaving
 
 
 def _stopping(state: State, mode: str) -> str:

@@ -172,6 +172,11 @@ class State(msgspec.Struct):
         return any(self.readers(self.epochs[epoch_id]) for epoch_id in job.epochs)
 
     @property
+    def definition_bytes(self) -> int:
+        """How much memory the definitions of all datasets take."""
+        return sum(len(dataset.definition) for dataset in self.datasets.values())
+
+    @property
     def being_read(self) -> bool:
         """Whether anything has consumers that are alive."""
         return any(consumer.alive for consumer in self.consumers.values())
