@@ -981,6 +981,23 @@ def test_the_status_says_what_goes_on() -> None:
     assert (consumer.rows_per_second, consumer.waiting_fraction, consumer.round) == (50, 0.25, 3)
 
 
+def test_the_status_shows_what_is_read_and_the_last_finished_epoch() -> None:
+    dispatcher = Dispatcher()
+    dataset = dispatcher.dataset(10)
+    for number in range(5):
+        last = dispatcher.opened(dataset, epoch=number)
+        dispatcher.drained(last)
+        if number != 1:
+            dispatcher.release(last)
+    reader = dispatcher.opened(dataset, epoch=5)
+    dispatcher.lease(reader, 4)
+    assert [(epoch.epoch, epoch.finished) for epoch in dispatcher.tell(GetStatus()).epochs] == [
+        (1, True),
+        (4, True),
+        (5, False),
+    ]
+
+
 # Arithmetic
 
 

@@ -234,6 +234,8 @@ class Service(RuleBasedStateMachine):
             assert volatile.leased == expected
             again = VolatileState.beginning(state, self.now, life=0)
             assert again.leased == expected, "a dispatcher that is started anew counts the same"
+            assert {number for number, consumer in state.consumers.items() if consumer.alive} == set(volatile.readers)
+            assert again.readers == volatile.readers
 
     @invariant()
     def no_two_readers_have_handed_on_the_same_element(self) -> None:

@@ -308,7 +308,7 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
 
 
 @pytest.mark.slow
-def test_an_answer_that_is_announced_comes_and_the_next_answer_over_the_same_line(connection: Connection) -> None:
+def test_an_announced_answer_ends_and_the_next_comes_over_its_line(connection: Connection) -> None:
     for _ in range(3):
         answer = values(connection.fetch(request("announced", stop=2)))
         assert answer == [Making(), [0, 1], [2, 3], End(length=2)]

@@ -45,17 +45,13 @@ class Expiry:
 
     def _silent_consumers(self, dropped_jobs: set[int]) -> Iterator[Update]:
         state, config = self._known.state, self._known.config
-        for consumer_id, consumer in state.consumers.items():
-            epoch = state.epochs[consumer.epoch_id]
+        for consumer_id, job_id in self._known.volatile.readers.items():
+            epoch = state.epochs[state.consumers[consumer_id].epoch_id]
             # No other consumer waits for the elements of one that leases nothing, so it may be silent as long as its
             # job is kept.
             waited_for = state.leased(epoch) or state.stopping
             patience = config.lease_seconds if waited_for else max(config.job_gc_seconds, config.lease_seconds)
-            if (
-                consumer.alive
-                and epoch.job_id not in dropped_jobs
-                and self._known.consumer_silence(consumer_id) > patience
-            ):
+            if job_id not in dropped_jobs and self._known.consumer_silence(consumer_id) > patience:
                 yield ConsumerGone(consumer_id=consumer_id)
 
     def _late_passes(self, dropped_jobs: set[int]) -> Iterator[Update]:

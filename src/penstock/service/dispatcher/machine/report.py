@@ -30,11 +30,24 @@ def status(known: Knowledge) -> Status:
         version=VERSION,
         seconds_up=known.now - known.volatile.started,
         workers=[_worker(known, worker) for worker in state.workers.values()],
-        epochs=[_epoch(known, epoch) for epoch in state.epochs.values()],
+        epochs=[_epoch(known, epoch) for epoch in _shown_epochs(known)],
         datasets=len(state.datasets),
         stopping=bool(state.stopping),
         definition_bytes=state.definition_bytes,
     )
+
+
+def _shown_epochs(known: Knowledge) -> Iterator[Epoch]:
+    """Of each job the epochs that are read, and the newest down to the first that is finished."""
+    state = known.state
+    read = {state.consumers[number].epoch_id for number in known.volatile.readers}
+    for job in state.jobs.values():
+        epochs = [state.epochs[epoch_id] for epoch_id in job.epochs]
+        newest = next(
+            (number for number, epoch in enumerate(reversed(epochs), 1) if state.finished(epoch)), len(epochs)
+        )
+        yield from (epoch for epoch in epochs[:-newest] if epoch.epoch_id in read)
+        yield from epochs[len(epochs) - newest :]
 
 
 def _worker(known: Knowledge, worker: Worker) -> WorkerStatus:

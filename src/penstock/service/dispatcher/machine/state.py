@@ -160,16 +160,12 @@ class State(msgspec.Struct):
 
     def epoch_of(self, job: Job, number: int) -> Epoch | None:
         """An epoch of a job, if it was opened."""
-        epochs = (self.epochs[epoch_id] for epoch_id in job.epochs)
+        epochs = (self.epochs[epoch_id] for epoch_id in reversed(job.epochs))  # most ask for the newest
         return next((epoch for epoch in epochs if epoch.number == number), None)
 
     def readers(self, epoch: Epoch) -> list[Consumer]:
         """The consumers of an epoch that are alive."""
         return [reader for number in epoch.consumers if (reader := self.consumers[number]).alive]
-
-    def is_read(self, job: Job) -> bool:
-        """Whether a job has consumers that are alive."""
-        return any(self.readers(self.epochs[epoch_id]) for epoch_id in job.epochs)
 
     @property
     def definition_bytes(self) -> int:

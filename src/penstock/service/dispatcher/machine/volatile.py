@@ -142,6 +142,8 @@ class VolatileState:
     Attributes:
         started: when this dispatcher began.
         changes: the last changes of workers and passes.
+        readers: the consumers that are alive, and the job of each. The lasting state has those of all epochs of a job,
+            because one that is restored gets back what it had.
         idle_since: since when a job has no live consumer; jobs that have one are missing.
         begun_at: when an epoch was begun.
         asked_at: when a dataset was asked for last.
@@ -154,6 +156,7 @@ class VolatileState:
     changes: Changes
     workers: dict[int, WorkerPresence] = field(default_factory=dict)
     consumers: dict[int, ConsumerPresence] = field(default_factory=dict)
+    readers: dict[int, int] = field(default_factory=dict)
     idle_since: dict[int, float] = field(default_factory=dict)
     begun_at: dict[int, float] = field(default_factory=dict)
     asked_at: dict[str, float] = field(default_factory=dict)
@@ -163,6 +166,11 @@ class VolatileState:
     @classmethod
     def beginning(cls, state: State, now: float, life: int) -> "VolatileState":
         """The volatile state of a dispatcher that starts with this lasting state."""
+        readers = {
+            number: state.epochs[consumer.epoch_id].job_id
+            for number, consumer in state.consumers.items()
+            if consumer.alive
+        }
         volatile = cls(
             started=now,
             changes=Changes(life),
@@ -171,7 +179,8 @@ class VolatileState:
                 for number, worker in state.workers.items()
             },
             consumers={number: ConsumerPresence(now) for number in state.consumers},
-            idle_since={number: now for number, job in state.jobs.items() if not state.is_read(job)},
+            readers=readers,
+            idle_since=dict.fromkeys(state.jobs.keys() - readers.values(), now),
             begun_at=dict.fromkeys(state.epochs, now),
             asked_at=dict.fromkeys(state.datasets, now),
             leased=dict.fromkeys(state.epochs, 0),
@@ -236,8 +245,10 @@ def _(update: EpochCreated, volatile: VolatileState, state: State, now: float) -
 def _(update: ConsumerOpened, volatile: VolatileState, state: State, now: float) -> None:
     if update.replaces >= 0:
         volatile.leased[update.epoch_id] -= volatile.consumers.pop(update.replaces).leased
+        volatile.readers.pop(update.replaces, None)
     volatile.consumers[update.consumer_id] = ConsumerPresence(now)
-    volatile.idle_since.pop(state.epochs[update.epoch_id].job_id, None)
+    volatile.readers[update.consumer_id] = job_id = state.epochs[update.epoch_id].job_id
+    volatile.idle_since.pop(job_id, None)
 
 
 @_follow.register
@@ -258,8 +269,8 @@ def _(update: ConsumerGone, volatile: VolatileState, state: State, now: float) -
     consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is already gone
     if consumer is not None:
         volatile.count_leased(consumer)
-        job_id = state.epochs[consumer.epoch_id].job_id
-        if not state.is_read(state.jobs[job_id]):
+        job_id = volatile.readers.pop(update.consumer_id, None)
+        if job_id is not None and job_id not in volatile.readers.values():
             volatile.idle_since[job_id] = now
 
 
@@ -270,3 +281,4 @@ def _(update: JobDropped, volatile: VolatileState, state: State, now: float) -> 
         del volatile.begun_at[number], volatile.leased[number]
     for number in volatile.consumers.keys() - state.consumers.keys():
         del volatile.consumers[number]
+        volatile.readers.pop(number, None)
