@@ -343,8 +343,18 @@ def test_a_line_that_is_not_utf_8_costs_itself(tmp_path, chunk):
     path = written(tmp_path / "a", b"one\ntw\xff\ncaf\xc3\nfour\n\xe9")
     found = drain(iter(ps.TextLineDataset([path, path])))
     assert shown(found) == ["one", "ElementError", "ElementError", "four", "ElementError"] * 2
-    assert str(found[1]) == f"{path!r}, line 2, at byte 4: expected UTF-8, got the byte 0xff (invalid start byte)"
+    place = f"{path!r}, line 2, at byte 4"
+    assert str(found[1]).startswith(f"{place}: expected UTF-8, got the byte 0xff (invalid start byte): ")
     assert f"{path!r}, line 5, at byte 18: expected UTF-8" in str(found[4])
+    assert "ps.TextLineDataset(..., encoding='latin-1')" in str(found[1])
+    whole = ["one", "tw\xff", "caf\xc3", "four", "\xe9"]
+    assert list(ps.TextLineDataset(path, encoding="latin-1")) == whole
+    with pytest.raises(ps.InvalidArgumentError, match=r"encoding=...\) takes an encoding that keeps ASCII.*'utf-16'"):
+        ps.TextLineDataset(path, encoding="utf-16")
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"encoding=...\) takes an encoding that Python knows, got 'rose'"
+    ):
+        ps.TextLineDataset(path, encoding="rose")
 
 
 def test_a_missing_file_is_refused_at_the_call_or_named_when_it_is_met(tmp_path):

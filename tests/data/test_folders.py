@@ -207,8 +207,10 @@ def test_texts_are_read_by_class(tmp_path):
     assert names_of(dataset) == kerass(tmp_path, formats=(".txt",))[0] and dataset.class_names == ["a", "b"]
     assert list(ps.Dataset.from_text_folder(tmp_path, label_mode=None, max_length=3)) == ["ein", "zeh", "zwö"]
     (tmp_path / "b" / "2.txt").write_bytes("zwölf".encode("latin-1"))
-    with pytest.raises(ps.ElementError, match=r"b/2.txt': the text is not UTF-8"):
+    with pytest.raises(ps.ElementError, match=r"b/2.txt': the text is not UTF-8.*: encoding=... names another one"):
         list(dataset)
+    others = ps.Dataset.from_text_folder(tmp_path, label_mode=None, encoding="latin-1")
+    assert list(others) == ["eins", "zehn\n", "zwölf"]
 
 
 KERASS = json.loads((Path(__file__).parent / "keras_windows.json").read_text())["cases"]

@@ -246,3 +246,45 @@ def test_a_first_member_larger_than_what_is_read_at_once(tmp_path):
         tmp_path / "a.tar", [("a.bin", b"x" * (3 << 20)), ("a.cls", b"1"), ("b.bin", b""), ("b.cls", b"2")]
     )
     assert [(len(row["bin"]), int(row["cls"])) for row in ps.TarDataset(path)] == [(3 << 20, 1), (0, 2)]
+
+
+def test_alternative_extensions_are_those_that_a_sample_has(tmp_path):
+    contents = [("a.jpg", b"j"), ("a.cls", b"1"), ("b.png", b"p"), ("b.cls", b"2"), ("c.jpg", b"j"), ("c.png", b"p")]
+    path = archive_of(tmp_path / "a.tar", [*contents, ("c.cls", b"3"), ("d.gif", b"g"), ("d.cls", b"4")])
+    samples = iter(ps.TarDataset(path, ["png;jpg", "cls"]))
+    found = [next(samples) for _ in range(3)]
+    assert [(row["__key__"], row["png;jpg"], row["cls"]) for row in found] == [
+        ("a", b"j", 1),
+        ("b", b"p", 2),
+        ("c", b"p", 3),
+    ]
+    with pytest.raises(ps.ElementError, match="sample 3, 'd': there is no 'png;jpg'; it has"):
+        next(samples)
+    texts = archive_of(tmp_path / "b.tar", [("a.txt", b"1"), ("b.json", b"2")])
+    assert [row["json;txt"] for row in ps.TarDataset(texts, ["json;txt"])] == ["1", "2"]
+    numbers = archive_of(tmp_path / "c.tar", [("a.txt", b"1"), ("b.cls", b"2")])
+    assert [row["cls;txt"] for row in ps.TarDataset(numbers, ["cls;txt"])] == [b"1", b"2"]
+
+
+def test_names_with_braces_are_archives_as_webdataset_has_them(tmp_path):
+    for number in range(8, 12):
+        archive_of(tmp_path / f"a-{number:03}.tar", [(f"{number}.txt", b"x")])
+    assert keys(str(tmp_path / "a-{008..011}.tar")) == ["8", "9", "10", "11"]
+    assert keys(str(tmp_path / "a-{010,00[8-9]}.tar")) == ["10", "8", "9"]
+    assert len(list(ps.Dataset.list_files(str(tmp_path / "{a,a}-{008..010}.tar")))) == 3
+    with pytest.raises(ps.StorageError, match="there is no file '.*a-012.tar'"):
+        ps.TarDataset(str(tmp_path / "a-{008..012}.tar"))
+    archive_of(tmp_path / "{1,2}.tar", [("own.txt", b"x")])
+    assert keys(str(tmp_path / "{1,2}.tar")) == ["own"]
+
+
+@pytest.mark.parametrize("attributes", [b"", b"22 GNU.sparse.major=1\n", b"24 GNU.sparse.size=9999\n"])
+def test_a_file_with_holes_is_refused_not_read_as_its_map(tmp_path, attributes):
+    first = member(b"a.txt", b"0", b"whole") + member(b"z.txt", b"0", b"unclear")
+    holes = member(b"b.txt", b"0", b"map") if attributes else member(b"b.txt", b"S", b"map")
+    path = tmp_path / "a.tar"
+    path.write_bytes(first + (member(b"p", b"x", attributes) if attributes else b"") + holes + bytes(1024))
+    samples = iter(ps.TarDataset(path))
+    assert next(samples)["txt"] == "whole"
+    with pytest.raises(ps.StorageError, match="sample 1: the member at byte .* with holes: .* without tar's --sparse"):
+        next(samples)

@@ -39,8 +39,9 @@ def TarDataset(  # noqa: N802  # as the others
     shuffle is one of all samples. Compressed archives are read as streams.
 
     Args:
-        files: a name, a pattern with `*`, several, or a dataset of names.
-        extensions: those to read, without the first dot, in lower case; None for those of the first sample.
+        files: a name, a pattern with `*` or `{000..127}`, several, or a dataset of names.
+        extensions: those to read, without the first dot, in lower case; None for those of the first sample. Of
+            "jpg;png" a sample must have one: the first that it has stands under that name.
         decode: whether ".txt" and ".json" become strings, ".cls", ".id" and ".index" integers, and ".npy" arrays.
             Everything else is bytes.
         compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.

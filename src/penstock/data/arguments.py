@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, check_integer
 from penstock.spec import LeafSpec, assuming
 from penstock.structure import flatten, map_structure
@@ -32,6 +32,23 @@ def check_parallel_calls(call: str, number: int | None) -> None:
     """`num_parallel_calls` is None, AUTOTUNE, or at least 1."""
     if number is not None and number != AUTOTUNE:
         check_integer(call, "num_parallel_calls", number, minimum=1)
+
+
+def check_encoding(call: str, encoding: str) -> None:
+    """Refuse text in which records cannot be told apart byte by byte."""
+    try:
+        divides = all(sign.encode().decode(encoding) == sign for sign in '\n\r",')
+    except UnicodeDecodeError:
+        divides = False
+    except LookupError:
+        raise InvalidArgumentError(
+            f"{call}(encoding=...) takes an encoding that Python knows, got {encoding!r}"
+        ) from None
+    if not divides:
+        raise InvalidArgumentError(
+            f"{call}(encoding=...) takes an encoding that keeps ASCII, such as 'utf-8' or 'latin-1', got {encoding!r}: "
+            "convert the file to UTF-8, for example with iconv"
+        )
 
 
 def as_signature(call: str, signature: Any) -> Any:

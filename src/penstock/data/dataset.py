@@ -13,7 +13,14 @@ from typing import Any, Final, Generic, TypeVar, overload
 import numpy as np
 
 from penstock.data import functions, saving
-from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
+from penstock.data.arguments import (
+    as_numbers,
+    as_signature,
+    check_encoding,
+    check_function,
+    check_parallel_calls,
+    user_site,
+)
 from penstock.data.block import Block, object_column
 from penstock.data.cached_rows import CachedRows
 from penstock.data.element_kinds import check_one_kind, merged_spec
@@ -50,7 +57,7 @@ from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats import media, tables
 from penstock.formats.matching import matching_files
-from penstock.formats.media.example_folder import ImageReader, TextReader
+from penstock.formats.media.example_folder import ImageReader, Labels, TextReader
 from penstock.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -493,6 +500,7 @@ class Dataset(Generic[Element]):
         label_mode: str | None = "int",
         class_names: Sequence[str] | None = None,
         max_length: int | None = None,
+        encoding: str = "utf-8",
         validation_split: float | None = None,
         subset: str | None = None,
         seed: int | None = None,
@@ -500,7 +508,7 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[Any]":
         """The texts of a folder with one folder for each class, as (text, label), in the order of classes and names.
 
-        Each file that ends in .txt is one text, in UTF-8. Everything else is as in `from_image_folder`; classes, labels
+        Each file that ends in .txt is one text. Everything else is as in `from_image_folder`; classes, labels
         and the parts of a `validation_split` are those of Keras's `text_dataset_from_directory`.
 
         Args:
@@ -508,6 +516,7 @@ class Dataset(Generic[Element]):
             label_mode: as for `from_image_folder`.
             class_names: as for `from_image_folder`.
             max_length: how many characters of a text are kept; None for all.
+            encoding: of the texts, by a name that Python knows.
             validation_split: as for `from_image_folder`.
             subset: as for `from_image_folder`.
             seed: as for `from_image_folder`.
@@ -515,7 +524,7 @@ class Dataset(Generic[Element]):
 
         Raises:
             StorageError: the directory cannot be listed; while iterating, a file cannot be read.
-            ElementError: while iterating, a text that is not UTF-8. Iterating continues with the next.
+            ElementError: while iterating, a text that is not in the encoding. Iterating continues with the next.
             InvalidArgumentError: no classes, no files, or arguments that never work.
 
         Example:
@@ -533,7 +542,12 @@ class Dataset(Generic[Element]):
         )
         if max_length is not None:
             max_length = check_integer(call, "max_length", max_length, minimum=1)
-        return Dataset(request.node((".txt",), TensorSpec((), object), lambda labels: TextReader(labels, max_length)))
+        check_encoding(call, encoding)
+
+        def reader(labels: Labels | None) -> TextReader:
+            return TextReader(labels, max_length, encoding)
+
+        return Dataset(request.node((".txt",), TensorSpec((), object), reader))
 
     @staticmethod
     def timeseries_windows(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from penstock.data.arguments import user_site
+from penstock.data.arguments import check_encoding, user_site
 from penstock.data.block import object_column
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node
@@ -17,7 +17,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import tables
 from penstock.formats.compression import check_compression
 from penstock.formats.file_format import FileFormat, difference
-from penstock.formats.matching import is_pattern, matching_files
+from penstock.formats.matching import expanded, is_pattern, matching_files
 from penstock.formats.opening import check_exists, size_of
 from penstock.formats.records.fixed_records import FixedFiles, FixedRecords
 from penstock.formats.records.record_files import RecordFiles
@@ -38,7 +38,9 @@ Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
 
 @other_keywords(FILES)
-def TextLineDataset(files: Files, compression_type: str | None = None) -> Dataset[str]:  # noqa: N802  # as TensorFlow has it
+def TextLineDataset(  # noqa: N802  # as TensorFlow has it
+    files: Files, compression_type: str | None = None, *, encoding: str = "utf-8"
+) -> Dataset[str]:
     r"""The lines of text files as strings, one file after the other.
 
     A line ends with "\n" or "\r\n", which are not part of it; the last line of a file needs no end. Empty lines are
@@ -48,12 +50,13 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
         files: a name, several, or a dataset of names. A dataset of (name, start, stop) reads lines start to stop - 1 of
             a file.
         compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
+        encoding: of the text, by a name that Python knows, such as "latin-1"; not UTF-16 and its kind.
 
     Raises:
         StorageError: a file is missing; while iterating, a file that a dataset names is missing, or a file cannot be
             read. Iterating then continues with the next file.
-        ElementError: while iterating, a line that is not UTF-8. Iterating continues with the next line.
-        InvalidArgumentError: another compression type.
+        ElementError: while iterating, a line that is not in the encoding. Iterating continues with the next line.
+        InvalidArgumentError: another compression type or encoding.
         InvalidTypeError: something else than names.
 
     Example:
@@ -64,7 +67,8 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
         >>> list(TextLineDataset(path).map(str.upper))
         ['ROSE', 'VIOLET']
     """
-    return records_of("TextLineDataset", files, TextLines(), compression_type)
+    check_encoding("TextLineDataset", encoding)
+    return records_of("TextLineDataset", files, TextLines(encoding), compression_type)
 
 
 @other_keywords(FILES)
@@ -188,8 +192,8 @@ def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N8
 
     "text" and "tfrecord" give the elements of `ps.TextLineDataset` and `ps.TFRecordDataset`, in the same order, of
     files that are not compressed. Nothing in such files says where a record begins, so each is read once when the
-    dataset is made. That index is kept in the user's cache directory (`$PENSTOCK_CACHE`, or `~/.cache/penstock`), and
-    is made anew when the file's size or time of change is another.
+    dataset is made. That index of a larger file is kept in the user's cache directory (`$PENSTOCK_CACHE`, or
+    `~/.cache/penstock`), and is made anew when the file's size or time of change is another.
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
@@ -336,9 +340,10 @@ def _name(call: str, name: Any) -> str:
 
 
 def _matching(call: str, name: str) -> list[str]:
-    """The files that a name means: a pattern's, unless there is a file of that very name."""
-    lists = is_pattern(name) and (has_protocol(name) or not os.path.exists(name))
-    return matching_files(call, name) if lists else [name]
+    """The files that a name means: a pattern's, or those of its braces, unless there is a file of that very name."""
+    if not has_protocol(name) and os.path.exists(name):
+        return [name]
+    return [file for one in expanded(name) for file in (matching_files(call, one) if is_pattern(one) else [one])]
 
 
 def _may_name_files(spec: Any) -> bool:

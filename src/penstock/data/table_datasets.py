@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from penstock.data.arguments import check_encoding
 from penstock.data.dataset import Dataset
 from penstock.data.file_datasets import Files, check_columns, dataset_of_names, first_with_rows, stream_or_index
 from penstock.data.tensorflow import CSV
@@ -79,7 +80,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         raise InvalidTypeError(f"{call}(header=...) takes a bool or a list of names, got {header!r}")
     if isinstance(null_values, str) or not all(isinstance(text, str) for text in null_values or ()):
         raise InvalidTypeError(f"{call}(null_values=...) takes a list of strings, got {null_values!r}")
-    _check_encoding(call, encoding)
+    check_encoding(call, encoding)
     kinds = arrow_types(call, types)
 
     def found(name: str, compression: str, without_rows: bool) -> TableRecords | None:
@@ -167,20 +168,3 @@ def _tables(
     names = dataset_of_names(call, files)
     records = first_with_rows(call, names, lambda name, without_rows: found(name, compression, without_rows))
     return stream_or_index(call, names, records, compression)
-
-
-def _check_encoding(call: str, encoding: str) -> None:
-    """Refuse text in which records cannot be told apart byte by byte."""
-    try:
-        divides = all(sign.encode().decode(encoding) == sign for sign in '\n\r",')
-    except UnicodeDecodeError:
-        divides = False
-    except LookupError:
-        raise InvalidArgumentError(
-            f"{call}(encoding=...) takes an encoding that Python knows, got {encoding!r}"
-        ) from None
-    if not divides:
-        raise InvalidArgumentError(
-            f"{call}(encoding=...) takes an encoding that keeps ASCII, such as 'utf-8' or 'latin-1', got {encoding!r}: "
-            "convert the file to UTF-8, for example with iconv"
-        )

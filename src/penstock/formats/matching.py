@@ -3,11 +3,12 @@
 import errno
 import fnmatch
 import os
+import re
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.remote.remote_files import matching_remote
@@ -15,6 +16,7 @@ from penstock.formats.remote.shared_listings import shared
 from penstock.paths import has_protocol, local_path
 
 _EFFECTIVE = os.access in os.supports_effective_ids
+_BRACES: Final = re.compile(r"\{((\d+)\.\.(\d+)|[^{}]*,[^{}]*)\}")
 
 
 def is_pattern(name: str) -> bool:
@@ -22,6 +24,23 @@ def is_pattern(name: str) -> bool:
     if name.startswith(("http://", "https://")):
         return "*" in name.partition("?")[0]
     return any(sign in name for sign in "*?[")
+
+
+def expanded(name: str) -> list[str]:
+    """The names that one with braces stands for, in order: of "{a,b}" a and b, of "{000..127}" numbers, as in a shell.
+
+    Example:
+        >>> expanded("{train,test}-{08..10}.tar")[1:4]
+        ['train-09.tar', 'train-10.tar', 'test-08.tar']
+    """
+    found = None if not has_protocol(name) and os.path.exists(local_path(name)) else _BRACES.search(name)
+    if found is None:
+        return [name]
+    parts = found[1].split(",")
+    if found[2]:
+        width = len(found[2]) if found[2].startswith("0") else 0
+        parts = [f"{number:0{width}}" for number in range(int(found[2]), int(found[3]) + 1)]
+    return [one for part in parts for one in expanded(name[: found.start()] + part + name[found.end() :])]
 
 
 def matching_files(call: str, pattern: Any) -> list[str]:
@@ -41,7 +60,8 @@ def matching_files(call: str, pattern: Any) -> list[str]:
         raise InvalidTypeError(f"{call} takes a pattern as a string or a path, or a list of them, got {pattern!r}")
     if not several:
         raise InvalidArgumentError(f"{call} takes at least one pattern, got none")
-    return sorted({name for one in several for name in _matching(call, os.fspath(one))})
+    patterns = [one for given in several for one in expanded(os.fspath(given))]
+    return sorted({name for one in patterns for name in _matching(call, one)})
 
 
 def _matching(call: str, pattern: str) -> list[str]:

@@ -176,17 +176,20 @@ class ImageReader(FileReader):
 
 
 class TextReader(FileReader):
-    """Texts in UTF-8."""
+    """Texts."""
 
-    def __init__(self, labels: Labels | None, max_length: int | None) -> None:
+    def __init__(self, labels: Labels | None, max_length: int | None, encoding: str) -> None:
         super().__init__(labels)
         self.max_length = max_length
+        self.encoding = encoding
 
     def content(self, data: bytes) -> str:
         try:
-            return data.decode("utf-8-sig")[: self.max_length]
+            return data.decode(self.encoding).removeprefix("\ufeff")[: self.max_length]
         except UnicodeDecodeError as error:
-            raise ElementError(f"the text is not UTF-8: {error}") from error
+            raise ElementError(
+                f"the text is not {self.encoding.upper()}: {error}: encoding=... names another one"
+            ) from error
 
 
 def read_file(name: str) -> bytes:

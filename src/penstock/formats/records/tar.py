@@ -5,7 +5,7 @@ A member is a header of 512 bytes and its content, filled up to 512. Names that 
 member of their own before it. A block of zeros ends the archive.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -71,7 +71,8 @@ class TarSamples(RecordFormat):
     """Samples as dictionaries: the key, and what stands under each extension.
 
     Attributes:
-        extensions: those that each sample must have; others are passed over.
+        extensions: those that each sample must have; others are passed over. One such as "jpg;png" has alternatives, of
+            which the first counts that a sample has.
         decode: whether contents are decoded whose extension says how.
         of_first: whether the extensions are those of the first sample, which others must not add to.
     """
@@ -117,7 +118,7 @@ def tar_samples(
     try:
         for number, some in enumerate(reader.extensions()):
             found += [one for one in some if one not in found]
-            if extensions is None or set(extensions) <= set(found) or number == _SAMPLES:
+            if extensions is None or number == _SAMPLES or all(_held(one, found) for one in extensions):
                 wanted = tuple(sorted(found)) if extensions is None else extensions
                 return TarSamples(wanted, decode, extensions is None)
     except StorageError:
@@ -126,7 +127,7 @@ def tar_samples(
     finally:
         reader.close()
     if found and last:
-        missing = [one for one in extensions or () if one not in found]
+        missing = [one for one in extensions or () if _held(one, found) is None]
         raise InvalidArgumentError(
             f"{call}(extensions=...): no sample of {name!r} has {missing[0]!r}; they have {sorted(found)}"
         )
@@ -187,7 +188,7 @@ class TarReader(RecordReader):
                 continue
             if header is None:
                 if not ends:
-                    raise self._no_header(at)
+                    raise self._no_header(at, given.sparse or block[156:157] == _SPARSE)
                 return ends, at  # the samples before it come first
             self.recognised |= header is not _NO_HEADER
             content = at + _BLOCK
@@ -213,14 +214,15 @@ class TarReader(RecordReader):
         if missing > 0 and (whole or self._bytes.plain):
             raise StorageError(f"{self._where()}: the archive is cut: {missing} bytes are missing")
 
-    def _no_header(self, at: int) -> StorageError:
+    def _no_header(self, at: int, is_sparse: bool = False) -> StorageError:
         compression = compression_of(self._data[:8]) if self._start + at == 0 else ""
         if compression:
             return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
-        return StorageError(
-            f"{self._where()}: there is no header of a member at byte {self._start + at}: the file is damaged, or no "
-            "tar archive; its samples before that are whole, what follows is left out"
-        )
+        place = f"byte {self._start + at}"
+        problem = f"there is no header of a member at {place}: the file is damaged, or no tar archive"
+        if is_sparse:
+            problem = f"the member at {place} is packed as a file with holes: pack it anew without tar's --sparse"
+        return StorageError(f"{self._where()}: {problem}; its samples before that are whole, what follows is left out")
 
     def _where(self) -> str:
         return f"{self._name!r}, sample {self.number}"
@@ -246,30 +248,39 @@ class TarReader(RecordReader):
 
     def _row(self, sample: _Sample) -> list[Any]:
         held = {member.extension: self._data[member.begin : member.end] for member in sample.members}
-        missing = [name for name in self._format.extensions if name not in held]
+        missing = [name for name in self._format.extensions if _held(name, held) is None]
         if missing:
             advice = _ADVICE if self._format.of_first else ""
             raise ElementError(f"there is no {missing[0]!r}; it has {sorted(held)}{advice}")
+        found = {name: _held(name, held) or "" for name in self._format.extensions}
         names = [member.extension for member in sample.members]
-        twice = [name for name in self._format.extensions if names.count(name) > 1]
+        twice = [extension for extension in found.values() if names.count(extension) > 1]
         if twice:
             raise ElementError(f"there are {names.count(twice[0])} members {twice[0]!r}")
         added = [name for name in held if name not in self._format.extensions]
         if added and self._format.of_first:
             raise ElementError(f"it has {added[0]!r}, which the first sample does not have{_ADVICE}")
         row: list[Any] = [sample.key]
-        for name in self._format.extensions:
+        for name, extension in found.items():
             try:
-                row.append(_decoder(self._format, name)(held[name]))
+                row.append(_decoder(self._format, name)(held[extension]))
             except ValueError as error:
-                raise ElementError(f"its {name!r} cannot be read: {error}") from error
+                raise ElementError(f"its {extension!r} cannot be read: {error}") from error
         return row
 
 
-def _decoder(format: TarSamples, extension: str) -> Callable[[bytes], Any]:
-    """The decoder of a content: bytes as they are, unless the last part of the extension says more."""
-    last = extension.rpartition(".")[2]
-    return _DECODERS.get(last, bytes) if format.decode and extension != KEY else bytes
+def _held(name: str, extensions: Collection[str]) -> str | None:
+    """The first alternative of a name that is among the extensions of a sample; None if none is."""
+    return next((one for one in name.split(";") if one in extensions), None)
+
+
+def _decoder(format: TarSamples, name: str) -> Callable[[bytes], Any]:
+    """The decoder of a content: bytes as they are, unless the last part of the extension says more.
+
+    Alternatives that are decoded in different ways stay bytes.
+    """
+    kinds = {_DECODERS.get(one.rpartition(".")[2], bytes) for one in name.split(";")}
+    return kinds.pop() if format.decode and name != KEY and len(kinds) == 1 else bytes
 
 
 class _Given(NamedTuple):
@@ -279,11 +290,13 @@ class _Given(NamedTuple):
         name: "" for what its header says.
         size: -1 for what its header says.
         damaged: whether it cannot be read.
+        sparse: whether the file has holes, and its content begins with where they are.
     """
 
     name: str = ""
     size: int = -1
     damaged: bool = False
+    sparse: bool = False
 
     def with_record(self, kind: bytes, content: bytes) -> "_Given":
         """With what another such member says."""
@@ -298,6 +311,8 @@ class _Given(NamedTuple):
                 return self._replace(damaged=True)
             if key == b"path":
                 found = found._replace(name=value[:-1].decode(errors="surrogateescape"))
+            elif key.startswith(b"GNU.sparse."):
+                found = found._replace(sparse=True)
             elif key == b"size" and value[:-1].isdigit() and len(value) < _DIGITS:
                 found = found._replace(size=int(value))
             content = content[length:]
@@ -319,7 +334,7 @@ _NO_HEADER: Final = _MemberHeader(b"", 0, "")
 def _header(block: bytes, given: _Given) -> _MemberHeader | None:
     """The header in a block; None if it is none."""
     size, kind = _size(block), block[156:157]
-    if size < 0 or given.damaged or kind == _SPARSE:
+    if size < 0 or given.damaged or given.sparse or kind == _SPARSE:
         return None
     if kind in _WITHOUT_CONTENT:  # whatever size it has: that of a hard link may be the size of the other file
         return _MemberHeader(kind, 0, "")

@@ -1,4 +1,4 @@
-r"""Lines of text: UTF-8, ended by "\n" or "\r\n"."""
+r"""Lines of text, ended by "\n" or "\r\n"."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,23 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 @dataclass(frozen=True)
 class TextLines(RecordFormat):
-    """The lines of a file as strings, without their ends, and without the mark that a file may begin with."""
+    """The lines of a file as strings, without their ends, and without the mark that a file may begin with.
+
+    Attributes:
+        encoding: one in which only the end of a line has the byte of a newline.
+    """
+
+    encoding: str = "utf-8"
 
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
-        return LineReader(name, compression, number, offset)
+        return LineReader(self.encoding, name, compression, number, offset)
 
 
 class LineReader(RecordReader):
     """Finds and decodes lines a chunk at a time."""
 
-    def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
+    def __init__(self, encoding: str, name: Source, compression: str, number: int, offset: int) -> None:
+        self._encoding = encoding
         super().__init__(name, compression, number, max(offset - 1, 0))
         if offset:
             self._start = offset
@@ -55,12 +62,12 @@ class LineReader(RecordReader):
     def _decode(self, first: int) -> Column:
         begin, end = self._begin(first), int(self._ends[-1])
         try:
-            text = self._data[begin:end].decode()
+            text = self._data[begin:end].decode(self._encoding)
         except UnicodeDecodeError as error:
             bad = int(np.searchsorted(self._ends, begin + error.start, side="right"))
             if bad == first:
                 raise self._damaged(error) from None
-            text = self._data[begin : self._begin(bad)].decode()
+            text = self._data[begin : self._begin(bad)].decode(self._encoding)
         if self.number == 0 and text[:1] == _BYTE_ORDER_MARK:
             text = text[1:]
         if "\r" in text:  # the search for one character is fast
@@ -72,9 +79,12 @@ class LineReader(RecordReader):
 
     def _damaged(self, error: UnicodeDecodeError) -> ElementError:
         where = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
-        message = f"{where}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
+        found = f"the byte 0x{error.object[error.start]:02x} ({error.reason})"
+        message = f"{where}: expected {self._encoding.upper()}, got {found}"
         compression = compression_of(error.object[:8]) if self.number == 0 else ""
         if compression:
             message += f'; it looks like a file compressed by {compression}: give compression_type="{compression}"'
+        else:
+            message += ": ps.TextLineDataset(..., encoding='latin-1'), or another, reads it"
         self._pass(1)
         return ElementError(message)
