@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 from service_status import status
+from until import until
 
 import penstock as ps
 from penstock.errors import LostLeaseError
@@ -262,3 +264,21 @@ def test_named_datasets_and_jobs_that_nobody_reads_are_kept(
         dispatcher.start()
         rest = ps.service.from_dataset_id("distributed_epoch", dispatcher.address, name, job_name="job")
         assert sorted([*first, *(int(x) for x in rest)]) == list(range(300))
+
+
+def test_closing_an_iterator_waited_minutes_for_a_dispatcher_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = ps.service.DispatchServer()
+    address = dispatcher.target.split("://")[1]
+    worker = Forked("-m", "penstock", "worker", "--dispatcher", address, "--quiet")
+    try:
+        iterator = iter(ps.Dataset.range(1 << 40).apply(ps.service.distribute("distributed_epoch", address)))
+        next(iterator)
+        dispatcher.stop()
+        until(lambda: "waiting for the dispatcher, for 300 s at most" in caplog.text)  # its next heartbeat
+        closing = threading.Thread(target=iterator.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
+    finally:
+        worker.kill()
+        worker.wait()

@@ -85,7 +85,8 @@ def test_a_local_service_grows_where_readers_wait_and_drains_what_leaves(caplog:
         taken += [int(next(elements)) for _ in range(100)]
         elements.close()
         assert taken == list(range(len(taken)))
-    assert "data workers are busy" in caplog.messages[0] and "from 1 to 2 workers" in caplog.messages[0]
+    told = next(record.getMessage() for record in caplog.records if record.name == "penstock.service.local")
+    assert "data workers are busy" in told and "from 1 to 2 workers" in told
 
 
 def test_a_service_that_runs_elsewhere_has_the_same_methods() -> None:

@@ -167,3 +167,4 @@ class Reader:
     def stop(self) -> None:
         """End all threads of this reader; waits for nothing."""
         self._shared.stop()
+        self._session.stop()

@@ -113,6 +113,11 @@ class DispatcherSession:
         with self._shared.changed:
             self._shared.changed.wait_for(lambda: self._over)
 
+    def stop(self) -> None:
+        """Wait no longer for a dispatcher that is away, unless it must still hear what was delivered."""
+        if not (self.ended and self._shared.leases is not None):
+            self._dispatcher.hurry()
+
     def report_soon(self) -> None:
         """Send the next heartbeat at once."""
         with self._shared.changed:

@@ -113,6 +113,7 @@ class DispatcherClient:
         self._known = NO_ENTRY  # of the dispatcher's journal
         self._reached_before = False
         self._closed = threading.Event()
+        self._hurried = threading.Event()
         self.trouble = ""
 
     @property
@@ -148,7 +149,7 @@ class DispatcherClient:
                 reply = self._send_once(message, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
             except _NoAnswer as no_answer:
                 now = time.monotonic()
-                if now >= begun + patience:
+                if now >= begun + patience or (self._hurried.is_set() and not self._closed.is_set()):
                     raise no_answer.error(now - begun) from no_answer.__cause__
                 self.trouble = no_answer.reason
                 if now >= warn_at:
@@ -161,7 +162,7 @@ class DispatcherClient:
                 check_answer(message, reply, self.address)
                 return reply
             # Not within `except`: Ctrl-C would be shown below all errors of the connection.
-            self._closed.wait(min(pause, begun + patience - now))
+            self._hurried.wait(min(pause, begun + patience - now))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _send_once(self, message: Message, seconds: float) -> Any:
@@ -276,9 +277,14 @@ class DispatcherClient:
             with self._lock:
                 self._found = None
 
+    def hurry(self) -> None:
+        """Try every message once from now on; threads that wait for a dispatcher that is away get an error."""
+        self._hurried.set()
+
     def close(self) -> None:
         """Close the connections; waiting threads get a `ClosedError`. A second call does nothing."""
         self._closed.set()
+        self._hurried.set()
         with self._lock:
             for opened in self._busy:
                 opened.line.connection.shut_down()
