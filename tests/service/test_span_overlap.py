@@ -12,6 +12,7 @@ from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import cut
 from penstock.service.worker.open_pass import OpenPass, PassKey
+from penstock.service.worker.user_calls import UserCalls
 
 PAIR = ps.TensorSpec((2,), np.int64)
 
@@ -42,7 +43,7 @@ def opened(dataset):
     part = cut(dataset.node)
     assert not part.above
     key = PassKey("d", ShardingPolicy.DYNAMIC, 0, 0, 1, 0, 9)
-    return OpenPass(part.worker, dataset.options(), key, 1 << 20, 1 << 20, lambda: 1 << 20)
+    return OpenPass(part.worker, dataset.options(), key, 1 << 20, 1 << 20, lambda: 1 << 20, UserCalls())
 
 
 def request(start, stop):

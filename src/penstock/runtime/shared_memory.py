@@ -94,8 +94,10 @@ class Arena:
     def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
         self._idle_bytes = idle_bytes
         self._lock = threading.Lock()
-        self._free: dict[int, list[Slot]] = defaultdict(list)
+        self._free: dict[int, dict[Segment, list[Slot]]] = defaultdict(dict)
         self._segments: set[Segment] = set()
+        self._unused: dict[Segment, None] = {}
+        self._bytes = self._unused_bytes = 0
         self._closed = self._warned = False
         # Arrays are freed by the garbage collector: it only appends their slot here, which takes no lock.
         self._returned: deque[Slot] = deque()
@@ -108,8 +110,14 @@ class Arena:
             free = self._free[slot_size]
             if not free and not self._grow(slot_size):
                 return None
-            slot = free.pop()
-            slot.segment.used += 1
+            segment, slots = free.popitem()
+            slot = slots.pop()
+            if slots:
+                free[segment] = slots
+            if not segment.used:
+                del self._unused[segment]
+                self._unused_bytes -= segment.size
+            segment.used += 1
         address = slot.segment.mapping.address + slot.offset
         return Memory(address, size, slot, released=partial(self._returned.append, slot)).array()
 
@@ -118,30 +126,35 @@ class Arena:
         """The size of all segments that are kept for use."""
         with self._lock:
             self._collect()
-            return sum(segment.size for segment in self._segments)
+            return self._bytes
 
     def close(self) -> None:
         """Give back all idle memory, and allocate no more. Arrays stay as they are."""
         with self._lock:
             self._closed = True
             self._collect()
-            self._segments = {segment for segment in self._segments if segment.used}
+            while self._unused:
+                self._drop_unused()
             self._free.clear()
 
     def _collect(self) -> None:
         while self._returned:
             slot = self._returned.popleft()
-            slot.segment.used -= 1
-            self._free[slot.segment.slot_size].append(slot)
-        idle = sum(segment.size for segment in self._segments if not segment.used)
-        in_use = sum(segment.size for segment in self._segments if segment.used)
-        for segment in [segment for segment in self._segments if not segment.used]:
-            if idle <= in_use + self._idle_bytes:
-                break
-            idle -= segment.size
-            self._segments.remove(segment)
-            slots = self._free[segment.slot_size]
-            self._free[segment.slot_size] = [slot for slot in slots if slot.segment is not segment]
+            segment = slot.segment
+            segment.used -= 1
+            self._free[segment.slot_size].setdefault(segment, []).append(slot)
+            if not segment.used:
+                self._unused[segment] = None
+                self._unused_bytes += segment.size
+        while 2 * self._unused_bytes > self._bytes + self._idle_bytes:  # more than are in use, and `idle_bytes`
+            self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        segment, _ = self._unused.popitem()
+        self._segments.remove(segment)
+        self._bytes -= segment.size
+        self._unused_bytes -= segment.size
+        self._free[segment.slot_size].pop(segment, None)
 
     def _grow(self, slot_size: int) -> bool:
         if self._closed or len(self._segments) >= _MOST_SEGMENTS:
@@ -155,7 +168,10 @@ class Arena:
                 _logger.warning("no memory can be shared with other processes, blocks go through a socket: %s", error)
             return False
         self._segments.add(segment)
-        self._free[slot_size] += [Slot(segment, number) for number in range(slots)]
+        self._unused[segment] = None
+        self._bytes += segment.size
+        self._unused_bytes += segment.size
+        self._free[slot_size][segment] = [Slot(segment, number) for number in range(slots)]
         return True
 
 

@@ -6,7 +6,7 @@ Where several passes take turns, `turn` is the pass after the one that delivered
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from penstock.service.reader.fetch_task import Arrival, Arrived, FetchTask
 from penstock.service.reader.progress import PassProgress
@@ -29,8 +29,8 @@ class DeliveryOrder(ABC):
     def arrived(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
         """Note that an item of a task has arrived."""
 
-    def gave_up(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
-        """Note that the items of a task were given up."""
+    def gave_up(self, tasks: Set[FetchTask]) -> None:  # noqa: B027  # most look at the tasks themselves
+        """Note that the items of these tasks were given up."""
 
     def item_of(self, task: FetchTask) -> Arrival:
         """The item to deliver: the oldest one of the task, of which the rest was put behind it if it is too long."""
@@ -70,8 +70,8 @@ class AsArrived(DeliveryOrder):
     def arrived(self, task: FetchTask) -> None:
         self._ready.append(task)
 
-    def gave_up(self, task: FetchTask) -> None:
-        self._ready = deque(ready for ready in self._ready if ready is not task)
+    def gave_up(self, tasks: Set[FetchTask]) -> None:
+        self._ready = deque(ready for ready in self._ready if ready not in tasks)
 
 
 class RoundRobin(DeliveryOrder):
@@ -135,8 +135,8 @@ class RedeliveryFirst(DeliveryOrder):
         if not task.again:
             self._later.arrived(task)
 
-    def gave_up(self, task: FetchTask) -> None:
-        self._later.gave_up(task)
+    def gave_up(self, tasks: Set[FetchTask]) -> None:
+        self._later.gave_up(tasks)
 
     def item_of(self, task: FetchTask) -> Arrival:
         return task.items[0] if task.again else self._later.item_of(task)

@@ -121,7 +121,7 @@ class EpochProgress:
 
     def give_up(self, positions: int) -> "GivenUp":
         """Give up about `positions` undelivered positions, first those of which nothing has arrived."""
-        given = GivenUp()
+        given, gone = GivenUp(), set()
         tasks = [task for task in reversed(self._open()) if task.unread]
         for task in sorted(tasks, key=lambda task: bool(task.items)):
             if positions <= 0:
@@ -130,8 +130,9 @@ class EpochProgress:
             given.rows += sum(item.chunk.rows for item in task.items if isinstance(item, Arrived))
             left = task.give_up()
             given.spans += [left] if left.first < left.end else []
-            self.order.gave_up(task)
+            gone.add(task)
             given.used += [task] if self.finish(task) else []
+        self.order.gave_up(gone)
         return given
 
     @property

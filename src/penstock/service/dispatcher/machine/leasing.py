@@ -244,8 +244,8 @@ def _ledgers_after(epoch: Epoch, returned: list[Span], ended: list[Span]) -> lis
     changed = {span.pass_number: epoch.ledgers[span.pass_number].copy() for span in [*returned, *ended]}
     for span in ended:
         changed[span.pass_number].end(span.stop)
-    for span in returned:
-        changed[span.pass_number].give_back(span)
+    for number, ledger in changed.items():
+        ledger.give_back(span for span in returned if span.pass_number == number)
     return [changed.get(number, ledger) for number, ledger in enumerate(epoch.ledgers)] if changed else epoch.ledgers
 
 

@@ -1,5 +1,7 @@
 """The lasting state of a dispatcher: plain data that the journal can write."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from penstock.service.wire.spans import clipped, count, merged, without
@@ -51,9 +53,9 @@ class Ledger(msgspec.Struct):
             self.frontier = stop
         self.returned = without(self.returned, span)
 
-    def give_back(self, span: Span) -> None:
-        """Make positions free again."""
-        self.returned = merged(clipped([*self.returned, span], self.info.number, self.bound))
+    def give_back(self, spans: Iterable[Span]) -> None:
+        """Make positions free again, all at once: a reader may have hundreds of spans."""
+        self.returned = merged(clipped([*self.returned, *spans], self.info.number, self.bound))
 
     def end(self, length: int) -> None:
         """Note the length of the pass; the first one that was found counts."""

@@ -1,5 +1,6 @@
 """The changes of the lasting state, as data that can be journalled; and `apply`, which makes them."""
 
+from collections.abc import Sequence
 from functools import singledispatch
 
 from msgspec.structs import replace
@@ -191,6 +192,11 @@ def _ledger(epoch: Epoch, pass_number: int) -> Ledger:
     return ledger
 
 
+def _give_back(epoch: Epoch, spans: Sequence[Span]) -> None:
+    for number in {span.pass_number for span in spans}:
+        _ledger(epoch, number).give_back(span for span in spans if span.pass_number == number)
+
+
 @singledispatch
 def _apply(update: Update, state: State) -> None:
     raise TypeError(f"no update: {update!r}")
@@ -282,7 +288,7 @@ def _(update: ConsumerOpened, state: State) -> None:
     for span in update.returned:
         ledger = _ledger(epoch, span.pass_number)
         ledger.take(span)
-        ledger.give_back(span)
+        ledger.give_back([span])
     for span in [*update.owed, *update.consumed]:
         _ledger(epoch, span.pass_number).take(span)
     state.consumers[update.consumer_id] = Consumer(
@@ -302,8 +308,7 @@ def _(update: ConsumerOpened, state: State) -> None:
 def _(update: ConsumerGone, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
     epoch = state.epochs[consumer.epoch_id]
-    for span in [*consumer.leased, *consumer.owed]:
-        _ledger(epoch, span.pass_number).give_back(span)
+    _give_back(epoch, [*consumer.leased, *consumer.owed])
     consumer.alive, consumer.leased, consumer.owed = False, [], []
 
 
@@ -323,7 +328,7 @@ def _(update: Returned, state: State) -> None:
     epoch = state.epochs[consumer.epoch_id]
     for span in update.spans:
         consumer.leased, consumer.owed = without(consumer.leased, span), without(consumer.owed, span)
-        _ledger(epoch, span.pass_number).give_back(span)
+    _give_back(epoch, update.spans)
 
 
 @_apply.register
