@@ -528,3 +528,53 @@ def test_a_row_of_another_kind_costs_itself_alone_wherever_reading_goes_on(name,
         assert count == alike.count(place)
         for given_before, state in enumerate(states):
             assert given_after(place, state)[::2] == (found[given_before:], count)
+
+
+def rows_of_files(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name}{number}\n" for number in range(5)))
+    return ps.FilesDataset(str(tmp_path / "*.txt"), "text")
+
+
+def refuse(bad):
+    def read(row):
+        if row == bad:
+            raise ValueError("damaged")
+        return row
+
+    return read
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+@pytest.mark.parametrize("operator", ["map", "filter"])
+def test_a_skipped_row_behind_a_shuffle_is_named_by_its_file(tmp_path, operator, threads):
+    files = rows_of_files(tmp_path)
+    rows = files.concatenate(files).shuffle(seed=3)
+    call = refuse("b3")
+    failing = (
+        rows.map(call, num_parallel_calls=threads) if operator == "map" else rows.filter(lambda row: bool(call(row)))
+    )
+    elements, errors = read(failing.with_options(SKIP))
+    assert errors.count == len([row for row in rows if row == "b3"]) and "b3" not in elements
+    assert {row.source for row in errors.rows} == {f"row 3 of {tmp_path / 'b.txt'}"}
+    assert f", made of row 3 of {tmp_path / 'b.txt'}: ValueError: damaged" in str(errors)
+    state = json.loads(json.dumps(iter_to_end(failing.with_options(SKIP)).state_dict()))
+    resumed = iter(failing.with_options(SKIP))
+    resumed.load_state_dict(state)
+    assert resumed.errors == errors
+
+
+def iter_to_end(dataset):
+    iterator = iter(dataset)
+    list(iterator)
+    return iterator
+
+
+def test_a_failing_row_behind_a_shuffle_of_arrays_is_named_by_its_number():
+    rows = ps.Dataset.zip(ps.Dataset.range(10), ps.Dataset.range(10)).cache().shuffle(seed=1).batch(1).unbatch()
+    skipped = ps.Dataset.range(100, 120).skip(3).shard(2, 1).repeat(2).skip(8)  # 104, 106, ... twice
+    mapped = skipped.batch(2).shuffle(5, seed=2).map(lambda x: refuse(108)(int(x[0])))
+    with pytest.raises(ValueError, match="damaged") as error:
+        list(mapped)
+    assert error.value.__notes__[-1].startswith("penstock: made of row 8 of range(start=100")
+    assert read(rows.map(lambda x, y: refuse(4)(int(x))).with_options(SKIP))[1].rows[0].source == ""  # not by index

@@ -167,7 +167,7 @@ def test_the_first_large_result_makes_tasks_small_while_other_calls_of_its_block
         return results(start, stop)
 
     try:
-        calls = Calls(run, node, callers, noted, range(8), None, None)
+        calls = Calls(run, node, callers, noted, range(8), None, None, lambda error, position: None)
         while not calls.done:
             rung = run.bell.rung
             if not calls.done:

@@ -311,8 +311,10 @@ def test_element_specs():
     assert images.batch(5).element_spec[1] == ps.TensorSpec((5,), np.int64)
     assert images.batch(4, drop_remainder=True).element_spec[1] == ps.TensorSpec((4,), np.int64)
     assert images.map(lambda x, y: x[0]).element_spec == ps.TensorSpec((4,), np.float32)
-    assert images.batch(4).map(lambda x, y: x + 1).element_spec == ps.TensorSpec((4, 4, 4), np.float32)
-    assert images.filter(lambda x, y: True).batch(4).map(lambda x, y: y).element_spec == ps.TensorSpec((4,), np.int64)
+    assert images.batch(4).map(lambda x, y: x + 1).element_spec == ps.TensorSpec((None, 4, 4), np.float32)
+    assert images.filter(lambda x, y: True).batch(4).map(lambda x, y: y).element_spec == ps.TensorSpec(
+        (None,), np.int64
+    )
     with pytest.raises(ps.ElementError, match="no elements"):
         _ = ps.Dataset.range(0).filter(bool).map(abs).map(str).element_spec
 
@@ -520,3 +522,30 @@ def test_a_state_may_have_numpy_integers_in_place_of_its_numbers(kind):
     resumed.load_state_dict(through(state))
     assert json.loads(json.dumps(resumed.state_dict())) == state
     assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in iterator]
+
+
+def test_take_and_skip_of_what_is_shuffled_anew_log_a_warning(caplog):
+    dataset = ps.Dataset.range(10).shuffle(10, seed=1).map(lambda x: x)
+    dataset.take(3), dataset.skip(4), dataset.take(5)
+    assert not caplog.records
+    dataset.skip(3)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("shuffle(buffer_size=10, seed=1) at ")
+    assert "what take(3) and skip(3) divide" in record.getMessage()
+    assert "reshuffle_each_iteration=False" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        lambda d: d.shuffle(10, reshuffle_each_iteration=False),
+        lambda d: d.shuffle(10, seed=1).cache(),
+        lambda d: d,
+    ],
+)
+def test_parts_of_one_order_are_divided_without_a_warning(fixed, caplog):
+    dataset = fixed(ps.Dataset.range(10))
+    first, rest = dataset[:3], dataset[3:]
+    for _ in range(2):
+        assert sorted([int(x) for x in first] + [int(x) for x in rest]) == list(range(10))
+    assert not caplog.records

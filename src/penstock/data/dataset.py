@@ -3,6 +3,7 @@
 A method checks its arguments and adds one node.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -76,6 +77,8 @@ from penstock.runtime.threads import Threads, failures
 from penstock.spec import TensorSpec, alike, as_leaf, is_untold, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
+_logger = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
 
 _CYCLE_LENGTH: Final = 16
@@ -108,6 +111,8 @@ class Dataset(Generic[Element]):
         self.node = settled(node, self._options)
         self._iterations = iterations or Iterations(self._options.seed)
         self._planned = PlannedDataset(self.node, self._options)
+        # The calls of `take` and `skip`.
+        self._cuts: set[tuple[str, int]] = set()
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         """The dataset whose last step is `node`, with these options, or by default this dataset's."""
@@ -1046,6 +1051,7 @@ class Dataset(Generic[Element]):
         """
         count = check_integer("take", "count", count, minimum=-1)
         count = EVERYTHING if count == -1 else count
+        self._note_cut("take", count)
         return self._then(Take(self.node, count, site=user_site()))
 
     def skip(self, count: int) -> "Dataset[Element]":
@@ -1062,7 +1068,23 @@ class Dataset(Generic[Element]):
         count = check_integer("skip", "count", count, minimum=-1)
         if count == -1:
             return self.take(0)
+        self._note_cut("skip", count)
         return self._then(Skip(self.node, count, site=user_site()))
+
+    def _note_cut(self, method: str, count: int) -> None:
+        """Warn where `take` and `skip` divide what every epoch shuffles anew: rows of one part come to the other."""
+        self._cuts.add((method, count))
+        if not {("take", count), ("skip", count)} <= self._cuts:
+            return
+        for below in self.node.walk():
+            anew = isinstance(below, Shuffle) and below.reshuffle_each_iteration
+            if anew and (self.node.varies or below.draws_unseeded):  # each part of a cache would draw its own seed
+                _logger.warning(
+                    "%s orders anew in every epoch what take(%d) and skip(%d) divide, so each row comes to both in "
+                    "the end: divide first and shuffle the parts, or say shuffle(..., reshuffle_each_iteration=False)",
+                    *(below.where(), count, count),
+                )
+                return
 
     def shard(self, num_shards: int | Hint, index: int | Hint) -> "Dataset[Element]":
         """Every `num_shards`-th element, beginning with element `index`.

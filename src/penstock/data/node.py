@@ -472,6 +472,25 @@ class Node(ABC):
         yield from ()
         return self.read(run, epoch, indices)
 
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple["Node", int, int] | None:
+        """The row that an element by index is made of: an input, its epoch, and the position of the first.
+
+        None for what is no element of an input.
+        """
+        return None
+
+    def row_name(self, position: int) -> str:
+        """The row at a position of a source, for errors."""
+        return f"row {position} of {self.where()}"
+
+    def source_row(self, run: Run, epoch: int, position: int) -> str:
+        """The row of a source that an element is made of; "" where its own number tells, or it is not read by index."""
+        source, row = self, position
+        while source.indexable and (found := source.made_of(run, epoch, row)) is not None:
+            source, epoch, row = found
+        told = row == position and type(source).row_name is Node.row_name
+        return source.row_name(row) if source.indexable and not told else ""
+
     def stream(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch. Only for nodes that are not indexable."""
         raise NotImplementedError(self.name)
@@ -633,6 +652,9 @@ class OneInput(Node):
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
 
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int] | None:
+        return self.input, epoch, position
+
 
 @dataclass(frozen=True, eq=False)
 class SameElements(OneInput):
@@ -652,6 +674,16 @@ class SameElements(OneInput):
     @property
     def fails(self) -> bool:
         return False
+
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
+        """The input's positions of the elements at these positions."""
+        return indices
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int] | None:
+        return self.input, epoch, int(self.sources(run, epoch, np.array([position]))[0])
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        return self.input.reading(run, epoch, self.sources(run, epoch, indices))
 
 
 @dataclass(frozen=True, eq=False)

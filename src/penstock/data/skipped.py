@@ -36,6 +36,8 @@ _DIGESTS = 1 << 32
 # Only what a restored iterator may read again needs to be known: the passes that failed last.
 _KNOWN_PASSES = 1000
 
+MADE_OF = "penstock: made of "
+"""Begins what a node says in an exception of the row of a source that the failing element was made of."""
 # What a node says in an exception of the row at which it failed.
 _NOTE = re.compile(r"penstock: in (?P<node>.+) at (?P<site>.+?:\d+)(?:, element (?P<element>.+))?", re.DOTALL)
 
@@ -49,6 +51,8 @@ class SkippedRow:
         site: the line that added the node, "file.py:12"; "" where that is not known.
         position: the number of the element that failed there, from 0; None where the node does not count them.
         error: the exception's class and message, shortened.
+        source: the row of a source that the element was made of, where a shuffle, say, has given it another number, and
+            its file where that is known; "" otherwise.
 
     Example:
         >>> import penstock as ps
@@ -61,12 +65,14 @@ class SkippedRow:
     site: str
     position: int | None
     error: str
+    source: str = ""
     log: bool = field(default=False, repr=False, compare=False, kw_only=True)
     """Whether the log tells of it."""
 
     def __str__(self) -> str:
         where = "" if self.position is None else f"element {self.position} of "
-        return f"{where}{self.node}{' at ' + self.site if self.site else ''}: {self.error}"
+        source = f", made of {self.source}" if self.source else ""
+        return f"{where}{self.node}{' at ' + self.site if self.site else ''}{source}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,9 @@ def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) ->
         return SkippedRow(_shortened(node), site, None, _text(error), log=log)
     element = found["element"]
     position = int(element) if element and element.isdecimal() else None
-    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error), log=log)
+    source = next((str(one) for one in error.__notes__ if str(one).startswith(MADE_OF)), MADE_OF)
+    source = _shortened(source.removeprefix(MADE_OF))
+    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error), source, log=log)
 
 
 def skipped_rows(snapshot: Any) -> SkippedRows:
@@ -306,7 +314,7 @@ class SkipLog(Skips):
     def snapshot(self) -> Any:
         """What was skipped, as plain data for a state; None if nothing was."""
         if self._snapshot is None and self.rows.count:
-            rows = [[row.node, row.site, row.position, row.error] for row in self.rows.rows]
+            rows = [[row.node, row.site, row.position, row.error, row.source] for row in self.rows.rows]
             counts = {"count": self.rows.count, "digest": self.rows.digest}
             self._snapshot = {**counts, "rows": rows, "passes": self.passes()}
         return self._snapshot

@@ -14,6 +14,7 @@ from penstock.data.column_builder import ColumnBuilder, block_of_row
 from penstock.data.layout import Layout
 from penstock.data.node import Node, Run
 from penstock.data.output_signature import OutputSignature
+from penstock.data.skipped import MADE_OF
 from penstock.errors import InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads, failures
@@ -81,14 +82,17 @@ def call_rows_with_randomness(
         yield function(*row, generator) if unpack else function(row, generator)
 
 
-def note(error: BaseException, node: Node, element: object = None) -> None:
+def note(error: BaseException, node: Node, element: object = None, source_row: str = "") -> None:
     """Say in an exception where it was raised: one that is kept and raised again says where that was last."""
     where = f"penstock: in {node.where()}"
     notes = [where if element is None else f"{where}, element {element}"]
+    if source_row:
+        notes.append(f"{MADE_OF}{source_row}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         notes.append("penstock: the source, or a cache, keeps this memory: write to a copy, as x = x.copy() makes one")
     before = getattr(error, "__notes__", [])
-    error.__notes__ = [one for one in before if one.partition(", element ")[0] not in (where, *notes)] + notes
+    again = (where, *notes)
+    error.__notes__ = [one for one in before if one.partition(", element ")[0] not in again] + notes
 
 
 def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:

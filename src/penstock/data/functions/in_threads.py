@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.data.block import Block, own
 from penstock.data.column_builder import ColumnBuilder
-from penstock.data.functions.apply import Failure, Results, fill, map_rows, note
+from penstock.data.functions.apply import Failure, Results, fill, map_rows
 from penstock.data.node import Node, Run
 from penstock.data.output_signature import OutputSignature
 from penstock.data.streams.index_reading import Pending
@@ -104,6 +104,7 @@ class Calls(Pending):
         positions: those of the rows, at least one.
         signature: what was promised of the results.
         at_once: gives the outcome for all rows in one call, where the function can do that.
+        note_failure: says in an exception at which position it was raised.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Calls(Pending):
         positions: Any,
         signature: OutputSignature | None,
         at_once: Callable[[], Outcome] | None,
+        note_failure: Callable[[BaseException, int], None],
     ) -> None:
         super().__init__(callers)
         self._run = run
@@ -123,6 +125,7 @@ class Calls(Pending):
         self._positions = positions
         self.rows = rows = len(positions)
         self._signature = signature
+        self._note_failure = note_failure
         self._lock = Lock()
         self._outcome: Outcome | None = None
         self._values: list[_Returned] = []
@@ -205,7 +208,7 @@ class Calls(Pending):
         """The block of the results, up to the first row that failed."""
         block, failure = self._found()
         if failure is not None:
-            note(failure.error, self._node, int(self._positions[failure.row]))
+            self._note_failure(failure.error, int(self._positions[failure.row]))
         return block, failure
 
     def _found(self) -> Outcome:

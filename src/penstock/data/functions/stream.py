@@ -19,12 +19,14 @@ class FunctionStream(RowsBeforeFailure, OneInputStream):
     def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
         self._run = run
         self._input = node.input.cursor(run, epoch)
+        self._epoch = epoch
         self._first = run.first(node.input)
 
     def _fail(self, node: OneInput, failure: BaseException, rows: int) -> None:
         """Note that the function failed at the first of the last `rows` rows that were pulled."""
         self._input.give_back(rows)
-        note(failure, node, self._first + self._input.met)
+        position = self._first + self._input.met
+        note(failure, node, position, node.input.source_row(self._run, self._epoch, position))
         self._failure = failure
 
     def _pass_failed_row(self) -> None:

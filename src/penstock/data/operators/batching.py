@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Run, derived, scaled
+from penstock.data.node import DependsOn, Node, OneInput, Run, derived, scaled
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
@@ -149,6 +149,9 @@ class Batching(OneInput):
             if len(block) == size:
                 note(error, self, number)
             raise
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        return self.input, epoch, position * self.batch_size
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.data.block import Block, Indices
+from penstock.data.block import Block
 from penstock.data.node import Run, SameElements, derived
-from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY
@@ -26,9 +25,6 @@ class AssertCardinality(SameElements):
     @derived
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality == self.expected
-
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        return self.input.reading(run, epoch, indices)
 
     def stream(self, run: Run, epoch: int) -> "AssertCardinalityStream":
         return AssertCardinalityStream(self, run, epoch)

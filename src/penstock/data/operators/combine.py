@@ -56,6 +56,9 @@ class Zip(Node):
     def indexable(self) -> bool:
         return all(node.indexable for node in self.members)
 
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        return self.members[0], epoch, position
+
     def together(self, blocks: list[Block]) -> Block:
         """Blocks of equal length side by side."""
         columns = tuple(column for block in blocks for column in block.columns)
@@ -149,6 +152,10 @@ class Concatenate(Node):
         lengths = [node.cardinality for node in self.members]
         infinite = lengths.index(INFINITE_CARDINALITY) if INFINITE_CARDINALITY in lengths else len(lengths)
         return np.cumsum(lengths[:infinite], dtype=np.int64)
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        number = int(np.searchsorted(self._ends, position, side="right"))
+        return self.members[number], epoch, position - (int(self._ends[number - 1]) if number else 0)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if len(indices) == 0:

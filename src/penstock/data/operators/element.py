@@ -100,8 +100,12 @@ class Map(HasOutputSignature, OneInput):
             results = self.results(run, epoch, block, positions)
             output, failure = map_rows(run, self, results, len(block), self.signature, int(positions[0]))
         if failure is not None:
-            note(failure.error, self, int(positions[failure.row]))
+            self.note_failure(run, epoch, failure.error, int(positions[failure.row]))
         return output, failure
+
+    def note_failure(self, run: Run, epoch: int, error: BaseException, position: int) -> None:
+        """Say in an exception of the function at which element it was raised."""
+        note(error, self, position, self.input.source_row(run, epoch, position))
 
     @cached_property
     def _calls_alone(self) -> bool:
@@ -164,7 +168,9 @@ class Map(HasOutputSignature, OneInput):
         callers = self._callers(run)
         at_once = partial(self._at_once, run, epoch, block, positions) if takes_blocks(self.function) else None
         results = self.results(run, epoch, block, positions)
-        return Calls(run, self, callers, results, positions, self.signature, at_once)
+        return Calls(
+            run, self, callers, results, positions, self.signature, at_once, partial(self.note_failure, run, epoch)
+        )
 
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None
@@ -213,7 +219,6 @@ class MapStream(FunctionStream):
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
         self._map = node
-        self._epoch = epoch
 
     def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)

@@ -112,6 +112,14 @@ class IndexedFiles(OneInput):
     def records_in(self, file: str) -> int:
         return self.counts[file]
 
+    def made_of(self, run: Run, epoch: int, position: int) -> None:
+        return None
+
+    def row_name(self, position: int) -> str:
+        names, _, ends = self._pieces
+        number = int(np.searchsorted(ends, position, side="right"))
+        return f"row {position + int(self._shifts[number])} of {names[number]}"
+
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         forward = isinstance(indices, range) and indices.step == 1
         if forward or len(indices) == 0:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, capped, derived, scaled, surely
+from penstock.data.node import EVERYTHING, DependsOn, Node, Run, SameElements, capped, derived, scaled, surely
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -46,6 +46,11 @@ class Repeat(SameElements):
 
     def first_epoch(self, epoch: int) -> int:
         return epoch * (_INFINITE_REPEATS if self.count is None else self.count)
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        length = self.input.cardinality
+        number, row = divmod(position, length) if length != INFINITE_CARDINALITY else (0, position)
+        return self.input, self.first_epoch(epoch) + number, row
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         length = self.input.cardinality
@@ -150,9 +155,6 @@ class Take(SameElements):
     def cardinality(self) -> int:
         return self.input.cardinality if self.count == EVERYTHING else capped(surely(self.input), self.count)
 
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        return self.input.reading(run, epoch, indices)
-
     def stream(self, run: Run, epoch: int) -> "TakeStream":
         return TakeStream(self, run, epoch)
 
@@ -189,8 +191,8 @@ class Skip(SameElements):
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: max(0, n - self.count))
 
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        return self.input.reading(run, epoch, shifted(indices, self.count))
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
+        return shifted(indices, self.count)
 
     def stream(self, run: Run, epoch: int) -> "SkipStream":
         return SkipStream(self, run, epoch)
@@ -255,12 +257,12 @@ class Shard(SameElements):
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: len(range(self.index, n, self.num_shards)))
 
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
         if isinstance(indices, range):
             start = indices.start * self.num_shards + self.index
             step = indices.step * self.num_shards
-            return self.input.reading(run, epoch, range(start, start + len(indices) * step, step))
-        return self.input.reading(run, epoch, indices * self.num_shards + self.index)
+            return range(start, start + len(indices) * step, step)
+        return indices * self.num_shards + self.index
 
     def stream(self, run: Run, epoch: int) -> "ShardStream":
         return ShardStream(self, run, epoch)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from penstock.data.block import Block, Indices
 from penstock.data.cache_directory import PassWriter
 from penstock.data.cached_rows import CachedRows, PassRecorder
-from penstock.data.node import DependsOn, Run, SameElements, derived
+from penstock.data.node import DependsOn, Node, Run, SameElements, derived
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import State, Stream
@@ -84,6 +84,9 @@ class Cache(SameElements):
     def seed(self, run: Run) -> int:
         """The run's seed if something below has no seed of its own, because the kept rows then depend on it; else 0."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        return self.input, 0, position
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         rows = self.rows.by_index(self.seed(run), self.filename, self.cardinality)

@@ -10,7 +10,6 @@ from penstock.data.block import Block, Indices
 from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, derived
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
-from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted
@@ -70,16 +69,16 @@ class Shuffle(SameElements):
         """The length of the first window, if the input is longer than the buffer."""
         return 1 + mix(key, 1) % self.buffer_size
 
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
         if not self.moves:
-            return self.input.reading(run, epoch, indices)
+            return indices
         key = self.key(run, epoch)
         length = self.input.cardinality
         if 0 <= length <= self.buffer_size:
-            return self.input.reading(run, epoch, permuted(mix(key, 0), length, indices))
-        return self.input.reading(run, epoch, self._sources(key, length, indices))
+            return permuted(mix(key, 0), length, indices)
+        return self._in_windows(key, length, indices)
 
-    def _sources(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
+    def _in_windows(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
         """The input's positions of the rows at these positions, if the input is longer than the buffer."""
         first, size = self.first_window(key), self.buffer_size
         windows = np.maximum(0, as_positions(indices) - first + size) // size

@@ -163,6 +163,9 @@ class FileNames(Slices):
     def identity(self) -> dict[str, Any]:
         return {"names": "\0".join(names_in_directory(self.columns[0].tolist()))}
 
+    def row_name(self, position: int) -> str:
+        return str(self.columns[0][position])
+
     def arguments(self) -> list[str]:
         return ["1 name" if self.length == 1 else f"{self.length:,} names"]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices, object_column
-from penstock.data.node import DependsOn, OneInput, Run, derived, scaled
+from penstock.data.node import DependsOn, Node, OneInput, Run, derived, scaled
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
@@ -57,6 +57,9 @@ class Window(OneInput):
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset instead of each leaf
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        return self.input, epoch, position * self.shift
 
     def windows(self, rows: Block, starts: Sequence[int], stride: int) -> Block:
         """The windows that begin at these rows of a block, where their elements are `stride` rows apart."""

@@ -21,7 +21,9 @@ def note_of(left_out: LeftOut, key: str, number: int) -> SkipNote:
         key: names the reader in its iteration, and in one that is restored from its state.
         number: that of the element.
     """
-    rows = tuple(SkippedRow(row.node, row.site, row.position, row.error, log=row.log) for row in left_out.rows)
+    rows = tuple(
+        SkippedRow(row.node, row.site, row.position, row.error, row.source, log=row.log) for row in left_out.rows
+    )
     return SkipNote(key, number + 1, rows, left_out.count)  # a pass that has met nothing has the number 0
 
 
@@ -36,4 +38,5 @@ def together(parts: Iterable[LeftOut | None]) -> LeftOut | None:
 
 def _message(row: SkippedRow) -> RowLeftOut:
     # The end of a path is its most useful part.
-    return RowLeftOut(node=row.node, site=row.site[-LONGEST_NAME:], position=row.position, error=row.error, log=row.log)
+    site = row.site[-LONGEST_NAME:]
+    return RowLeftOut(node=row.node, site=site, position=row.position, error=row.error, source=row.source, log=row.log)

@@ -78,6 +78,7 @@ class RowLeftOut(Message, frozen=True):
     site: Name
     position: int | None
     error: Name
+    source: Name = ""
     log: bool = False
 
 
