@@ -2,7 +2,7 @@
 
 The same Markdown is read in the repository and on the site. So links are written as the repository needs them, and this
 hook turns those that lead out of docs/ into links of the site. The site has no page for a file of code: its name is
-shown instead. The page of decisions gets a list of them all, which in the repository is the folder itself.
+shown instead.
 """
 
 import os
@@ -14,7 +14,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent.parent
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
-LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:)(?P<target>[^)#\s]+)(?P<heading>#[^)]*)?\)")
+LINK = re.compile(
+    r"\[(?P<text>[^\]]*)\]\((?!\w+:)(?P<target>[^)#\s]+)(?P<heading>#[^)]*)?\)"
+)
 SESSION = re.compile(r"^```python\n(?=>>> )", re.MULTILINE)
 
 
@@ -27,7 +29,11 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """The page with links of the site."""
-    place = page.file.src_uri if page.file.src_uri in OUTSIDE else f"docs/{page.file.src_uri}"
+    place = (
+        page.file.src_uri
+        if page.file.src_uri in OUTSIDE
+        else f"docs/{page.file.src_uri}"
+    )
 
     def link(found: re.Match[str]) -> str:
         target = os.path.normpath(PurePosixPath(place).parent / found["target"])
