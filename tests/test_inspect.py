@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import lzma
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pyarrow import feather
 
 import penstock as ps
 from penstock.cli import main
@@ -76,7 +79,7 @@ FILES = {
         ("a.csv.gz", "CSV, GZIP", 3, "{'x': int64}", "bad: compressed"),
         ("a.tfrecord", "TFRecord", 5, "bytes", 'good, by ps.FilesDataset(files, "tfrecord")'),
         ("records", "TFRecord", 5, "bytes", 'good, by ps.FilesDataset(files, "tfrecord")'),
-        ("a.arrow", "Arrow", 3, "{'x': int64, 'x_is_valid': bool}", "good: any row from memory"),
+        ("a.arrow", "Arrow", 3, "{'x': int64}", "good: any row from memory"),
         (
             "a.tar",
             "tar",
@@ -94,8 +97,79 @@ def test_a_whole_file_is_described(tmp_path, capsys, name, kind, rows, schema, r
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{kind}: 1 file, ")
     assert lines[1] == f"  rows          {rows}" and lines[2] == f"  schema        {schema}"
+    lines = [line for line in lines if not line.startswith("  nulls")]
     assert lines[3].startswith(f"  random reads  {random_reads}")
     assert lines[4].startswith("  element 0     ") and lines[5] == "  problems      none"
+
+
+NULLABLE = pa.table(
+    {
+        "id": [1, 2, 3],
+        "lang": ["en", None, None],
+        "l": [[1], [1, None], None],
+        "image": [{"path": None, "size": 1}, {"path": "p", "size": 2}, {"path": None, "size": 3}],
+    }
+)
+
+
+def stream(path):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, NULLABLE.schema) as writer:
+        writer.write_table(NULLABLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.parquet", lambda path: pq.write_table(NULLABLE, path)),
+        ("a.jsonl", lambda path: path.write_text("".join(json.dumps(row) + "\n" for row in NULLABLE.to_pylist()))),
+        ("a.arrow", stream),
+    ],
+)
+def test_nulls_are_counted_and_no_damage(tmp_path, capsys, name, write):
+    write(tmp_path / name)
+    assert main(["inspect", str(tmp_path / name)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    schema = "{'id': int64, 'lang': text, 'l': int64[-], 'image': {'path': text, 'size': int64}}"
+    assert lines[1:3] == ["  rows          3", f"  schema        {schema}"]
+    assert lines[3] == "  nulls         image.path in 2 rows, lang in 2 rows, l in 2 rows: mask_nulls reads them"
+    assert lines[6:] == [
+        "  element 1     {'id': 2, 'lang': None, 'l': [1, 0], 'image': {'path': 'p', 'size': 2}}",
+        "  element 2     {'id': 3, 'lang': None, 'l': None, 'image': {'path': None, 'size': 3}}",
+        "  problems      none",
+    ]
+
+
+def test_columns_that_end_as_masks_do_are_shown(tmp_path, capsys):
+    for name, write in (("a.parquet", pq.write_table), ("a.arrow", feather.write_feather)):
+        write(pa.table({"x": [1, 0], "x_is_valid": [True, False]}), str(tmp_path / name))
+        assert main(["inspect", str(tmp_path / name)]) == 0
+        assert "schema        {'x': int64, 'x_is_valid': bool}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("a.jsonl.xz", lzma.compress), ("a.jsonl.zst", lambda data: pa.compress(data, "zstd", asbytes=True))],
+)
+def test_compressed_tables_are_inspected_and_converted(tmp_path, capsys, name, pack):
+    (tmp_path / name).write_bytes(pack(b'{"x": 1}\n{"x": null}\n'))
+    assert main(["inspect", str(tmp_path / name)]) == 0
+    assert "schema        {'x': int64}" in capsys.readouterr().out
+    target = tmp_path / "a.parquet"
+    assert main(["convert", str(tmp_path / name), str(target), "--mask-nulls", "x"]) == 0
+    assert pq.read_table(target).to_pylist() == [{"x": 1, "x_is_valid": True}, {"x": 0, "x_is_valid": False}]
+    (tmp_path / "b.parquet.gz").write_bytes(gzip.compress(target.read_bytes()))
+    assert main(["inspect", str(tmp_path / "b.parquet.gz")]) == 1
+    assert "b.parquet.gz' is compressed as a whole (GZIP), so that penstock cannot read" in capsys.readouterr().out
+
+
+def test_each_damaged_byte_of_an_arrow_footer_is_an_error_that_names_the_file(tmp_path, capsys):
+    path = tmp_path / "a.arrow"
+    feather.write_feather(pa.table({"x": list(range(100))}), str(path), compression="uncompressed")
+    good = path.read_bytes()
+    for place in range(len(good) - 200, len(good) - 10, 5):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x7F]) + good[place + 1 :])
+        if main(["inspect", str(path)]):
+            assert "a.arrow' cannot be read as an Arrow file" in capsys.readouterr().out
 
 
 def damaged_record(path):

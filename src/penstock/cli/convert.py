@@ -14,7 +14,7 @@ import numpy as np
 import penstock as ps
 from penstock.cli.arguments import positive, say
 from penstock.cli.example_features import features_of
-from penstock.cli.file_kinds import dataset_of, files_of, kind_of
+from penstock.cli.file_kinds import TABLES, dataset_of, files_of, kind_of
 from penstock.paths import has_protocol
 from penstock.printing import in_bytes
 from penstock.structure import map_structure
@@ -116,12 +116,10 @@ def _source(given: str, raw: bool, mask_nulls: list[str]) -> ps.Dataset[Any]:
         named = ", ".join(f"{kind} ({several[0]!r})" for (kind, _), several in kinds.items())
         raise ps.InvalidArgumentError(f"convert: {given!r} has files of several formats: {named}; name those of one")
     ((name, compression),) = kinds
-    if mask_nulls and (name not in _TABLES or compression):
-        raise ps.InvalidArgumentError(
-            f"convert: --mask-nulls is for files of {', '.join(_TABLES)} that are not compressed, got {name}"
-        )
-    if name in _TABLES and not compression:
-        return _TABLES[name](names, mask_nulls)
+    if mask_nulls and name not in TABLES:
+        raise ps.InvalidArgumentError(f"convert: --mask-nulls is for files of {', '.join(TABLES)}, got {name}")
+    if name in TABLES:
+        return dataset_of(kind_of(names[0]), names, mask_nulls)
     if name in _RECORDS:
         records: ps.Dataset[Any] = _RECORDS[name](names, compression)
         return records if raw else _parsed(records)
@@ -176,12 +174,6 @@ def _tfrecords(names: list[str], compression: str) -> ps.Dataset[bytes]:
 _RECORDS: Final[Mapping[str, Callable[[list[str], str], ps.Dataset[bytes]]]] = {
     "TFRecord": _tfrecords,
     "ArrayRecord": lambda names, _: ps.ArrayRecordDataset(names),
-}
-_TABLES: Final[Mapping[str, Callable[[list[str], list[str]], ps.Dataset[Any]]]] = {
-    "CSV": lambda names, masks: ps.CsvDataset(names, mask_nulls=masks),
-    "TSV": lambda names, masks: ps.CsvDataset(names, mask_nulls=masks, delimiter="\t"),
-    "JSON lines": lambda names, masks: ps.JsonLinesDataset(names, mask_nulls=masks),
-    "Parquet": lambda names, masks: ps.ParquetDataset(names, mask_nulls=masks),
 }
 _BY_INDEX: Final[Mapping[str, Callable[[list[str]], ps.Dataset[Any]]]] = {
     "MDS": lambda names: ps.MdsDataset(names),

@@ -1,8 +1,8 @@
 """What kind a file is, by how it begins and how its name ends, and the dataset that reads it."""
 
 import os
+import re
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
+from penstock.formats.compression import compression_of
 from penstock.formats.matching import is_pattern, matching_files
 from penstock.formats.media.example_folder import ImageReader
 from penstock.formats.opening import open_bytes
+from penstock.formats.tables.nulls import maskable
 from penstock.paths import has_protocol
 
 _BEGINNING_BYTES: Final = 1 << 12
+_ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _MAGIC: Final = (
     (b"PAR1", "Parquet"),
     (b"\x83\xafp\xd1\r\x88J?", "ArrayRecord"),
     (b"ARROW1", "Arrow"),
+    (_ARROW_STREAM, "Arrow"),
     (b"\x93NUMPY", "NumPy"),
     (b"\xff\xd8\xff", "JPEG"),
     (b"\x89PNG", "PNG"),
@@ -32,7 +36,6 @@ _MAGIC: Final = (
     (b"MM\0*", "TIFF"),
     (b"\x89HDF", "HDF5"),
     (b"PK\x03\x04", "ZIP"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
 )
 _IMAGES: Final = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WebP")
 _ENDINGS: Final = {
@@ -64,6 +67,8 @@ _WITHOUT_A_SIGN: Final = ("TFRecord", "MDS")
 _INDEX_OF_MDS: Final = "index.json"
 _SAVED: Final = "penstock"
 _TEXTS: Final = ("CSV", "TSV", "JSON lines")
+_COMPRESSED: Final = (*_TEXTS, "TFRecord", "text", "tar")
+"""The kinds that are also read when they are compressed as a whole."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Kind:
 
     Attributes:
         name: of the format, as users call it.
-        compression: "GZIP", or "" for none.
+        compression: "GZIP" or another, or "" for none.
         expected: the format that the name of the file suggests; "" for none.
     """
 
@@ -104,10 +109,10 @@ def kind_of(name: str) -> Kind:
         begin = reader.read(_BEGINNING_BYTES)
     finally:
         reader.close()
-    compression = ""
-    if begin[:2] == b"\x1f\x8b":
-        compression, begin = "GZIP", _unpacked(begin)
-    ending = name.lower().removesuffix(".gz").rpartition(".")[2]
+    compression = compression_of(begin)
+    if compression:
+        begin = _unpacked(name, compression)
+    ending = re.sub(r"\.(gz|xz|zst)$", "", name.lower()).rpartition(".")[2]
     expected = _ENDINGS.get(ending, "")
     return Kind(_by_content(begin, expected), compression, expected)
 
@@ -154,11 +159,15 @@ def _is_saved(name: str) -> bool:
     return not has_protocol(name) and os.path.exists(os.path.join(name, "part-00000.rows"))
 
 
-def _unpacked(begin: bytes) -> bytes:
+def _unpacked(name: str, compression: str) -> bytes:
+    """The beginning of what a compressed file holds; nothing of a damaged one."""
+    reader = open_bytes(name, compression)
     try:
-        return zlib.decompressobj(31).decompress(begin, _BEGINNING_BYTES)
-    except zlib.error:
+        return reader.read(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
+    except ps.StorageError:  # said by who reads it
         return b""
+    finally:
+        reader.close()
 
 
 def _by_content(begin: bytes, expected: str) -> str:
@@ -185,8 +194,13 @@ def _begins_a_record(begin: bytes) -> bool:
     return begin[8:12] == struct.pack("<I", masked)
 
 
-def dataset_of(kind: Kind, names: list[str]) -> ps.Dataset[Any]:
-    """The rows of files of a kind. Several are given for images alone.
+def dataset_of(kind: Kind, names: list[str], mask_nulls: bool | list[str] = False) -> ps.Dataset[Any]:
+    """The rows of files of a kind. Several are given for images and tables alone.
+
+    Args:
+        kind: theirs.
+        names: of the files.
+        mask_nulls: the columns of tables that get masks; True for all.
 
     Raises:
         PenstockError: they cannot be read.
@@ -194,6 +208,13 @@ def dataset_of(kind: Kind, names: list[str]) -> ps.Dataset[Any]:
     """
     if kind.is_image:
         return ps.Dataset.from_list(names).map(ImageReader(None, 3, {}), ps.AUTOTUNE)
+    if kind.compression and kind.name not in _COMPRESSED:
+        raise ps.StorageError(
+            f"{names[0]!r} is compressed as a whole ({kind.compression}), so that penstock cannot read the {kind.name} "
+            "file in it: unpack it"
+        )
+    if kind.name in TABLES:
+        return TABLES[kind.name](names, mask_nulls, kind.compression)
     (name,) = names
     try:
         return _READERS[kind.name](name, kind.compression)
@@ -204,11 +225,23 @@ def dataset_of(kind: Kind, names: list[str]) -> ps.Dataset[Any]:
         ) from None
 
 
-def _arrow(name: str, _: str) -> ps.Dataset[Any]:
+def _arrow(names: list[str], mask_nulls: bool | list[str], _: str) -> ps.Dataset[Any]:
+    table = pa.concat_tables(map(_arrow_table, names))
+    return ps.Dataset.from_arrow(
+        table, mask_nulls=maskable(table.column_names) if mask_nulls is True else mask_nulls or True
+    )
+
+
+def _arrow_table(name: str) -> pa.Table:
+    """The rows of a file or of a stream that was written to one."""
     try:
-        with pa.memory_map(name) as source:
-            return ps.Dataset.from_arrow(pa.ipc.open_file(source).read_all(), mask_nulls=True)
-    except pa.ArrowException as error:
+        with pa.PythonFile(ps.open_file(name)) if has_protocol(name) else pa.memory_map(name) as source:
+            begin = source.read(len(_ARROW_STREAM))
+            source.seek(0)
+            table = (pa.ipc.open_stream if begin == _ARROW_STREAM else pa.ipc.open_file)(source).read_all()
+            table.validate(full=True)  # Arrow follows offsets wherever they lead
+            return table
+    except (pa.ArrowException, OSError) as error:
         raise ps.StorageError(f"{name!r} cannot be read as an Arrow file: {error}") from error
 
 
@@ -219,16 +252,28 @@ def _numpy(name: str, _: str) -> ps.Dataset[Any]:
         raise ps.StorageError(f"{name!r} cannot be read as a NumPy file: {error}") from error
 
 
+def _csv(delimiter: str) -> "_TableReader":
+    return lambda names, masks, compression: ps.CsvDataset(
+        names, mask_nulls=masks, delimiter=delimiter, compression_type=compression
+    )
+
+
+_TableReader = Callable[[list[str], bool | list[str], str], ps.Dataset[Any]]
+TABLES: Final[dict[str, _TableReader]] = {
+    "Arrow": _arrow,
+    "CSV": _csv(","),
+    "TSV": _csv("\t"),
+    "JSON lines": lambda names, masks, compression: ps.JsonLinesDataset(
+        names, mask_nulls=masks, compression_type=compression
+    ),
+    "Parquet": lambda names, masks, _: ps.ParquetDataset(names, mask_nulls=masks),
+}
+"""Readers of kinds whose nulls can be masked; they get the names of files, the columns to mask, and the compression."""
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
     "MDS": lambda name, _: ps.MdsDataset(name),
-    "Parquet": lambda name, _: ps.ParquetDataset(name),
     _SAVED: lambda name, _: ps.Dataset.load(name),
-    "Arrow": _arrow,
     "NumPy": _numpy,
-    "CSV": lambda name, compression: ps.CsvDataset(name, compression_type=compression),
-    "TSV": lambda name, compression: ps.CsvDataset(name, delimiter="\t", compression_type=compression),
-    "JSON lines": lambda name, compression: ps.JsonLinesDataset(name, compression_type=compression),
     "TFRecord": lambda name, compression: ps.TFRecordDataset(name, compression),
     "text": lambda name, compression: ps.TextLineDataset(name, compression),
     "tar": lambda name, compression: ps.TarDataset(name, compression_type=compression),

@@ -1,6 +1,7 @@
 """What `penstock inspect` finds in files of one kind."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,7 +11,8 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from penstock.cli.example_features import features_of
-from penstock.cli.file_kinds import Kind, dataset_of
+from penstock.cli.file_kinds import TABLES, Kind, dataset_of
+from penstock.cli.unmasked import unmasked
 from penstock.formats.remote.remote_files import open_remote_bytes
 from penstock.paths import has_protocol
 from penstock.printing import in_bytes, one_line
@@ -46,6 +48,7 @@ class Findings:
         names: of the files.
         rows: how many each has; only those that were read, where all were not.
         schema: what a row is, in words.
+        nulls: in how many rows columns are null, or have nulls in lists.
         records: the first bytes that are elements, which may be Examples.
         first: the first elements.
         problems: what is wrong, in words.
@@ -57,6 +60,7 @@ class Findings:
     names: list[str]
     rows: list[int] = field(default_factory=list)
     schema: str = ""
+    nulls: Counter[str] = field(default_factory=Counter)
     records: list[bytes] = field(default_factory=list)
     first: list[Any] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -74,6 +78,9 @@ class Findings:
         yield f"{self.kind.shown}: {len(self.names):,} {'file' if len(self.names) == 1 else 'files'}{self._size()}"
         yield f"  rows          {self._rows()}"
         yield f"  schema        {self.schema or 'unknown: no row could be read'}"
+        if self.nulls:
+            counted = (f"{name} in {count:,} {'row' if count == 1 else 'rows'}" for name, count in self.nulls.items())
+            yield f"  nulls         {one_line(', '.join(counted), 4 * _WIDTH)}: mask_nulls reads them"
         features = features_of(self.records) if self.records else None
         if features is not None:
             yield f"  Examples      {_features(features)}"
@@ -146,17 +153,19 @@ def look_into(kind: Kind, names: list[str], *, elements: int, images: int) -> Fi
 
 
 def _read(found: Findings, names: list[str], elements: int, images: int) -> None:
-    dataset = dataset_of(found.kind, names)
+    is_table = found.kind.name in TABLES
+    dataset = dataset_of(found.kind, names, is_table)
     sheet = _Images(found)
     with iter(dataset.ignore_errors()) as rows:
         count, first = 0, None
-        for element in rows:
+        for row in rows:
+            element, shown = unmasked(row, found.nulls) if is_table else (row, row)
             first = element if first is None else first
             count += 1
             if isinstance(element, bytes) and len(found.records) < _SAMPLE:
                 found.records.append(element)
             if len(found.first) < elements:
-                found.first.append(element)
+                found.first.append(shown)
             if len(found.images) < images:
                 sheet.take(element, count - 1)
         errors = rows.errors

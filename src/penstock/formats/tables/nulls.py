@@ -27,39 +27,37 @@ def masked(table: pa.Table, names: MaskNulls, call: str) -> pa.Table:
 
     Args:
         table: of Arrow.
-        names: of columns; True stands for all, of `from_arrow` for those that have nulls.
+        names: of columns; True stands for all that have no such column beside them yet, of `from_arrow` for those that
+            have nulls.
         call: what the user called, for errors.
 
     Raises:
         InvalidArgumentError: a column that is not there, or a mask whose name is taken.
     """
     known, columns = table.column_names, table.columns
+    places = {name: place for place, name in enumerate(known)}
     if names is True:
-        names = [name for name, column in zip(known, columns) if call != "from_arrow" or _has_nulls(column)]
+        names = [name for name in maskable(known) if call != "from_arrow" or _has_nulls(columns[places[name]])]
     if not names:
         return table
-    places = {name: place for place, name in enumerate(known)}
     for name in names:
-        if name not in places:
+        mask = f"{name}_is_valid"
+        if name not in places or mask in places:
+            why = "there is no such column" if name not in places else f"there is a column {mask!r} already"
             raise InvalidArgumentError(
-                f"{call}(mask_nulls=...): cannot mask {name!r}, as there is no such column; the columns are {known}"
+                f"{call}(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {known}"
             )
         chunks = columns[places[name]].chunks or [pa.array([], columns[places[name]].type)]
         chunks = list(map(_decoded, chunks))
-        columns[places[name]] = pa.chunked_array([_filled(chunk, call) for chunk in chunks])
+        columns[places[name]] = pa.chunked_array([_filled(chunk) for chunk in chunks])
         columns.append(pa.chunked_array([pa.array(_valid(chunk)) for chunk in chunks]))
-    return pa.Table.from_arrays(columns, _with_masks(known, names, call))
+    return pa.Table.from_arrays(columns, [*known, *(f"{name}_is_valid" for name in names)])
 
 
-def _with_masks(known: Sequence[str], masked: Sequence[str], call: str) -> list[str]:
-    masks = [f"{name}_is_valid" for name in masked]
-    taken = [name for name, mask in zip(masked, masks, strict=True) if mask in set(known)]
-    if taken:
-        raise InvalidArgumentError(
-            f"{call}(mask_nulls=...): cannot mask {taken[0]!r}, as there is a column '{taken[0]}_is_valid' already; "
-            f"the columns are {list(known)}"
-        )
-    return [*known, *masks]
+def maskable(names: Sequence[str]) -> list[str]:
+    """The columns that have no mask beside them yet."""
+    known = set(names)
+    return [name for name in names if f"{name}_is_valid" not in known]
 
 
 def _has_nulls(array: pa.Array | pa.ChunkedArray) -> bool:
@@ -93,20 +91,21 @@ def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
     return valid & whole
 
 
-def _filled(array: pa.Array, call: str) -> pa.Array:
+def _filled(array: pa.Array) -> pa.Array:
     """An array without nulls, also within; one of a type that is refused later as it is."""
     array = _decoded(array)
     kind = array.type
     if pa.types.is_struct(kind):
-        names, fields = [field.name for field in kind], list(map(_decoded, array.flatten()))
-        masks = [pa.array(_valid(field)) for field in fields]
-        made = [*(_filled(field, call) for field in fields), *masks]
-        return pa.StructArray.from_arrays(made, _with_masks(names, names, call)) if names else array
+        fields = dict(zip([field.name for field in kind], array.flatten(), strict=True))
+        masks = {f"{name}_is_valid": pa.array(_valid(_decoded(fields[name]))) for name in maskable(list(fields))}
+        filled = {name: _filled(field) if f"{name}_is_valid" in masks else field for name, field in fields.items()}
+        made = filled | masks
+        return pa.StructArray.from_arrays(list(made.values()), list(made)) if made else array.fill_null({})
     if pa.types.is_fixed_size_list(kind) and not holds_objects(kind):
         places = np.arange(len(array) * kind.list_size)
         missing = ~np.repeat(array.is_valid().to_numpy(zero_copy_only=False), kind.list_size)
         values = array.values.take(pa.array(places + array.offset * kind.list_size, mask=missing))
-        return pa.FixedSizeListArray.from_arrays(_filled(values, call), kind.list_size)
+        return pa.FixedSizeListArray.from_arrays(_filled(values), kind.list_size)
     if pa.types.is_fixed_size_list(kind):
         array = array.cast(pa.list_(kind.value_type))
     if is_list(array.type) or pa.types.is_map(kind):
@@ -116,7 +115,7 @@ def _filled(array: pa.Array, call: str) -> pa.Array:
         lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
         offsets = np.append(0, np.cumsum(array.value_lengths()))
         return lists.from_arrays(
-            offsets.astype(np.int64 if lists is pa.LargeListArray else np.int32), _filled(array.flatten(), call)
+            offsets.astype(np.int64 if lists is pa.LargeListArray else np.int32), _filled(array.flatten())
         )
     zero = _zero(kind)
     return array if zero is None else array.fill_null(zero)
