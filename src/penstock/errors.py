@@ -38,7 +38,13 @@ class InvalidTypeError(PenstockError, TypeError):
 
 
 class ElementError(PenstockError, ValueError):
-    """Elements do not fit each other (structure, dtype, shape), or not the specification that was declared for them."""
+    """Elements do not fit each other (structure, dtype, shape), or not the specification that was declared for them.
+
+    Attributes:
+        position: which of the rows that were read together it is of, where that is known; None where it is not.
+    """
+
+    position: int | None = None
 
 
 class CardinalityError(ElementError):

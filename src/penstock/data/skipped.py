@@ -10,6 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from zlib import crc32
 
@@ -126,7 +127,7 @@ def skipped_rows(snapshot: Any) -> SkippedRows:
 def together(several: Iterable[SkippedRows]) -> SkippedRows:
     """What several iterations have left out together."""
     several = list(several)
-    rows = tuple(row for skipped in several for row in skipped.rows)
+    rows = tuple(chain.from_iterable(skipped.rows for skipped in several))
     digest = sum(skipped.digest for skipped in several) % _DIGESTS
     return SkippedRows(sum(skipped.count for skipped in several), rows[:KEPT_ROWS], digest)
 

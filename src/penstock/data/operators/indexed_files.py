@@ -141,7 +141,14 @@ class IndexedFiles(OneInput):
             if remote and len(pieces) > 1:  # requests to servers run in parallel
                 parts = at_once(lambda piece: self._part(*piece), pieces)
             else:
-                parts = [self._part(name, own) for name, own in pieces]
+                parts = []
+                for name, own in pieces:
+                    try:
+                        parts.append(self._part(name, own))
+                    except ElementError as error:
+                        if error.position is not None:
+                            error.position += sum(map(len, parts))
+                        raise
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
             if len(parts) == 1:
                 block = block.read_only()

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 
 from penstock.data.block import Block
 from penstock.data.streams.index_reading import Awaited, Pending, Reading, to_keep
@@ -269,10 +270,13 @@ class IndexStream(Stream):
                 raise error
             finally:
                 del error
-        middle = start + max(1, rows // 2)
-        if middle < head.stop:
-            self._pieces.appendleft(_ReadPiece(middle, head.stop))
-        self._pieces.appendleft(_ReadPiece(start, middle))
+        told = getattr(head.error, "position", None)
+        if told is None or not head.passed <= told < head.stop - head.start:
+            cuts = [start + max(1, rows // 2)]
+        else:  # the source knows which row it is, if there is a row here for each of its rows
+            cuts = [head.start + told, head.start + told + 1]
+        bounds = sorted({start, *cuts, head.stop})
+        self._pieces.extendleft(_ReadPiece(*both) for both in reversed(list(pairwise(bounds))))
 
     def skip(self, rows: int) -> int:
         skipped = max(0, self._left(rows, self._position))

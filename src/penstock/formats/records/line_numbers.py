@@ -25,7 +25,7 @@ def line_of(name: str, compression: str, offset: int, returns: bool = False) -> 
         before, split = _lines_before(name, compression, source.size, returns)
         piece = min(offset // _PIECE_BYTES, len(before) - 1)
         source.seek(piece * _PIECE_BYTES)
-        return 1 + int(before[piece]) + _ended(_read(source, offset - piece * _PIECE_BYTES), returns, split[piece])
+        return 1 + int(before[piece]) + lines_in(_read(source, offset - piece * _PIECE_BYTES), returns, split[piece])
     finally:
         source.close()
 
@@ -40,15 +40,21 @@ def _lines_before(name: str, compression: str, size: int, returns: bool) -> tupl
     try:
         counts, split = [0], [False]
         while len(piece := _read(source, _PIECE_BYTES)) == _PIECE_BYTES:
-            counts.append(_ended(piece, returns, split[-1]))
+            counts.append(lines_in(piece, returns, split[-1]))
             split.append(returns and piece.endswith(b"\r"))
         return np.cumsum(counts, dtype=np.int64), split
     finally:
         source.close()
 
 
-def _ended(data: bytes, returns: bool, split: bool) -> int:
-    """The number of lines that end in these bytes; after a carriage return a newline at their beginning ends none."""
+def lines_in(data: bytes, returns: bool, split: bool = False) -> int:
+    """The number of lines that end in these bytes; after a carriage return a newline at their beginning ends none.
+
+    Args:
+        data: some bytes of a file.
+        returns: whether a carriage return without a newline ends a line too.
+        split: whether a carriage return comes before these bytes.
+    """
     count = data.count(b"\n")
     if not returns:
         return count

@@ -1,8 +1,9 @@
 """Files of records by number, through an index of where each record begins."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from penstock.formats.records.offsets import Edges, cached_edges, edges_beside
 from penstock.formats.records.record_format import Decoded, RecordFormat, RecordReader, SomeRecords
 from penstock.paths import has_protocol
 from penstock.printing import in_bytes
-from penstock.structure import LEAF
+from penstock.structure import LEAF, Structure
 
 _GROUP_BYTES: Final = 1 << 20
 """The bytes of a file that are decoded together, where that costs hardly more than one record."""
@@ -26,7 +27,27 @@ _INDEX_BYTES: Final = 1 << 28
 """Indexes are kept up to this size, by all datasets of a process together."""
 _SMALL_BYTES: Final = 1 << 18
 """Finding the records of a file of no more bytes takes less time than writing an index, or reading one."""
-_DAMAGED: Final[Decoded] = ([], LEAF)
+_NO_ROWS: Final[Decoded] = ([], LEAF)
+
+
+class _Group(NamedTuple):
+    """Rows that were decoded together.
+
+    Attributes:
+        columns: of those that are not damaged.
+        structure: of a row.
+        damaged: the numbers of the others.
+        problems: what is wrong with each of these.
+    """
+
+    columns: list[Any]
+    structure: Structure
+    damaged: list[int]
+    problems: list[str]
+
+
+_UNTOLD: Final = _Group(*_NO_ROWS, [], [])
+"""Stands for records that cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +93,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
     def __init__(self, records: RecordFormat) -> None:
         super().__init__()
         self.records = records
-        self._decoded: DecodedRows[Decoded] = DecodedRows()
+        self._decoded: DecodedRows[_Group] = DecodedRows()
         self._indexes = _Indexes()
 
     @property
@@ -112,24 +133,44 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
             first, last = np.searchsorted(edges[:-1], limits).tolist()
             stop = min(last, rows.stop)
             group = self._group(file, edges, number, range(first, last))
-            if group is None:  # a record in it is damaged, maybe none of these
+            if group is None:  # its records cannot be told apart any more
                 yield self._records(file, edges, range(start, stop))
             else:
-                columns, structure = group
-                yield [column[start - first : stop - first] for column in columns], structure
+                before = bisect_left(group.damaged, start)
+                if before < bisect_left(group.damaged, stop):  # the caller asks for fewer, until it knows which it is
+                    failed = ElementError(group.problems[before])
+                    failed.position = group.damaged[before] - rows.start
+                    raise failed
+                begin = start - first - before
+                yield [column[begin : begin + stop - start] for column in group.columns], group.structure
             start = stop
 
-    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> Decoded | None:
-        """The rows of a group; None if one of them is damaged."""
+    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> "_Group | None":
+        """The rows of a group that are not damaged; None if its records cannot be told apart."""
         found = self._decoded.get((file.name, number))
         if found is None:
+            found = self._decoded_group(file, edges, rows) or _UNTOLD
+            self._decoded.put({(file.name, number): found}, bytes_of(found.columns))
+        return None if found is _UNTOLD else found
+
+    def _decoded_group(self, file: RangedFile, edges: Edges, rows: range) -> "_Group | None":
+        reader = self._reader(file, edges, rows)
+        parts: list[Decoded] = []
+        damaged: list[int] = []
+        problems: list[str] = []
+        while reader.number < rows.stop:
             try:
-                found = self._records(file, edges, rows)
-                size = bytes_of(found[0])
-            except (StorageError, ElementError):
-                found, size = _DAMAGED, 0
-            self._decoded.put({(file.name, number): found}, size)
-        return None if found is _DAMAGED else found
+                part = reader.read(rows.stop - reader.number)
+            except ElementError as error:
+                damaged.append(reader.number - 1)
+                problems.append(str(error))
+                continue
+            except StorageError:
+                return None
+            if part is None:
+                return None
+            parts.append(part)
+        return _Group(*(_joined(parts) if parts else _NO_ROWS), damaged, problems)
 
     def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
         """All of these records.
@@ -137,9 +178,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
         Raises:
             StorageError, ElementError: one of them is damaged.
         """
-        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
-        begins, ends = edges[:-1][numbers], edges[1:][numbers]
-        reader = self.records.open(SomeRecords(file.name, file.read(begins, ends)), "", int(rows[0]))
+        reader = self._reader(file, edges, rows)
         found, damage = None, None
         try:
             found = _all(reader, len(rows))
@@ -148,8 +187,14 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
         if found is None and len(rows) > 1:  # the caller asks for fewer, until it knows which one it is
             raise damage or StorageError(f"{file.name!r}: of {len(rows)} records from {rows[0]} on, one is damaged")
         if found is None:
-            self._read_damaged(file.name, int(rows[0]), int(begins[0]))
+            self._read_damaged(file.name, int(rows[0]), int(edges[rows[0]]))
         return found
+
+    def _reader(self, file: RangedFile, edges: Edges, rows: Rows) -> RecordReader:
+        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+        begins, ends = edges[:-1][numbers], edges[1:][numbers]
+        offset = int(begins[0]) if isinstance(rows, range) else None
+        return self.records.open(SomeRecords(file.name, file.read(begins, ends), offset), "", int(rows[0]))
 
     def _read_damaged(self, name: str, number: int, offset: int) -> NoReturn:
         reader = self.records.open(name, "", number, offset)

@@ -31,7 +31,16 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 class SomeRecords(HeldBytes):
-    """Bytes that hold whole records of a file, from any of them on."""
+    """Bytes that hold whole records of a file.
+
+    Args:
+        offset: the byte of the file at which they begin, if they follow each other in it; None for records from
+            anywhere in it.
+    """
+
+    def __init__(self, name: str, data: bytes, offset: int | None = None) -> None:
+        super().__init__(name, data)
+        self.offset = offset
 
 
 class RecordFormat(ABC):

@@ -1,9 +1,10 @@
 r"""CSV: records of values, divided by commas or other signs, of which some are in quotes and can hold line breaks."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,14 +52,16 @@ class CsvRecords(TableRecords):
         return CsvReader(self, name, compression, number, offset)
 
     def table(self, data: bytes) -> pa.Table:
-        table = self._read(data, self.schema)
-        for name, (kind, lost) in _kept_types(table, self._guessed, data, self.delimiter, self._read).items():
+        data = _in_utf8(data, self.encoding)
+        table = self._decoder(data)
+        for name, (kind, lost) in _kept_types(table, self._guessed, data, self._decoder).items():
             if kind != table.field(name).type:
                 refuse(name, repr(lost), table.field(name).type, f"types={{{name!r}: str}} keeps it")
         return table
 
-    def _read(self, data: bytes, schema: pa.Schema) -> pa.Table:
-        return _table(_in_utf8(data, self.encoding), schema, self.delimiter, self.names, self.null_values)
+    @cached_property
+    def _decoder(self) -> "_Decoder":
+        return _Decoder(self.schema, self.names, self.delimiter, self.null_values)
 
     def explained(self, problem: str) -> str:
         found = re.search(r"CSV column #(\d+): (?:Row #\d+: )?(CSV conversion error to .*)", problem, re.DOTALL)
@@ -140,9 +143,8 @@ def csv_records(
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = {column: kind for column, kind in types.items() if column in names}
     body = _in_utf8(body, encoding, "replace")  # what cannot be read is an error where it is read
-    schema = _sampled(
-        call, name, body, known, partial(_table, delimiter=delimiter, names=names, null_values=null_values)
-    )
+    decoder = _Decoder(pa.schema([]), tuple(names), delimiter, null_values)
+    schema = _sampled(call, name, body, known, decoder)
     found = chosen_schema(call, name, schema, columns, types, label)
     return CsvRecords(
         call,
@@ -158,26 +160,23 @@ def csv_records(
     )
 
 
-def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType], read: partial[pa.Table]) -> pa.Schema:
+def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType], decoder: "_Decoder") -> pa.Schema:
     """All columns, and their types: those that are known, and for the others guesses that keep what is written.
 
     Records that are damaged are passed over: they are errors where they are read.
     """
-
-    def sampled(data: bytes, schema: pa.Schema) -> pa.Table:
-        return read(data, schema, skips=True)
-
-    table = read(body, pa.schema([(column, pa.binary()) for column in known]), every=True, skips=True)
+    every = replace(decoder, schema=pa.schema([(column, pa.binary()) for column in known]), every=True, skips=True)
+    table = every(body)
     if body and not table.num_rows:
         try:
-            read(body, pa.schema([]), every=True)
+            replace(every, skips=False)(body)
         except pa.ArrowException as error:
             raise StorageError(
                 f"{call}: {name!r} has columns {table.column_names}, and no record fits them: {error}"
             ) from error
     kinds = {field.name: known.get(field.name, field.type) for field in table.schema}
     guessed = [column for column, kind in kinds.items() if column not in known and _is_number(kind)]
-    for column, (kind, lost) in _kept_types(table, guessed, body, read.keywords["delimiter"], sampled).items():
+    for column, (kind, lost) in _kept_types(table, guessed, body, replace(decoder, skips=True)).items():
         if kind is None:
             raise InvalidArgumentError(
                 f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
@@ -193,16 +192,15 @@ def _kept_types(
     table: pa.Table,
     guessed: Sequence[str],
     data: bytes,
-    delimiter: str,
-    read: Callable[[bytes, pa.Schema], pa.Table],
+    decoder: "_Decoder",
 ) -> dict[str, tuple[pa.DataType | None, str]]:
     """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
     wanted = list(guessed)
-    if not guessed or not may_have_leading_zeros(data, delimiter.encode()):
+    if not guessed or not may_have_leading_zeros(data, decoder.delimiter.encode()):
         wanted = [name for name in guessed if may_be_rounded(table[name])]
     if not wanted:
         return {}
-    written = read(data, pa.schema([(name, pa.string()) for name in wanted]))
+    written = replace(decoder, schema=pa.schema([(name, pa.string()) for name in wanted]))(data)
     return {name: type_of_texts(table[name], written[name]) for name in wanted}
 
 
@@ -214,34 +212,61 @@ def _in_utf8(data: bytes, encoding: str, errors: str = "strict") -> bytes:
     return data if encoding == "utf-8" else data.decode(encoding, errors).encode()
 
 
-def _table(
-    data: bytes,
-    schema: pa.Schema,
-    delimiter: str,
-    names: Sequence[str],
-    null_values: tuple[str, ...] | None,
-    every: bool = False,
-    skips: bool = False,
-) -> pa.Table:
-    """The columns of a schema, or with `every` all; with `skips` without records that have too many or few values."""
-    if not data:
-        return pa.schema([(name, pa.null()) for name in names] if every else schema).empty_table()
-    return pc.read_csv(
-        pa.BufferReader(data),
-        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False),
+@dataclass(frozen=True)
+class _Decoder:
+    """Makes tables of the text of records. Arrow's options are kept: to make them takes longer than to read a few rows.
+
+    Attributes:
+        schema: the columns that are read; with `every` those whose types are not guessed.
+        names: of all columns.
+        delimiter: what stands between two values.
+        null_values: what stands for a null.
+        every: whether all columns are read.
+        skips: whether records with too many or too few values are passed over.
+    """
+
+    schema: pa.Schema
+    names: tuple[str, ...]
+    delimiter: str
+    null_values: tuple[str, ...] | None
+    every: bool = False
+    skips: bool = False
+
+    def __call__(self, data: bytes) -> pa.Table:
+        if not data:
+            return (pa.schema([(name, pa.null()) for name in self.names]) if self.every else self.schema).empty_table()
+        size = len(data).bit_length()
+        if size not in self._blocks:
+            self._blocks[size] = pc.ReadOptions(column_names=list(self.names), block_size=1 << size, use_threads=False)
         # Without quotes no value holds a newline; Arrow then does not look for the last record's end value by value.
-        pc.ParseOptions(
-            delimiter=delimiter,
-            newlines_in_values=_QUOTE in data,
-            invalid_row_handler=(lambda row: "skip") if skips else None,
-        ),
-        pc.ConvertOptions(
-            column_types=schema,
-            include_columns=[] if every else schema.names,
-            null_values=null_values,
+        return pc.read_csv(pa.BufferReader(data), self._blocks[size], self._parsing[_QUOTE in data], self._conversion)
+
+    @cached_property
+    def _blocks(self) -> dict[int, pc.ReadOptions]:
+        """Options for text that is as long as these many bits say."""
+        return {}
+
+    @cached_property
+    def _parsing(self) -> list[pc.ParseOptions]:
+        """Options without quotes and with them."""
+        handler = (lambda row: "skip") if self.skips else None
+        return [
+            pc.ParseOptions(delimiter=self.delimiter, newlines_in_values=quoted, invalid_row_handler=handler)
+            for quoted in (False, True)
+        ]
+
+    @cached_property
+    def _conversion(self) -> pc.ConvertOptions:
+        return pc.ConvertOptions(
+            column_types=self.schema,
+            include_columns=[] if self.every else self.schema.names,
+            null_values=self.null_values,
             quoted_strings_can_be_null=False,
-        ),
-    )
+        )
+
+    def __reduce__(self) -> Any:
+        """In another process the options are made anew."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
 
 def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:

@@ -37,7 +37,9 @@ def masked(table: pa.Table, names: MaskNulls, call: str) -> pa.Table:
     known, columns = table.column_names, table.columns
     places = {name: place for place, name in enumerate(known)}
     if names is True:
-        names = [name for name in maskable(known) if call != "from_arrow" or _has_nulls(columns[places[name]])]
+        names = [
+            name for name in maskable(known) if call != "from_arrow" or not without_nulls(columns[places[name]]).all()
+        ]
     if not names:
         return table
     for name in names:
@@ -60,14 +62,16 @@ def maskable(names: Sequence[str]) -> list[str]:
     return [name for name in names if f"{name}_is_valid" not in known]
 
 
-def _has_nulls(array: pa.Array | pa.ChunkedArray) -> bool:
-    """True if there is a null that NumPy has no place for."""
-    if isinstance(array, pa.ChunkedArray):
-        return any(map(_has_nulls, array.chunks))
+def without_nulls(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Which rows have no null for which NumPy has no place."""
+    return np.concatenate([np.empty(0, bool), *map(_whole, column.chunks)])
+
+
+def _whole(array: pa.Array) -> npt.NDArray[np.bool_]:
     array = _decoded(array)
-    if pa.types.is_struct(array.type):
-        return array.null_count > 0 or any(map(_has_nulls, array.flatten()))
-    return not _valid(array).all()
+    fields = map(_whole, array.flatten()) if pa.types.is_struct(array.type) else ()
+    whole: npt.NDArray[np.bool_] = np.logical_and.reduce([_valid(array), *fields])
+    return whole
 
 
 def _decoded(array: pa.Array) -> pa.Array:

@@ -1,6 +1,7 @@
 """Records that are rows of a table, which Arrow's readers decode: what CSV and JSON lines have in common."""
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -13,14 +14,14 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.byte_reader import ByteReader
 from penstock.formats.compression import compression_of
 from penstock.formats.opening import open_bytes
-from penstock.formats.records.line_numbers import line_of
+from penstock.formats.records.line_numbers import line_of, lines_in
 from penstock.formats.records.record_format import CHUNK_BYTES, RecordFormat, RecordReader, SomeRecords, Source
 from penstock.formats.tables.arrow_columns import as_columns, varies_in_shape
+from penstock.formats.tables.damaged_records import DAMAGE, WithoutDamaged
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.spec import TensorSpec
 from penstock.structure import map_structure
 
-_DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
 _MOST_BYTES: Final = 1 << 26
 """A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
 
@@ -99,45 +100,85 @@ class TableRecords(RecordFormat):
 
 
 class TableReader(RecordReader):
-    """A chunk is decoded at once, and in halves if one of its records is damaged.
+    """A chunk is decoded at once, without its damaged records, if there are some.
 
-    Of some records alone that is an error: who reads those by number asks for fewer of them.
+    Of some records alone, from anywhere in a file, damage is an error: who reads those asks for fewer of them.
     """
 
     def __init__(self, format: TableRecords, source: Source, compression: str, number: int, offset: int) -> None:
         self._format = format
         self._compression = compression
         self._is_file = not isinstance(source, SomeRecords)
+        self._origin = source.offset if isinstance(source, SomeRecords) else 0
+        self._forget()
         super().__init__(source, compression, number, offset)
 
+    def _forget(self) -> None:
+        """Begin a chunk."""
+        self._line, self._of_line = 0, 0  # the line on which a record begins, as soon as one is asked for
+        self._from = 0
+        self._rows: Any = None
+        self._damaged: dict[int, Exception] = {}
+        self._order: list[int] = []
+
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
+        self._forget()
         self._data, ends = _with_whole_records(self._bytes, self._data, self._format.ends, 1, lambda: self._where(0))
         return ends
 
     def _decode(self, first: int) -> Any:
-        last = len(self._ends)
-        while True:
-            begin, end = self._begin(first), int(self._ends[last - 1])
-            try:
-                if last == len(self._ends):
-                    self._format.check_last(self._data[self._begin(last - 1) : end])
-                table = self._format.table(self._data[begin:end])
-                if table.num_rows != last - first:
-                    raise ElementError(f"expected one row, got {table.num_rows}: {self._data[begin:end]!r:.200}")
-                return self._format.rows(table)
-            except _DAMAGE as error:
-                if last == first + 1 or not self._is_file:
-                    where = self._where(first)
-                    self._pass(1)
-                    # The row that Arrow counts is the only one it was given.
-                    raise ElementError(f"{where}: {self._format.explained(str(error))}") from error
-                last = first + (last - first) // 2  # those behind are decoded when these are read
+        if self._rows is None:
+            self._from = first
+            self._rows = self._decoded_from(first)
+        if first in self._damaged:
+            error = self._damaged[first]
+            where = self._where(first)
+            self._pass(1)
+            # The row that Arrow counts is the only one it was given.
+            raise ElementError(f"{where}: {self._format.explained(str(error))}") from error
+        before = bisect_left(self._order, first)
+        stop = self._order[before] if before < len(self._order) else len(self._ends)
+        begin = first - self._from - before
+        return map_structure(lambda column: column[begin : begin + stop - first], self._rows)
+
+    def _decoded_from(self, first: int) -> Any:
+        """The rows of the chunk from a record on, without those that are damaged."""
+        records = range(first, len(self._ends))
+        try:
+            self._format.check_last(self._record(records[-1]))
+            return self._format.rows(self._table([records]))
+        except DAMAGE as error:
+            if self._origin is None and len(records) > 1:
+                raise ElementError(f"{self._name}: {self._format.explained(str(error))}") from error
+        found = WithoutDamaged(self._table, self._format.rows)
+        try:
+            self._format.check_last(self._record(records[-1]))
+        except DAMAGE as error:
+            found.note(records[-1], error)
+        tables = list(found.tables(records))
+        self._damaged, self._order = found.damaged, found.order
+        return self._format.rows(pa.concat_tables(tables) if tables else self._format.schema.empty_table())
+
+    def _record(self, record: int) -> bytes:
+        return self._data[self._begin(record) : int(self._ends[record])]
+
+    def _table(self, runs: Sequence[range]) -> pa.Table:
+        data = b"".join([self._data[self._begin(run.start) : int(self._ends[run.stop - 1])] for run in runs])
+        table = self._format.table(data)
+        if table.num_rows != sum(map(len, runs)):
+            raise ElementError(f"expected one row, got {table.num_rows}: {data!r:.200}")
+        return table
 
     def _where(self, record: int) -> str:
-        if not self._is_file:
+        if self._origin is None:
             return self._name
-        offset = self._start + self._begin(record)
-        return f"{self._name!r}, line {line_of(self._name, self._compression, offset, self._format.returns_end)}"
+        returns, begin = self._format.returns_end, self._begin(record)
+        if self._line == 0 or record < self._of_line:
+            self._line = line_of(self._name, self._compression, self._origin + self._start + begin, returns)
+        else:
+            self._line += lines_in(self._data[self._begin(self._of_line) : begin], returns)
+        self._of_line = record
+        return f"{self._name!r}, line {self._line}"
 
 
 def sample(call: str, name: str, compression: str, ends: Ends, least: int) -> tuple[bytes, npt.NDArray[np.int64]]:
