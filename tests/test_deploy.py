@@ -21,6 +21,7 @@ import penstock as ps
 from penstock.cli import _parser
 from penstock.service import DispatcherConfig, WorkerConfig
 from penstock.service.metrics import prometheus_text
+from penstock.service.security.credentials import worker_token
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
@@ -169,7 +170,7 @@ def test_what_the_chart_renders_fits_the_schemas_of_kubernetes() -> None:
     with chart() as loaded:
         found = rendered(loaded, createSecrets=True, autoscaling={"enabled": True, "maxReplicas": 9})
     kinds = [each["kind"] for each in found]
-    assert kinds.count("Secret") == 2 and kinds.count("HorizontalPodAutoscaler") == 1
+    assert kinds.count("Secret") == 3 and kinds.count("HorizontalPodAutoscaler") == 1
     for each in found:
         for version in ("1.27", "1.34"):
             validate(each, version, strict=True)
@@ -180,8 +181,11 @@ def test_what_the_chart_renders_fits_the_schemas_of_kubernetes() -> None:
 
 def test_the_chart_makes_secrets_that_a_service_takes() -> None:
     with chart() as loaded:
-        token, tls = (found["data"] for found in rendered(loaded, createSecrets=True) if found["kind"] == "Secret")
+        token, workers, tls = (
+            found["data"] for found in rendered(loaded, createSecrets=True) if found["kind"] == "Secret"
+        )
     secret = b64decode(token["token"]).decode()
+    assert b64decode(workers["token"]).decode() == worker_token(secret)
     cert, key, root = (b64decode(tls[name]) for name in ("tls.crt", "tls.key", "ca.crt"))
     config = ps.service.DispatcherConfig(token=secret, tls_cert=cert, tls_key=key)
     with ps.service.DispatchServer(config) as dispatcher:

@@ -32,7 +32,7 @@ from penstock.parameter_server.messages import (
 from penstock.parameter_server.rules import OptaxRule
 from penstock.parameter_server.server import Server
 from penstock.rpc import listener as listening
-from penstock.rpc.listener import Address, Listener
+from penstock.rpc.listener import Access, Address, Listener
 from penstock.rpc.listener import dial as dial_connection
 from penstock.rpc.tls import TlsNames, server_context
 from penstock.runtime.shared_memory import Arena
@@ -49,7 +49,8 @@ SECRET = b"secret"
 
 
 def listening_for(tls: TlsNames | None = None, host: str = "127.0.0.1") -> Listener:
-    return Listener(SECRET, host, tls=None if tls is None else server_context(tls.certificate, tls.key))
+    access = Access((SECRET,), None if tls is None else server_context(tls.certificate, tls.key))
+    return Listener(lambda: access, host)
 
 
 def where(listener: Listener, host: str = "127.0.0.1") -> Address:
@@ -69,7 +70,7 @@ def take(listener: Listener, arena: Arena) -> tuple[int, ProcessLine]:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    listener = Listener(SECRET, "127.0.0.1", local=True)
+    listener = Listener(lambda: Access((SECRET,)), "127.0.0.1", local=True)
     yield listener
     listener.close()
 

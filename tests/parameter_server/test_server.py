@@ -21,7 +21,7 @@ from penstock.parameter_server.messages import (
     process_line,
 )
 from penstock.parameter_server.server import Server
-from penstock.rpc.listener import Address, Listener, dial
+from penstock.rpc.listener import Access, Address, Listener, dial
 from penstock.runtime.shared_memory import Arena
 
 
@@ -57,7 +57,7 @@ def test_a_server_answers_after_commits_that_arrive_at_once() -> None:
 
 def test_processes_that_know_the_secret_reach_a_server_on_another_machine() -> None:
     arena = Arena()
-    listener = Listener(b"secret", "127.0.0.1", local=True)
+    listener = Listener(lambda: Access((b"secret",)), "127.0.0.1", local=True)
     here, there = Address(local=listener.local), Address("localhost", listener.port)
     with pytest.raises(ConnectionError):
         dial(there, b"another", 7)

@@ -17,7 +17,7 @@ from penstock.rpc import listener as listening
 from penstock.rpc.connection import PlainConnection
 from penstock.rpc.frames import ArrayPart, BytesLocation, Header
 from penstock.rpc.line import Line, TooLongError
-from penstock.rpc.listener import Address, Listener, dial
+from penstock.rpc.listener import Access, Address, Listener, dial
 from penstock.rpc.proof import NotAdmittedError, OtherProtocolError
 from penstock.runtime.shared_memory import Arena
 
@@ -47,7 +47,7 @@ def two_ends(*, most_bytes: int = 1 << 40, lends: bool = False, arena: Arena | N
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    with closing(Listener(SECRET, "127.0.0.1", local=True)) as listener:
+    with closing(Listener(lambda: Access((SECRET,)), "127.0.0.1", local=True)) as listener:
         yield listener
 
 

@@ -621,7 +621,7 @@ def test_a_certificate_that_has_expired_is_not_shown(tmp_path: Path, token_file:
         client_credentials(certificate=cert, key=key)
     served = ServerCredentials(TOKEN, *(Path(file).read_bytes() for file in (cert, key)))
     # It has expired since the server began.
-    server = BlockServer(lambda _: iter(()), credentials=served)  # type: ignore[arg-type]
+    server = BlockServer(lambda _: iter(()), access=served.access)  # type: ignore[arg-type]
     with pytest.raises(ps.ServiceError, match=r"its certificate \(--tls-cert\) has expired: it needs a new one$"):
         status(f"grpc+tls://localhost:{server.port}", client_credentials(token_file=token_file, roots=ours[0]))
     server.stop()

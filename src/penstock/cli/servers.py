@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
@@ -21,6 +22,7 @@ from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
 from penstock.service.metrics import MetricsServer, worker_text
+from penstock.service.security.credentials import read_token
 
 _DEFAULT_PORT: Final = 5050
 
@@ -190,7 +192,10 @@ def _add_security(parser: argparse.ArgumentParser) -> None:
 
 def _security(options: argparse.Namespace) -> dict[str, Any]:
     names = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "insecure")
-    return {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in names}
+    if options.token_file and Path(options.token_file).is_fifo():  # which can be read only once
+        given |= {"token_file": None, "token": read_token(options.token_file)}
+    return given
 
 
 def _dispatcher(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from penstock.parameter_server.process import IDLE_BYTES, stay_on_processor
 from penstock.parameter_server.server import Server
 from penstock.parameter_server.worker import WorkerProgram
 from penstock.rpc.line import SECONDS
-from penstock.rpc.listener import Address, Listener, dial
+from penstock.rpc.listener import Access, Address, Listener, dial
 from penstock.rpc.tls import TlsNames, server_context
 from penstock.runtime.shared_memory import Arena
 from penstock.service.security.credentials import read_pair, read_pem
@@ -64,7 +64,8 @@ class _Settings:
     def listener(self) -> Listener:
         """One of an actor."""
         tls = None if self.tls is None else server_context(self.tls.certificate, self.tls.key)
-        return Listener(self.secret, _LOOPBACK if self.alone else "", local=self.shared_memory, tls=tls)
+        access = Access((self.secret,), tls)
+        return Listener(lambda: access, _LOOPBACK if self.alone else "", local=self.shared_memory)
 
     def place(self, listener: Listener) -> "_Place":
         """Where this actor listens, at the address by which Ray's machines know its own."""

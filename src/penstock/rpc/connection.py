@@ -37,6 +37,7 @@ class SocketConnection(ABC):
 
     Attributes:
         files: descriptors that have arrived, which whoever takes them closes.
+        secret: which of the secrets of a listener the process that has called has proved to know.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -46,6 +47,7 @@ class SocketConnection(ABC):
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
         self.files: deque[int] = deque()
+        self.secret = 0
 
     @property
     def unsent(self) -> bool:

@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,19 @@ class Address:
     local: bytes = b""
 
 
+@dataclass(frozen=True)
+class Access:
+    """Who may connect.
+
+    Attributes:
+        secrets: those of which a caller must know one.
+        tls: what is shown to other machines; None does not encrypt.
+    """
+
+    secrets: tuple[bytes, ...]
+    tls: ssl.SSLContext | None = None
+
+
 @dataclass
 class _Stranger:
     """Who has called, and has not proved yet who it is."""
@@ -59,10 +73,10 @@ class Listener:
     """Takes the calls of processes that know a secret, in a thread of its own.
 
     Args:
+        access: returns who may connect; asked at each call, as it may change.
         host: at which address of this machine it listens, "" for all.
         port: 0 for one that the system chooses.
         local: whether it listens at a socket for processes of this machine too.
-        tls: what it shows to other machines; None does not encrypt.
 
     Attributes:
         port: where it listens.
@@ -73,11 +87,9 @@ class Listener:
         OSError: it cannot listen there.
     """
 
-    def __init__(
-        self, secret: bytes, host: str, port: int = 0, *, local: bool = False, tls: ssl.SSLContext | None = None
-    ) -> None:
-        self._secret = secret
-        self._context = tls
+    def __init__(self, access: Callable[[], Access], host: str, port: int = 0, *, local: bool = False) -> None:
+        access()  # what is wrong with it is told here
+        self._access = access
         self._arrived: deque[tuple[int, SocketConnection]] = deque()
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, in the order in which they have called
         self._sockets = [listening_at(host, _MOST_STRANGERS, port)]
@@ -143,9 +155,10 @@ class Listener:
         if len(self._strangers) >= _MOST_STRANGERS:
             self._make_room()
         connection: SocketConnection = PlainConnection(connected)
-        if self._context is not None and not connection.on_one_machine:
-            connection = TlsConnection(connected, self._context, None)
-        stranger = _Stranger(connection, admitted(connection, self._secret), time.monotonic() + _SECONDS)
+        access = self._access()
+        if access.tls is not None and not connection.on_one_machine:
+            connection = TlsConnection(connected, access.tls, None)
+        stranger = _Stranger(connection, admitted(connection, access.secrets), time.monotonic() + _SECONDS)
         self._strangers[connection.fileno()] = stranger
         self._selector.register(connection, selectors.EVENT_READ)
         self._hear(stranger)

@@ -6,7 +6,7 @@ Nothing that is said can be used again, and the secret itself is never said.
 import hmac
 import secrets
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from penstock.rpc.connection import SocketConnection
@@ -38,11 +38,14 @@ class OtherProtocolError(ConnectionError):
         self.tls = tls
 
 
-def admitted(connection: SocketConnection, secret: bytes) -> Exchange:
-    """The side that listens.
+def admitted(connection: SocketConnection, known: Sequence[bytes]) -> Exchange:
+    """The side that listens; `connection.secret` then is the number of the secret that was proved.
+
+    Args:
+        known: the secrets of which a caller must know one.
 
     Raises:
-        OSError, EOFError: who has called does not know the secret, or has hung up.
+        OSError, EOFError: the caller knows none of them, or has hung up.
     """
     while not connection.shake_hands():
         yield
@@ -51,10 +54,13 @@ def admitted(connection: SocketConnection, secret: bytes) -> Exchange:
     nonce = yield from _greeted(connection)
     spoken = yield from _heard(connection, _CALLER.size + _NONCE)
     caller, proof = spoken[: _CALLER.size], spoken[_CALLER.size :]
-    if not hmac.compare_digest(proof, _proof(secret, b"dials", own, nonce, caller)):
+    expected = [_proof(secret, b"dials", own, nonce, caller) for secret in known]
+    proved = [number for number, digest in enumerate(expected) if hmac.compare_digest(proof, digest)]
+    if not proved:
         _say(connection, _REFUSED)
-        raise NotAdmittedError("who calls does not know the secret")
-    _say(connection, _proof(secret, b"listens", own, nonce, caller))
+        raise NotAdmittedError("authentication failed: the caller does not know the secret")
+    connection.secret = proved[0]
+    _say(connection, _proof(known[connection.secret], b"listens", own, nonce, caller))
     return int(_CALLER.unpack(caller)[0])
 
 

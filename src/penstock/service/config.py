@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.options import check_integer, check_number, check_seconds
 from penstock.other_names import NotHere, OtherNames
+from penstock.rpc.listener import Access
 from penstock.service.security.credentials import (
     ClientCredentials,
     Pem,
@@ -15,9 +16,12 @@ from penstock.service.security.credentials import (
     check_open_to,
     check_token,
     client_credentials,
+    credential_files,
     given_token_file,
     server_credentials,
+    worker_token,
 )
+from penstock.service.security.renewed import Renewed
 from penstock.service.security.resolving import Service, checked_service
 from penstock.service.wire.address import is_address, is_host
 
@@ -153,8 +157,22 @@ class DispatcherConfig:
         return self.heartbeat_seconds * self.missed_heartbeats
 
     def credentials(self) -> ServerCredentials:
-        """Read the files of its credentials."""
-        return _server_credentials("DispatcherConfig", self)
+        """Read the files of its credentials.
+
+        Raises:
+            ServiceError: a file cannot be used, or it has the token of data workers.
+        """
+        found = _server_credentials("DispatcherConfig", self)
+        if found.token and found.token == worker_token(found.token):
+            raise ServiceError(
+                "a dispatcher needs the token of the service's trainers, and this is that of its data workers, which "
+                "begins with worker-: name the file that data workers' tokens were made from"
+            )
+        return found
+
+    def access(self) -> Renewed[Access]:
+        """Who may connect, read again when its files have changed."""
+        return Renewed(lambda: self.credentials().access(), _files(self))
 
 
 @_WORKER
@@ -235,13 +253,18 @@ class WorkerConfig:
         check_seconds("WorkerConfig", "dispatcher_timeout_seconds", self.dispatcher_timeout_seconds)
 
     def credentials(self) -> ServerCredentials:
-        """Read the files of its credentials for readers."""
-        return _server_credentials("WorkerConfig", self)
+        """Read the files of its credentials for readers, with the token of data workers."""
+        found = _server_credentials("WorkerConfig", self)
+        return replace(found, token=worker_token(found.token))
 
-    def credentials_for_dispatcher(self, own: ServerCredentials) -> ClientCredentials:
-        """Read the files of what it shows to its dispatcher, given its credentials as a server."""
+    def access(self) -> Renewed[Access]:
+        """Who may connect, read again when its files have changed."""
+        return Renewed(lambda: self.credentials().access(), _files(self))
+
+    def credentials_for_dispatcher(self) -> ClientCredentials:
+        """Read the files of what it shows to its dispatcher."""
         return client_credentials(
-            token=own.token,
+            token=self.token,
             token_file=self.token_file,
             given=self.token is not None,
             roots=self.tls_root,
@@ -276,6 +299,10 @@ def _server_credentials(call: str, config: DispatcherConfig | WorkerConfig) -> S
         client_roots=config.tls_client_ca,
         insecure=config.insecure,
     )
+
+
+def _files(config: DispatcherConfig | WorkerConfig) -> list[str]:
+    return credential_files(config.token, config.token_file, config.tls_cert, config.tls_key, config.tls_client_ca)
 
 
 def _check_port(call: str, port: object) -> None:

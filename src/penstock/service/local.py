@@ -20,7 +20,7 @@ from penstock.service.connected import SAY_SECONDS, readers_of, status
 from penstock.service.dispatcher.server import DispatchServer
 from penstock.service.local_worker import LocalWorker
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
-from penstock.service.security.credentials import ClientCredentials, forget, remember
+from penstock.service.security.credentials import ClientCredentials, forget, remember, worker_token
 from penstock.service.security.resolving import note_begin, note_end
 from penstock.service.wire.dispatcher_messages import Status
 
@@ -141,7 +141,7 @@ class _RunningService:
         note_end(self._address)
 
     def _start(self) -> LocalWorker:
-        return LocalWorker(self._address, self._token)
+        return LocalWorker(self._address, worker_token(self._token))
 
     def _wait_for_readers(self) -> None:
         """Refuse new epochs, and replace workers until all readers have read to the end."""

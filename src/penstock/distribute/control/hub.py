@@ -18,7 +18,7 @@ from penstock.distribute.control.messages import (
     control_line,
 )
 from penstock.rpc.line import TICK_SECONDS
-from penstock.rpc.listener import Listener
+from penstock.rpc.listener import Access, Listener
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Hub:
         self.key = secrets.token_bytes(32)
         # At all addresses, unless the others are on this machine: what they reach may be an address that it does not
         # have, such as a service's of Kubernetes, and its own name often resolves to 127.0.1.1 here.
-        self._listener = Listener(self.key, host if is_loopback(host) else "")
+        self._listener = Listener(lambda: Access((self.key,)), host if is_loopback(host) else "")
         self.port = self._listener.port
         self._workers = workers
         self._lines: dict[int, ControlLine] = {}

@@ -30,7 +30,16 @@ from penstock.service.dispatcher.machine.report import leaves, log_lines
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import ConsumerGone, EpochCreated, Update, WorkerLost
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
-from penstock.service.wire.dispatcher_messages import Counts, FromDispatcher, GetStatus, Status, ToDispatcher
+from penstock.service.wire.dispatcher_messages import (
+    Counts,
+    FromDispatcher,
+    GetDataset,
+    GetStatus,
+    Status,
+    ToDispatcher,
+    WorkerHeartbeat,
+    WorkerHello,
+)
 from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
 from penstock.service.wire.refusals import refusal_of
 
@@ -40,6 +49,9 @@ _COMPLAIN_SECONDS: Final = 30.0
 """How often the log repeats a message about a lasting problem, such as a journal that cannot be written."""
 
 _ENVELOPE_BYTES: Final = 1 << 12
+
+_FROM_WORKERS: Final = (WorkerHello, WorkerHeartbeat, GetDataset)
+"""What those may ask who know the token of data workers only."""
 
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
@@ -123,8 +135,8 @@ class _RunningDispatcher:
             _logger.info("the dispatcher resumes from %s: %s", self._journal.path, _summary_of(state))
         self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
-            credentials = config.credentials()
-            listener = Listener(credentials.secret, config.host.strip("[]"), config.port, tls=credentials.context())
+            self._access = config.access()
+            listener = Listener(self._access, config.host.strip("[]"), config.port)
         except OSError as error:
             self._close_journal()
             raise ServiceError(
@@ -142,7 +154,7 @@ class _RunningDispatcher:
 
     def _hear(self, line: Line[bytes], message: bytes | TooLongError) -> None:
         number = 0 if isinstance(message, TooLongError) else line.number
-        line.send(sealed(self._answer(message), self._entry()), number=number, seconds=0)
+        line.send(sealed(self._answer(message, line.connection.secret), self._entry()), number=number, seconds=0)
 
     def status(self) -> Status:
         """The answer to `GetStatus`."""
@@ -167,7 +179,7 @@ class _RunningDispatcher:
             journal_writable=self._journal_writable,
         )
 
-    def _answer(self, body: bytes | TooLongError) -> FromDispatcher:
+    def _answer(self, body: bytes | TooLongError, secret: int) -> FromDispatcher:
         try:
             size = body.size if isinstance(body, TooLongError) else len(body)
             if isinstance(body, TooLongError) or size > self._config.max_message_bytes:
@@ -177,6 +189,11 @@ class _RunningDispatcher:
                     "holding it itself"
                 )
             known, message = unsealed(body, _decoder, "the dispatcher", "a process that asks it")
+            if secret and not isinstance(message, _FROM_WORKERS):
+                raise InvalidArgumentError(
+                    "this process has shown the token of data workers, which begins with worker-, and asks for what "
+                    "trainers do: name the file with the token of the service in PENSTOCK_TOKEN_FILE"
+                )
             return self._answer_to(known, message)
         except ProtocolError as error:
             self._complain("protocol", "%s", error)
@@ -221,6 +238,7 @@ class _RunningDispatcher:
                 self.endings.get(timeout=pause)
                 break
             before, looked = looked, time.monotonic()
+            self._access()  # an expiring certificate is warned of though nobody calls
             with self._lock:
                 if looked - before > 4 * pause:  # this process was suspended, perhaps with its whole machine
                     self._machine.was_away(looked)

@@ -4,13 +4,19 @@ A server with a certificate that no client can accept would seem to work. So eac
 handshake with itself.
 """
 
+import logging
 import ssl
+import time
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock.errors import ServiceError
 from penstock.rpc.tls import server_context
 
+_logger = logging.getLogger(__name__)
+
+_WARN_SECONDS: Final = 14 * 86_400.0
+"""Before a certificate expires, as often as it is read."""
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _MOST_TURNS: Final = 8
@@ -46,6 +52,14 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
                 "--tls-cert)"
             ) from None
         return path  # such as one for clients only
+    left = ssl.cert_time_to_seconds(shown["notAfter"]) - time.time()
+    if left < _WARN_SECONDS:
+        _logger.warning(
+            "the certificate %s expires in %.1f days, at %s: have a new one signed, and put it in its place",
+            path,
+            left / 86_400,
+            shown["notAfter"],
+        )
     subject, issuer = shown.get("subject"), shown.get("issuer")
     if subject == issuer:
         return f"{_name(subject)}, which signed itself"

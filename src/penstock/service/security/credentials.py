@@ -4,21 +4,24 @@ A token is a secret that clients must know. By default it is in a file of the us
 that only processes of this user on this machine have it. `SECURITY.md` says what that protects against.
 """
 
+import hashlib
 import logging
 import os
 import re
 import secrets
-import ssl
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from penstock.addresses import is_loopback, split_address
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.paths import local_path
+from penstock.rpc.listener import Access
 from penstock.rpc.tls import TlsNames, server_context
 from penstock.service.security.certificates import check_pair
 from penstock.service.security.private_files import create_private, private_directory, read_private
+from penstock.service.security.renewed import Renewed
 
 TOKEN_FILE: Final = "PENSTOCK_TOKEN_FILE"
 TLS_ROOT: Final = "PENSTOCK_TLS_ROOT"
@@ -31,10 +34,27 @@ _logger = logging.getLogger(__name__)
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_TOKEN: Final = 1024
 _TOKEN: Final = re.compile(rb"[!-~]{%d,}" % _SHORTEST_TOKEN)
+_OF_WORKERS: Final = "worker-"
+"""How the token of data workers begins."""
 _LARGEST_PEM: Final = 1 << 20
 
 Pem = str | bytes | None
 """Certificates or a key, in PEM: the path of a file, or the bytes themselves."""
+
+
+def worker_token(token: str) -> str:
+    """The token of a service's data workers, which follows from that of its trainers; not the other way round.
+
+    Data workers run the functions of all trainers. Who takes a worker's token from it can register and read nothing:
+    a dispatcher lets it do what data workers do.
+
+    Example:
+        >>> worker_token("0123456789abcdef")[:15], worker_token(worker_token("0123456789abcdef"))[:15]
+        ('worker-30e0c1cd', 'worker-30e0c1cd')
+    """
+    if not token or token.startswith(_OF_WORKERS):
+        return token
+    return _OF_WORKERS + hashlib.sha256(f"penstock data worker {token}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -57,14 +77,10 @@ class ServerCredentials:
         """Whether it serves TLS."""
         return bool(self.certificate)
 
-    @property
-    def secret(self) -> bytes:
-        """What both ends of a connection prove to know."""
-        return self.token.encode()
-
-    def context(self) -> ssl.SSLContext | None:
-        """What it shows to clients by TLS; None without."""
-        return server_context(self.certificate, self.key, self.client_roots) if self.tls else None
+    def access(self) -> Access:
+        """Who may connect: those who know the token, and, as `connection.secret` 1, those who know the workers'."""
+        context = server_context(self.certificate, self.key, self.client_roots) if self.tls else None
+        return Access((self.token.encode(), worker_token(self.token).encode()), context)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,7 @@ class ClientCredentials:
         holder: its subject, as text.
         insecure: whether the token may be sent over the network without encryption.
         server_name: the name that servers' certificates must have; "" for the host in the server's address.
+        renewed: reads them again if their files have changed; None for those that were given as values.
     """
 
     token: str = field(repr=False)
@@ -89,6 +106,17 @@ class ClientCredentials:
     holder: str = ""
     insecure: bool = False
     server_name: str = ""
+    renewed: "Callable[[], ClientCredentials] | None" = field(default=None, compare=False, repr=False)
+
+    def now(self) -> "ClientCredentials":
+        """These, or what their files hold since they were changed."""
+        return self if self.renewed is None else self.renewed()
+
+    def for_worker(self) -> "ClientCredentials":
+        """What is shown to data workers, and by them."""
+        renewed = self.renewed
+        later = None if renewed is None else lambda: renewed().for_worker()
+        return replace(self, token=worker_token(self.token), renewed=later)
 
     def secret_for(self, address: str, *, tls: bool) -> bytes:
         """What this process proves to know to a server at "host:port"; b"" is nothing.
@@ -125,6 +153,8 @@ def client_credentials(
 ) -> ClientCredentials:
     """The credentials that this process shows to servers. What is not given is taken from the environment.
 
+    Files among them are read again when they have changed, by `ClientCredentials.now`.
+
     Args:
         token: the token, if it was read already; "" and None read the file.
         given: whether the token was given as a value.
@@ -133,21 +163,34 @@ def client_credentials(
         ServiceError: a file that cannot be read, or that other users can read, or a certificate without its key.
     """
     certificate, key = certificate or os.environ.get(TLS_CERT), key or os.environ.get(TLS_KEY)
+    roots = roots or os.environ.get(TLS_ROOT)
     if bool(certificate) != bool(key):
         raise ServiceError(
             f"{TLS_CERT} and {TLS_KEY} name a certificate and its key: set {TLS_KEY if certificate else TLS_CERT} too"
         )
-    shown, secret, holder = read_pair(certificate, key)
-    return ClientCredentials(
-        token=token or _token(token_file),
-        own=not given and given_token_file(token_file) is None,
-        roots=read_pem(roots or os.environ.get(TLS_ROOT)),
-        certificate=shown,
-        key=secret,
-        holder=holder,
-        insecure=insecure or os.environ.get(INSECURE, "") not in ("", "0"),
-        server_name=server_name or "",
-    )
+
+    def read() -> ClientCredentials:
+        shown, secret, holder = read_pair(certificate, key)
+        return ClientCredentials(
+            token=token or _token(token_file),
+            own=not given and given_token_file(token_file) is None,
+            roots=read_pem(roots),
+            certificate=shown,
+            key=secret,
+            holder=holder,
+            insecure=insecure or os.environ.get(INSECURE, "") not in ("", "0"),
+            server_name=server_name or "",
+            renewed=renewed,
+        )
+
+    renewed = Renewed(read, credential_files(token, token_file, certificate, key, roots))
+    return renewed()
+
+
+def credential_files(token: str | None, token_file: str | None, *pems: Pem) -> list[str]:
+    """The files that credentials are read from, among which those that are not there may come to be."""
+    tokens = [] if token else [given] if (given := given_token_file(token_file)) else [str(path) for path in _places()]
+    return [local_path(path) for path in (*tokens, *pems) if isinstance(path, str)]
 
 
 def given_token_file(token_file: str | None) -> str | None:

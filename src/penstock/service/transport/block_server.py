@@ -18,11 +18,11 @@ from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.rpc.connection import SocketConnection
 from penstock.rpc.line import Line, TooLongError
-from penstock.rpc.listener import Listener
+from penstock.rpc.listener import Access, Listener
 from penstock.rpc.server import LineServer
 from penstock.runtime.memory import allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena
-from penstock.service.security.credentials import ServerCredentials, server_credentials
+from penstock.service.security.credentials import server_credentials
 from penstock.service.wire.block_messages import BlockFrame, Credit, FromReader
 from penstock.service.wire.blocks import pack
 from penstock.service.wire.compression import AUTO, AutomaticCodec, compress
@@ -49,7 +49,7 @@ class BlockServer:
     Args:
         host: the address to listen at.
         port: 0 for one that the system chooses.
-        credentials: what readers must know; None requires this user's token.
+        access: returns who may connect; None lets those in who know this user's token.
 
     Attributes:
         port: where it listens.
@@ -58,12 +58,14 @@ class BlockServer:
     """
 
     def __init__(
-        self, produce: Produce, host: str = "127.0.0.1", port: int = 0, credentials: ServerCredentials | None = None
+        self,
+        produce: Produce,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        access: Callable[[], Access] | None = None,
     ) -> None:
-        credentials = credentials or server_credentials("BlockServer", host=host)
-        listener = Listener(
-            credentials.secret, host.strip("[]"), port, local=sys.platform == "linux", tls=credentials.context()
-        )
+        access = access or server_credentials("BlockServer", host=host).access
+        listener = Listener(access, host.strip("[]"), port, local=sys.platform == "linux")
         self.port, self.socket = listener.port, listener.local.replace(b"\0", b"@").decode()
         self.arena = Arena()
         self._produce = produce

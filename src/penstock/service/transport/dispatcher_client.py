@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -245,7 +245,10 @@ class DispatcherClient:
             names = place.credentials.names() if tls else None
             connection = dial(Address(host, int(port)), secret, os.getpid(), names, seconds)
         except NotAdmittedError as error:
-            raise ServiceError(not_admitted("dispatcher", address, secret)) from error
+            refused = not_admitted("dispatcher", address, secret)
+            if self._reached_before:  # its token was renewed, and that of this process may be soon
+                raise _NoAnswer(refused, ServiceError) from error
+            raise ServiceError(refused) from error
         except OSError as error:
             self._forget_place()
             check_not_ended(place.address)
@@ -264,6 +267,7 @@ class DispatcherClient:
         """Where the dispatcher is: asked once, and again after it was lost if something resolves its name."""
         with self._lock:
             if self._found is not None:
+                self._found = replace(self._found, credentials=self._found.credentials.now())
                 return self._found
         found = place_of(self._service, self._given)  # it may take seconds, in which others may ask too
         with self._lock:

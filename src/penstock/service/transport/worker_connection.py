@@ -60,13 +60,11 @@ class WorkerConnection:
     ) -> None:
         self.protocol = "shared_memory" if shared_memory else "network"
         self._endpoint = endpoint
-        self._credentials = credentials or client_credentials()
+        self._credentials = (credentials or client_credentials()).for_worker()
         self._shared_memory = shared_memory
-        self._secret = (
-            self._credentials.token.encode()
-            if shared_memory
-            else self._credentials.secret_for(endpoint.address, tls=endpoint.tls)
-        )
+        self._admitted = False
+        if not shared_memory:
+            self._credentials.secret_for(endpoint.address, tls=endpoint.tls)  # or say why nothing is sent
         keep_freed_memory()
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()  # an answer that is forgotten ends wherever garbage is collected
@@ -76,19 +74,25 @@ class WorkerConnection:
 
     def _open(self) -> WorkerLine:
         endpoint, tls = self._endpoint, None
+        credentials = self._credentials.now()
         if self._shared_memory:
             address = Address(local=endpoint.socket.replace("@", "\0").encode())
+            secret = credentials.token.encode()
         else:
             host, port = split_address(endpoint.address)
-            address, tls = Address(host, int(port)), self._credentials.names() if endpoint.tls else None
+            address, tls = Address(host, int(port)), credentials.names() if endpoint.tls else None
+            secret = credentials.secret_for(endpoint.address, tls=endpoint.tls)
         try:
-            connection = dial(address, self._secret, os.getpid(), tls)
+            connection = dial(address, secret, os.getpid(), tls)
         except NotAdmittedError as error:
-            refused = not_admitted("data worker", endpoint.address, self._secret)
+            refused = not_admitted("data worker", endpoint.address, secret)
+            if self._admitted:  # its token was renewed, and that of this process may be soon
+                raise UnreachedDataWorkerError(refused) from error
             raise UnusableDataWorkerError(refused) from error
         except OSError as error:
             reason = reason_of(error, endpoint.address, self._credentials, tls=endpoint.tls)
             raise UnreachedDataWorkerError(str(self._lost(reason))) from error
+        self._admitted = True
         return Line(connection, FromWorker, None, lends=True)
 
     def fetch(self, request: Fetch) -> Answers:

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from penstock.addresses import joined_address
 from penstock.errors import ServiceError
-from penstock.service.security.credentials import ServerCredentials
+from penstock.rpc.listener import Access
 from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
@@ -22,7 +22,7 @@ class Endpoints:
         host: the address to listen at.
         port: 0 for one that the system chooses.
         advertised: returns the address to advertise, given the port.
-        credentials: what readers must show over the network.
+        access: returns who may connect.
 
     Attributes:
         endpoint: how readers reach the worker, as the dispatcher tells them.
@@ -37,13 +37,13 @@ class Endpoints:
         host: str,
         port: int,
         advertised: Callable[[int], str],
-        credentials: ServerCredentials,
+        access: Callable[[], Access],
     ) -> None:
         self._produce = produce
         self._idle = threading.Condition()
         self._running = 0
         try:
-            self._server = BlockServer(self._answer, host, port, credentials)
+            self._server = BlockServer(self._answer, host, port, access)
         except OSError as error:
             raise ServiceError(
                 f"the data worker cannot listen at {joined_address(host, port)}: {error}; port 0 takes one that is free"
@@ -54,7 +54,7 @@ class Endpoints:
             machine=this_machine(),
             socket=self._server.socket,
             process=this_process(),
-            tls=credentials.tls,
+            tls=access().tls is not None,
         )
         try:
             self._local = InProcessServer(self._answer, address)

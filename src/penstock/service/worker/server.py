@@ -105,18 +105,18 @@ class _RunningWorker:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         keep_freed_memory()  # the blocks of a pass are alike
-        credentials = config.credentials()
+        self._access = config.access()
         self._dispatcher = DispatcherClient(
             config.dispatcher_address,
             patience_seconds=config.dispatcher_timeout_seconds,
-            credentials=config.credentials_for_dispatcher(credentials),
+            credentials=config.credentials_for_dispatcher().for_worker(),
         )
         self._production = Production(self._definition)
         self.endings: SimpleQueue[Ending] = SimpleQueue()
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
         self._made = Statistics()
-        self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, credentials)
+        self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, self._access)
         self.address = self._endpoints.endpoint.address
         try:
             self._interval = self._register()
@@ -187,6 +187,7 @@ class _RunningWorker:
 
     def _send_heartbeat(self) -> Ending | None:
         """Report, and act on the answer; returns how to end, if the answer says so."""
+        self._access()  # an expiring certificate is warned of though nobody calls
         made = self._production.statistics()
         now = time.monotonic()
         seconds, self._reported = now - self._reported, now
