@@ -205,6 +205,20 @@ def test_more_tokens_than_memory_should_hold_are_counted_on_disk(monkeypatch):
     assert pa.concat_tables(again.by_frequency()).to_pylist() == pa.concat_tables(large.by_frequency()).to_pylist()
 
 
+def test_more_integers_than_memory_should_hold_are_counted_on_disk():
+    numbers = np.arange(300) % 97
+    small, large = Counts(most=20, kind=pa.int64()), Counts(kind=pa.int64())
+    for part in np.split(numbers, 10):
+        small.add(pa.array(part))
+        large.add(pa.array(part))
+    assert small._runs
+    again = Counts(kind=pa.int64())
+    again.load(from_bytes(to_bytes(small.state())))
+    (expected,) = large.by_frequency()
+    for counts in (small, again):
+        assert pa.concat_tables(counts.by_frequency()).to_pylist() == expected.to_pylist()
+
+
 def test_above_its_size_a_summary_is_compressed(monkeypatch):
     monkeypatch.setattr(quantiles, "EXACT_VALUES", 64)
     monkeypatch.setattr(quantiles, "KEPT_VALUES", 32)

@@ -118,7 +118,7 @@ def test_counting_is_the_same_when_counts_are_summed_up_in_between(monkeypatch: 
     words = [f"w{number * number % 97}" for number in range(3000)]
     dataset = ps.Dataset.from_tensor_slices(np.array(words, object).reshape(-1, 10))
     expected = StringLookup(output_mode="tf_idf").adapt(dataset)
-    monkeypatch.setattr("penstock.preprocessing.counts._PENDING", 50)
+    monkeypatch.setattr("penstock.accumulators.counts._PENDING", 50)
     layer = StringLookup(output_mode="tf_idf").adapt(dataset)
     assert layer.get_config() == expected.get_config()
 

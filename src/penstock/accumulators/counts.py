@@ -27,6 +27,7 @@ class Counts(Accumulator):
 
     Args:
         most: the number of distinct tokens from which on they go to files.
+        kind: the Arrow type of the tokens.
 
     Example:
         >>> counts = Counts()
@@ -35,16 +36,16 @@ class Counts(Accumulator):
         [[b'b', b'c', b'a']]
     """
 
-    def __init__(self, most: int = TOKENS_IN_MEMORY) -> None:
+    def __init__(self, most: int = TOKENS_IN_MEMORY, kind: Any = TEXT) -> None:
         self._most = most
-        self._tables = [_table(pa.array([], TEXT), np.zeros(0, np.int64), None)]
+        self._tables = [_table(pa.array([], kind), np.zeros(0, np.int64), None)]
         self._pending = 0
         self._directory: Path | None = None
         self._runs: list[Path] = []
         self.total = 0
         """How many tokens were added."""
 
-    def add(self, tokens: pa.LargeBinaryArray, weights: Array | None = None) -> None:
+    def add(self, tokens: pa.Array, weights: Array | None = None) -> None:
         """Count tokens, each with its weight: 1 if there are none."""
         self.total += len(tokens)
         if weights is None:
@@ -110,9 +111,10 @@ class Counts(Accumulator):
         return {"total": self.total, "parts": [_plain(part) for part in parts]}
 
     def load(self, state: State) -> None:
-        self.__init__(self._most)  # type: ignore[misc]  # empty again
+        self._tables, self._pending, self._directory, self._runs = [self._tables[0].slice(0, 0)], 0, None, []
         for part in state["parts"]:
-            self._append(_table(part["token"], part["count"], part["weight"]))
+            token = part["token"] if isinstance(part["token"], pa.Array) else pa.array(part["token"])
+            self._append(_table(token, part["count"], part["weight"]))
         self.total = state["total"]
 
 
@@ -143,4 +145,5 @@ def _joined(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 def _plain(table: pa.Table) -> State:
     token = table["token"].combine_chunks()
-    return {"token": token, "count": table["count"].to_numpy(), "weight": table["weight"].to_numpy()}
+    plain = token if token.type == TEXT else token.to_numpy()
+    return {"token": plain, "count": table["count"].to_numpy(), "weight": table["weight"].to_numpy()}

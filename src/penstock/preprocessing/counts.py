@@ -1,84 +1,55 @@
-"""Counts how often each token occurs, and in how many documents, block by block in Arrow."""
+"""Counts how often each token occurs, and in how many documents."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.accumulators.accumulator import TEXT, State
-
-_PENDING = 1 << 20
+from penstock.accumulators.accumulator import State
+from penstock.accumulators.counts import Counts
 
 
-class TokenCounts:
-    """Counts of tokens; memory is bounded by the number of distinct ones.
+class TokenCounts(Counts):
+    """Counts of tokens, whose weights are the numbers of documents that they occur in.
 
     Args:
         kind: the Arrow type of the tokens.
-        by_document: also count in how many documents a token occurs.
+        by_document: count documents too; weights mean nothing otherwise.
 
     Example:
         >>> import numpy as np
         >>> import pyarrow as pa
-        >>> counts = TokenCounts(pa.int64(), by_document=False)
-        >>> counts.add(pa.array([3, 5, 3, 4]), np.zeros(4), documents=1)
-        >>> counts.ordered()["token"].to_pylist()
-        [3, 5, 4]
+        >>> counts = TokenCounts(pa.int64(), by_document=True)
+        >>> counts.add_documents(pa.array([3, 5, 3, 4]), np.array([0, 0, 0, 1]), documents=2)
+        >>> pa.concat_tables(counts.by_frequency()).to_pydict()
+        {'token': [3, 5, 4], 'count': [2, 1, 1], 'weight': [1.0, 1.0, 1.0]}
     """
 
     def __init__(self, kind: Any, by_document: bool) -> None:
+        super().__init__(kind=kind)
         self._by_document = by_document
-        self._tables: list[pa.Table] = [self._table(pa.array([], kind), [], [])]
-        self._pending = 0
         self.documents = 0
 
-    def add(self, tokens: pa.Array, rows: npt.NDArray[Any], documents: int) -> None:
-        """Count these tokens; `rows` has the number of each token's document."""
+    def add_documents(self, tokens: pa.Array, rows: npt.NDArray[Any], documents: int) -> None:
+        """Count the tokens of so many documents; `rows` has the number of each token's document."""
         self.documents += documents
-        values, counts = pc.value_counts(tokens).flatten()
-        self._append(self._table(values, counts, np.zeros(len(values), np.int64)))
-        if self._by_document:
-            once = pa.table({"token": tokens, "row": rows}).group_by(["token", "row"]).aggregate([])
-            values, counts = pc.value_counts(once["token"].combine_chunks()).flatten()
-            self._append(self._table(values, np.zeros(len(values), np.int64), counts))
+        if not self._by_document:
+            self.add(tokens)
+            return
+        table = pa.table({"token": tokens, "row": rows, "place": np.arange(len(tokens))})
+        first = np.zeros(len(tokens))
+        first[table.group_by(["token", "row"]).aggregate([("place", "min")])["place_min"].to_numpy()] = 1
+        self.add(tokens, first)
 
-    @staticmethod
-    def _table(tokens: pa.Array, counts: Any, documents: Any) -> pa.Table:
-        columns = [tokens, pa.array(counts, pa.int64()), pa.array(documents, pa.int64())]
-        return pa.table(columns, names=["token", "count", "documents"])
-
-    def _append(self, table: pa.Table) -> None:
-        self._tables.append(table)
-        self._pending += len(table)
-        if self._pending > max(_PENDING, 2 * len(self._tables[0])):
-            self._tables, self._pending = [self._summed()], 0
-
-    def _summed(self) -> pa.Table:
-        groups = pa.concat_tables(self._tables).group_by("token").aggregate([("count", "sum"), ("documents", "sum")])
-        return groups.select(["token", "count_sum", "documents_sum"]).rename_columns(["token", "count", "documents"])
-
-    def merge(self, other: "TokenCounts") -> None:
-        """Take in what `other` has counted."""
+    def merge(self, other: Counts) -> None:
+        assert isinstance(other, TokenCounts)
         self.documents += other.documents
-        for table in other._tables:
-            self._append(table)
+        super().merge(other)
 
     def state(self) -> State:
-        """Everything that was counted, as plain data."""
-        table = self._summed()
-        token = table["token"].combine_chunks()
-        plain = token if token.type == TEXT else token.to_numpy()
-        numbers = {name: table[name].to_numpy() for name in ("count", "documents")}
-        return {"token": plain, **numbers, "all documents": self.documents}
+        return {**super().state(), "documents": self.documents}
 
     def load(self, state: State) -> None:
-        """Take the place of what `state` says."""
-        token = state["token"] if isinstance(state["token"], pa.Array) else pa.array(state["token"])
-        self._tables, self._pending = [self._table(token, state["count"], state["documents"])], 0
-        self.documents = state["all documents"]
-
-    def ordered(self) -> pa.Table:
-        """The tokens with their counts: the most frequent first, equally frequent ones in reverse order."""
-        return self._summed().sort_by([("count", "descending"), ("token", "descending")])
+        super().load(state)
+        self.documents = state["documents"]

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
@@ -70,13 +69,11 @@ class Discretization(LearningLayer):
         Raises:
             InvalidArgumentError: the layer was given boundaries, or there are no values.
         """
+        if not isinstance(data, Dataset):  # an array is summarised as a whole, as in Keras
+            return super().adapt(data)
         summary = self.summary()
-        if isinstance(data, Dataset):
-            for piece in in_pieces(map(_values, columns_of("Discretization", data)), _VALUES_AT_ONCE):
-                summary.add(piece)
-        else:  # an array is summarised as a whole, as in Keras
-            for column in columns_of("Discretization", data):
-                summary.add(_values(column))
+        for piece in in_pieces(map(_values, columns_of("Discretization", data)), _VALUES_AT_ONCE):
+            summary.add(piece)
         self.learn(summary)
         return self
 
@@ -87,9 +84,8 @@ class Discretization(LearningLayer):
             )
         return Boundaries(self.epsilon)
 
-    def summarize(self, summary: Boundaries, column: Any) -> None:
-        for rows in column if is_ragged(column) else (column,):
-            summary.add(_values(rows))
+    def _add(self, summary: Boundaries, rows: Any) -> None:
+        summary.add(_values(rows))
 
     def learn(self, summary: Boundaries) -> None:
         boundaries = summary.result(self.num_bins or 1)

@@ -93,9 +93,18 @@ class LearningLayer(ArrayLayer):
     def can_adapt(self) -> bool:
         """Whether there is something to learn, which no argument has given."""
 
-    @abstractmethod
     def adapt(self, data: Any) -> Self:
-        """Learn from a finite dataset, an array or a list."""
+        """Learn from a finite dataset of batches or of single elements, an array or a list.
+
+        Raises:
+            InvalidArgumentError: the layer's arguments leave nothing to learn, the dataset never ends, or there is no
+                data.
+        """
+        summary = self.summary()
+        for column in columns_of(type(self).__name__, data):
+            self._add(summary, column)
+        self.learn(summary)
+        return self
 
     @abstractmethod
     def summary(self) -> Mergeable:
@@ -105,9 +114,14 @@ class LearningLayer(ArrayLayer):
             InvalidArgumentError: its arguments leave nothing to learn.
         """
 
-    @abstractmethod
     def summarize(self, summary: Any, column: Column) -> None:
         """Add the rows of a column to a summary."""
+        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
+            self._add(summary, rows)
+
+    @abstractmethod
+    def _add(self, summary: Any, rows: Any) -> None:
+        """Add rows of one shape to a summary."""
 
     @abstractmethod
     def learn(self, summary: Any) -> None:

@@ -25,7 +25,8 @@ class StringLookup(IndexLookup):
         mask_token: the token for missing values; it gets index 0, and is left out of vectors.
         oov_token: the token for all unknown ones, in the vocabulary and in the results of `invert=True`.
         vocabulary: the tokens in order, as a list or an array, or the path of a text file with one token in each line,
-            which is then read by memory map. Without it, call `adapt`.
+            which is then read by memory map. Without it, call `adapt`: it puts the most frequent tokens first, equally
+            frequent ones in reverse order. For "tf_idf" the last axis of an array is a document.
         idf_weights: the weight of each token, for "tf_idf".
         invert: map indices to strings instead.
         output_mode: "int", or a vector: "one_hot" for each token, "multi_hot", "count" or "tf_idf" for all tokens along

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.accumulators.moments import Moments
-from penstock.data.block import is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
@@ -119,12 +118,11 @@ class Normalization(LearningLayer):
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
         return Moments(elementwise=True, finite=False)
 
-    def summarize(self, summary: Moments, column: Any) -> None:
-        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
-            elements = _doubles(rows)
-            if self.axis and elements.ndim < 2:
-                self._refuse_single_numbers("")
-            summary.add(_kept_axes_last(elements, self._kept(elements.ndim) if self.axis else []))
+    def _add(self, summary: Moments, rows: Any) -> None:
+        elements = _doubles(rows)
+        if self.axis and elements.ndim < 2:
+            self._refuse_single_numbers("")
+        summary.add(_kept_axes_last(elements, self._kept(elements.ndim) if self.axis else []))
 
     def learn(self, summary: Moments) -> None:
         if not np.any(summary.count):

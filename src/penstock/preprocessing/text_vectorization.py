@@ -1,6 +1,6 @@
 """TextVectorization: texts to indices or vectors."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.counts import TokenCounts
-from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
+from penstock.preprocessing.layer import LearningLayer, check_choice
 from penstock.preprocessing.lookups import StringLookup
 from penstock.preprocessing.text import Function, Tokens, grams, split_texts, standardized
 from penstock.preprocessing.tokens import Shape, text_array
@@ -108,28 +108,12 @@ class TextVectorization(LearningLayer):
         """Whether results are padded to the longest text of a call."""
         return self.output_mode == "int" and self.output_sequence_length is None
 
-    def adapt(self, data: Any) -> Self:
-        """Learn the vocabulary of a finite dataset, an array or a list of texts: the most frequent words come first.
-
-        Raises:
-            InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no texts.
-        """
-        counts = self.summary()
-        for column in columns_of("TextVectorization", data):
-            self._count(counts, column)
-        self.learn(counts)
-        return self
-
-    def _count(self, counts: TokenCounts, column: Any) -> None:
-        tokens = self._tokens(*self._texts(column), leading=1)
-        counts.add(tokens.values, tokens.texts, len(tokens.lengths))
+    def _add(self, summary: TokenCounts, rows: Any) -> None:
+        tokens = self._tokens(*self._texts(rows), leading=1)
+        summary.add_documents(tokens.values, tokens.texts, len(tokens.lengths))
 
     def summary(self) -> TokenCounts:
         return self._lookup.summary()
-
-    def summarize(self, summary: TokenCounts, column: Any) -> None:
-        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
-            self._count(summary, rows)
 
     def learn(self, summary: TokenCounts) -> None:
         self._lookup.learn(summary)

@@ -2,20 +2,19 @@
 
 import os
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.data.block import is_ragged
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.paths import local_path
 from penstock.preprocessing.counts import TokenCounts
 from penstock.preprocessing.keys import Keys, MemoryKeys
-from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
+from penstock.preprocessing.layer import LearningLayer, check_choice
 from penstock.preprocessing.tokens import Shape
 from penstock.preprocessing.vocabulary_file import FileKeys
 
@@ -182,31 +181,12 @@ class VocabularyLayer(LearningLayer):
     def can_adapt(self) -> bool:
         return not self._given
 
-    def adapt(self, data: Any) -> Self:
-        """Learn the vocabulary: the most frequent tokens first, equally frequent ones in reverse order.
-
-        Args:
-            data: a finite dataset of tokens or of arrays of them, an array or a list. For "tf_idf" the last axis of an
-                array is a document; a single token is one too.
-
-        Raises:
-            InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no tokens.
-        """
-        counts = self.summary()
-        for column in columns_of(self._call, data):
-            self._count(counts, column)
-        self.learn(counts)
-        return self
-
-    def _count(self, counts: TokenCounts, column: Any) -> None:
-        tokens, shape = self._arrow(column)
+    def _add(self, summary: TokenCounts, rows: Any) -> None:
+        tokens, shape = self._arrow(rows)
+        # The last axis of an array is a document; a single token is one too.
         length = shape[-1] if len(shape) > 1 else 1
         documents = len(tokens) // length if length else int(np.prod(shape[:-1]))
-        counts.add(tokens, np.repeat(np.arange(documents), length), documents)
-
-    def summarize(self, summary: TokenCounts, column: Any) -> None:
-        for rows in (row[None] for row in column) if is_ragged(column) else (column,):
-            self._count(summary, rows)
+        summary.add_documents(tokens, np.repeat(np.arange(documents), length), documents)
 
     def summary(self) -> TokenCounts:
         if self._given:
@@ -216,7 +196,7 @@ class VocabularyLayer(LearningLayer):
     def learn(self, summary: TokenCounts) -> None:
         if summary.documents == 0:
             raise InvalidArgumentError(f"{self._call}.adapt(data): there are no tokens to learn from")
-        table = summary.ordered()
+        table = pa.concat_tables(summary.by_frequency())
         for token in (self.mask_token, self.oov_token):
             if token is not None:
                 table = table.filter(pc.not_equal(table["token"], self._scalar(token)))
@@ -224,7 +204,7 @@ class VocabularyLayer(LearningLayer):
             table = table.slice(0, max(0, self.max_tokens - self._token_start))
         self._keys = MemoryKeys(table["token"].combine_chunks())
         if self.output_mode == "tf_idf":
-            weights = np.log(1 + summary.documents / (1 + table["documents"].to_numpy()))
+            weights = np.log(1 + summary.documents / (1 + table["weight"].to_numpy()))
             self.idf_weights = self._padded(self._weights(weights, len(table), False), len(table))
 
     def _scalar(self, token: Any) -> pa.Scalar:
