@@ -224,3 +224,17 @@ def test_a_failing_read_is_no_damage_of_the_recording(monkeypatch):
     monkeypatch.setattr("penstock.formats.media.recordings.open_file", lambda name: Failing(wav(STEREO)))
     with pytest.raises(ps.StorageError, match="the store does not answer"):
         ps.audio.decode("a.wav")
+
+
+def test_a_length_that_a_file_claims_gets_no_memory_before_its_samples():
+    data = bytearray(by_ffmpeg("flac", "flac"))
+    data[21] |= 0x0F  # 2**35 samples and more
+    with pytest.raises(ps.ElementError, match=r"is (damaged after sample 0|cut: it ends after 8000), of|of 6\d{10}"):
+        ps.audio.decode(bytes(data))
+
+
+def test_recordings_longer_than_what_is_read_at_once_are_whole(monkeypatch):
+    monkeypatch.setattr("penstock.formats.media.audio._MOST_AT_ONCE", 1000)
+    for begin, end in ((0, 8000), (10, 2010), (10, 2011), (0, 1000), (5, 5)):
+        found, _ = ps.audio.decode(wav(STEREO), samples=(begin, end), dtype="int16")
+        assert np.array_equal(found, STEREO[begin:end])

@@ -51,6 +51,10 @@ from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Mak
 from penstock.spec import TensorSpec
 from penstock.structure import flatten
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fuzzing_files
+
 _encode = msgspec.msgpack.encode
 _to_dispatcher = msgspec.msgpack.Decoder(ToDispatcher)
 _span = Span(pass_number=0, start=0, stop=3)
@@ -136,11 +140,13 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         dispatcher_messages, reader_messages, worker_messages, specifications, definitions, journal_files,
         journal_entries, token_files,
     )
-}  # fmt: skip
+} | fuzzing_files.TARGETS  # fmt: skip
 
 
 def seeds(target: str) -> list[bytes]:
     """Whole inputs, from which damaged ones are made."""
+    if target in fuzzing_files.TARGETS:
+        return fuzzing_files.seeds(target)
     if target == "dispatcher_messages":
         return [_encode(message) for message in _messages()]
     if target == "reader_messages":

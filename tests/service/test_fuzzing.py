@@ -64,9 +64,15 @@ def no_memory_by_others_word() -> Iterator[None]:
         tracemalloc.stop()
 
 
+TARGETS = [
+    pytest.param(name, marks=[pytest.mark.extended] if name in fuzzing.fuzzing_files.TARGETS else [])
+    for name in fuzzing.TARGETS
+]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
-@pytest.mark.parametrize("name", fuzzing.TARGETS)
+@pytest.mark.parametrize("name", TARGETS)
 def test_damaged_bytes_are_refused(name: str) -> None:
     @settings(suppress_health_check=list(HealthCheck))
     @given(damaged(fuzzing.seeds(name)))
@@ -84,7 +90,7 @@ def test_messages_of_any_content_do_no_harm(way: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", fuzzing.TARGETS)
+@pytest.mark.parametrize("name", TARGETS)
 def test_whole_bytes_are_taken_and_cut_ones_refused(name: str) -> None:
     for seed in fuzzing.seeds(name):
         for end in range(0, len(seed) + 1, 1 + len(seed) // 200):

@@ -41,9 +41,11 @@ def by_library(problem: str, kind: type[PenstockError] = ElementError) -> Iterat
     """
     try:
         yield
-    except (PenstockError, MemoryError):
+    except PenstockError:
         raise
     except Exception as error:
+        if isinstance(error, MemoryError) and not hasattr(error, "errno"):  # FFmpeg's says that a file claims too much
+            raise
         reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or first_line(error)
         raise kind(f"{problem}: {reason or type(error).__name__}") from error
 

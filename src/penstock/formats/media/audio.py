@@ -21,7 +21,8 @@ _LENGTHS: Final = re.compile(r"(?:data|SSND|BODY|Data Size|[Rr]iff(?: size)?)\s*
 _STREAMED: Final = 0x7FFF_F000
 """From here on the bytes that a header claims are no number: its writer could not go back to fill it in."""
 _UNKNOWN: Final = 1 << 62
-_COUNTED: Final = 1 << 16
+_MOST_AT_ONCE: Final = 1 << 20
+"""Samples that a header claims get memory when they come."""
 _LONGEST: Final = 64
 """How many times as long as by its first bit rate an MP3 may be: there are those of 8 and of 320 kbit in a second."""
 _TAG_BYTES: Final = 128
@@ -66,7 +67,11 @@ def _read(file: Any, name: str, begin: int, end: int, count: int, dtype: str) ->
     with by_library(f"{name} is damaged after sample {begin}, of {count}"):
         file.seek(begin)
         scales = file.subtype in _FLOATS and dtype.startswith("int")
-        data: npt.NDArray[Any] = file.read(end - begin, dtype="float64" if scales else dtype, always_2d=True)
+        kind = "float64" if scales else dtype
+        parts = [file.read(min(end - begin, _MOST_AT_ONCE), dtype=kind, always_2d=True)]
+        while len(parts[-1]) == _MOST_AT_ONCE:
+            parts.append(file.read(min(end - file.tell(), _MOST_AT_ONCE), dtype=kind, always_2d=True))
+    data: npt.NDArray[Any] = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if scales:  # libsndfile would take 0.5 for 0
         limits = np.iinfo(dtype)
         data = np.clip(np.rint(data * -float(limits.min)), limits.min, limits.max).astype(dtype)
@@ -117,7 +122,7 @@ def _counted(content: "_Content", name: str) -> int:
     """The number of samples of a recording whose header does not tell it, by decoding it."""
     count = 0
     with _sound(content, name) as sound, by_library(f"{name} is damaged after sample {count}"):
-        while part := len(sound.read(_COUNTED, "int16", always_2d=True)):
+        while part := len(sound.read(_MOST_AT_ONCE, "int16", always_2d=True)):
             count += part
     return count
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.errors import StorageError
 from penstock.extras import load
+from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import LocalCopy
@@ -67,7 +68,7 @@ class ArrayRecordFiles(OpenFileFormat[_Records]):
                 else:
                     found = records.reader.read(rows.tolist())
             records.local.check()
-        except (RuntimeError, ValueError, IndexError) as error:
+        except Exception as error:
             records.local.check()  # what is left of the old file may be damage
             where = f"record {rows[0]}" if len(rows) == 1 else f"records {rows[0]} to {rows[-1]}"
             # A reader that has failed gives nothing more.
@@ -78,8 +79,9 @@ class ArrayRecordFiles(OpenFileFormat[_Records]):
     def open(self, name: str) -> _Records:
         copy = LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
         local = UnchangedFile(name if copy is None else copy.path)
-        reader = _library().ArrayRecordReader(name if copy is None else copy.path, _OPTIONS)
-        if not reader.ok():
-            raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
+        with by_library(f"{name!r} cannot be read as an ArrayRecord file", StorageError):
+            reader = _library().ArrayRecordReader(name if copy is None else copy.path, _OPTIONS)
+            if not reader.ok():
+                raise ValueError("it is damaged, cut, or another file")
         options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
         return _Records(reader, reader.num_records(), int(options.get("group_size") or 1), local, copy)

@@ -60,13 +60,18 @@ class FixedReader(RecordReader):
 
 @dataclass(frozen=True)
 class FixedRows:
-    """The rows of an open file: how many, of what, and where the first begins."""
+    """The rows of an open file: how many, of what, and where the first begins.
+
+    Attributes:
+        by_columns: whether the first numbers of all rows come first, as in Fortran.
+    """
 
     file: RangedFile
     count: int
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    by_columns: bool = False
 
     @property
     def open_size(self) -> int:
@@ -74,12 +79,23 @@ class FixedRows:
 
     def read(self, rows: Rows) -> npt.NDArray[Any]:
         """The rows of these numbers."""
+        if self.by_columns:
+            runs = [rows] if isinstance(rows, range) else [range(row, row + 1) for row in rows.tolist()]
+            return np.concatenate([self._of_columns(run.start, len(run)) for run in runs])
         size = self.dtype.itemsize * math.prod(self.shape)
         numbers = np.array(rows[:: max(1, len(rows) - 1)]) if isinstance(rows, range) else rows  # of a range, its ends
         begins = self.offset + numbers * size
         ends = begins + size
         data = self.file.read(begins[:1], ends[-1:]) if isinstance(rows, range) else self.file.read(begins, ends)
         return np.frombuffer(data, self.dtype, len(rows) * math.prod(self.shape)).reshape(len(rows), *self.shape)
+
+    def _of_columns(self, first: int, rows: int) -> npt.NDArray[Any]:
+        """Rows of which each column is a part of the file."""
+        columns = np.arange(math.prod(self.shape), dtype=np.int64)
+        begins = self.offset + (columns * self.count + first) * self.dtype.itemsize
+        data = self.file.read(begins, begins + rows * self.dtype.itemsize)
+        values = np.frombuffer(data, self.dtype, len(columns) * rows).reshape(len(columns), rows)
+        return values.T.reshape(rows, *self.shape, order="F")
 
 
 class FixedFiles(OpenFileFormat[FixedRows]):

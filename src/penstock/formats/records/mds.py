@@ -10,13 +10,15 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.compression import compression_of
+from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import OpenFileFormat, size_of
 from penstock.formats.opening import open_plain
@@ -40,11 +42,19 @@ _VALUES: Final[dict[str, Callable[[bytes], Any]]] = {
 }
 
 
+class _Head(msgspec.Struct):
+    """The columns of a shard, as it says them."""
+
+    column_names: list[str]
+    column_encodings: list[str]
+    column_sizes: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None]
+
+
 @dataclass(frozen=True)
 class _Column:
     name: str
     encoding: str
-    size: Any  # an integer or None in shards that are not damaged
+    size: int | None
 
 
 @dataclass(frozen=True)
@@ -111,15 +121,17 @@ class MdsFiles(OpenFileFormat[_Shard]):
     def open(self, name: str) -> _Shard:
         file = open_ranges(name)
         try:
-            count = int(np.frombuffer(_part(file, 0, 4), "<u4")[0])
-            edges = np.frombuffer(_part(file, 4, 4 * (count + 1)), "<u4").astype(np.int64)
-            begin = 4 * (count + 2)
-            about = json.loads(_part(file, begin, int(edges[0]) - begin))
-            columns = list(map(_Column, about["column_names"], about["column_encodings"], about["column_sizes"]))
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+            with by_library(f"{name!r} cannot be read as a shard of MDS", StorageError):
+                count = int(np.frombuffer(_part(file, 0, 4), "<u4")[0])
+                edges = np.frombuffer(_part(file, 4, 4 * (count + 1)), "<u4").astype(np.int64)
+                begin = 4 * (count + 2)
+                head = msgspec.json.decode(_part(file, begin, int(edges[0]) - begin), type=_Head)
+                names = dict.fromkeys(head.column_names)
+                columns = [_Column(*one) for one in zip(names, head.column_encodings, head.column_sizes, strict=True)]
+        except StorageError:
             if compression_of(_part(file, 0, min(8, file.size))):
-                raise StorageError(f"{name!r} is compressed: unpack it") from error
-            raise StorageError(f"{name!r} cannot be read as a shard of MDS: {error}") from error
+                raise StorageError(f"{name!r} is compressed: unpack it") from None
+            raise
         if edges[-1] != file.size or (np.diff(edges) < 0).any():
             raise StorageError(
                 f"{name!r} is damaged or cut: its samples end at byte {edges[-1]}, and it has {file.size}"
@@ -139,7 +151,7 @@ class MdsFiles(OpenFileFormat[_Shard]):
                 )
         for column in columns:
             width = _NUMBERS[column.encoding].itemsize if column.encoding in _NUMBERS else column.size
-            if column.size is not None and (column.size != width or not isinstance(width, int) or width < 0):
+            if column.size is not None and column.size != width:
                 raise StorageError(
                     f"{name!r} is damaged: its column {column.name!r} of {column.encoding} takes {column.size} bytes"
                 )
@@ -152,15 +164,13 @@ def shards_of(directory: str) -> list[str]:
     Raises:
         StorageError: there is no index, or it names shards that are compressed.
     """
-    try:
+    with by_library(
+        f"MdsDataset: {directory!r} is a directory without an {_INDEX} that names its shards", StorageError
+    ):
         with open_plain(os.path.join(directory, _INDEX)) as file:
             about = json.load(file)
         names = [within_directory(directory, shard["raw_data"]["basename"]) for shard in about["shards"]]
         packed = [shard["zip_data"]["basename"] for shard in about["shards"] if shard.get("zip_data")]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StorageError(
-            f"MdsDataset: {directory!r} is a directory without an {_INDEX} that names its shards: {error}"
-        ) from error
     if packed and not (has_protocol(directory) or all(map(os.path.exists, names))):
         raise StorageError(
             f"MdsDataset: the shards of {directory!r} are compressed, such as {packed[0]!r}: unpack them"
@@ -199,12 +209,10 @@ def _values(
         dtype = _NUMBERS[kind]
         return _windows(content, begins, dtype.itemsize).view(dtype.newbyteorder("<"))
     values = np.empty(len(begins), object)
-    try:
+    with by_library(f"{where}: the column {column.name!r} is damaged", StorageError):
         for row, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist())):
             value = data[begin : begin + size]
             values[row] = _array(value, details) if kind == "ndarray" else _VALUES[kind](value)
-    except (ValueError, KeyError, IndexError) as error:
-        raise StorageError(f"{where}: the column {column.name!r} is damaged: {error}") from error
     return values
 
 

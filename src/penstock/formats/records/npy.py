@@ -103,14 +103,11 @@ class NpyFiles(OpenFileFormat[FixedRows]):
             raise StorageError(
                 f"{name!r} holds Python objects, which are not loaded: save numbers or strings of one width"
             )
-        if not shape or (by_columns and len(shape) > 1):
-            what = (
-                "is stored by columns (Fortran's order): save np.ascontiguousarray(array)" if shape else "has no rows"
-            )
-            raise StorageError(f"{name!r}: its array of shape {shape} {what}")
+        if not shape:
+            raise StorageError(f"{name!r}: its array of shape {shape} has no rows")
         expected = head.tell() + dtype.itemsize * math.prod(shape)
         if file.size < expected:
             raise StorageError(
                 f"{name!r} is cut: its array of {dtype}{shape} takes {expected} bytes, and there are {file.size}"
             )
-        return FixedRows(file, shape[0], head.tell(), dtype, shape[1:])
+        return FixedRows(file, shape[0], head.tell(), dtype, shape[1:], by_columns and len(shape) > 1)

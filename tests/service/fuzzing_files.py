@@ -1,0 +1,179 @@
+"""What reads files of others, as functions of bytes: damaged ones raise an error of penstock's, or nothing."""
+
+import gzip
+import io
+import itertools
+import json
+import tarfile
+import tempfile
+import wave
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock as ps
+
+_MOST_ROWS = 50
+_FEATURES = {"i": ps.TensorSpec((), np.int64), "f": ps.TensorSpec((None,), np.float32), "s": ps.TensorSpec((), object)}
+_written_by_others = Path(__file__).parent.parent / "data" / "written_by_others"
+_scratch = Path(tempfile.mkdtemp(prefix="penstock-fuzz-")) / "file"
+
+
+def _rows(read: Callable[[Path], Iterable[Any]], content: bytes) -> None:
+    """Read the rows of a file, also behind those that fail."""
+    _scratch.write_bytes(content)
+    with suppress(ps.PenstockError):
+        rows = iter(read(_scratch))
+        for _ in range(_MOST_ROWS):
+            with suppress(ps.PenstockError, StopIteration):
+                next(rows)
+
+
+def _value(read: Callable[[bytes], Any], content: bytes) -> None:
+    with suppress(ps.PenstockError):
+        read(content)
+
+
+def _parsed(content: bytes) -> Any:
+    """An Example by itself, and as one of a batch."""
+    with suppress(ps.PenstockError):
+        ps.parse_example(content, _FEATURES, {"i": 7})
+    return ps.parse_example([content, content], _FEATURES, {"i": 7})
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "npy_files": partial(_rows, lambda path: ps.FilesDataset(path, "npy")),
+    "text_files": partial(_rows, lambda path: ps.FilesDataset(path, "text")),
+    "tfrecord_files": partial(_rows, lambda path: ps.FilesDataset(path, "tfrecord")),
+    "compressed_files": partial(_rows, lambda path: ps.TFRecordDataset(path, "GZIP")),
+    "tar_files": partial(_rows, ps.TarDataset),
+    "mds_files": partial(_rows, ps.MdsDataset),
+    "parquet_files": partial(_rows, ps.ParquetDataset),
+    "csv_files": partial(_rows, ps.CsvDataset),
+    "json_lines_files": partial(_rows, ps.JsonLinesDataset),
+    "examples": partial(_value, _parsed),
+    "sequence_examples": partial(_value, lambda content: ps.parse_sequence_example(content, _FEATURES, _FEATURES)),
+    "images": partial(_value, ps.image.decode),
+    "recordings": partial(_value, ps.audio.decode),
+    "videos": partial(_value, ps.video.decode),
+}
+
+
+def _npy() -> list[bytes]:
+    arrays = [
+        np.arange(6.0).reshape(3, 2),
+        np.asfortranarray(np.ones((3, 2))),
+        np.zeros(3, [("a", "i4"), ("b", "f8", 2)]),
+    ]
+    files = [io.BytesIO() for _ in arrays]
+    for file, array in zip(files, arrays, strict=True):
+        np.save(file, array)
+    return [file.getvalue() for file in files]
+
+
+def _tfrecord() -> bytes:
+    with ps.TFRecordWriter(_scratch) as writer:
+        for row in range(5):
+            writer.write(b"x" * row * 40)
+    return _scratch.read_bytes()
+
+
+def _tar() -> list[bytes]:
+    found = []
+    for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=kind) as archive:
+            for name in ("a.txt", "a.cls", "folder/" * 12 + "b.txt", "folder/" * 12 + "b.cls"):
+                member = tarfile.TarInfo(name)
+                member.size = 1
+                archive.addfile(member, io.BytesIO(b"1"))
+        found.append(file.getvalue())
+    return found
+
+
+def _mds() -> bytes:
+    about = {"column_names": ["n", "s"], "column_encodings": ["int32", "str"], "column_sizes": [4, None]}
+    head = json.dumps(about).encode()
+    sample = (4).to_bytes(4, "little") + bytes(4) + b"rose"
+    begin = 16 + len(head)
+    return np.array([2, begin, begin + 12, begin + 24], "<u4").tobytes() + head + 2 * sample
+
+
+def _parquet() -> bytes:
+    table = pa.table({"x": range(20), "s": ["rose", None] * 10, "l": [[1, 2], []] * 10})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=7)
+    return sink.getvalue()
+
+
+def _images() -> list[bytes]:
+    from PIL import Image  # noqa: PLC0415  # an extra
+
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 10, 3), dtype=np.uint8)
+    files = {
+        kind: io.BytesIO() for kind in ("png", "jpeg", "gif", "webp", "bmp", "tiff", "avif", "jpeg2000", "ppm", "tga")
+    }
+    for kind, file in files.items():
+        with suppress(KeyError, OSError):  # this Pillow may not write it
+            Image.fromarray(pixels).save(file, kind)
+    return [file.getvalue() for file in files.values() if file.getvalue()]
+
+
+def _recordings() -> list[bytes]:
+    import soundfile  # noqa: PLC0415  # an extra
+
+    found = []
+    for kind in ("WAV", "FLAC", "OGG", "AIFF", "AU"):
+        file = io.BytesIO()
+        soundfile.write(file, np.sin(np.arange(400) / 9), 8000, format=kind)
+        found.append(file.getvalue())
+    with wave.open(file := io.BytesIO(), "wb") as sound:
+        sound.setparams((2, 2, 8000, 0, "NONE", "NONE"))
+        sound.writeframes(bytes(400))
+    return [*found, file.getvalue()]
+
+
+def _videos() -> list[bytes]:
+    import av  # noqa: PLC0415  # an extra
+
+    found = []
+    for kind, codec in (("mp4", "mpeg4"), ("matroska", "mpeg4"), ("gif", "gif")):
+        file = io.BytesIO()
+        with av.open(file, "w", format=kind) as container:
+            stream = container.add_stream(codec, rate=25, width=32, height=16)
+            stream.pix_fmt = "rgb8" if kind == "gif" else "yuv420p"
+            for shade in range(0, 200, 40):
+                frame = av.VideoFrame.from_ndarray(np.full((16, 32, 3), shade, np.uint8))
+                container.mux(stream.encode(frame.reformat(format=stream.pix_fmt)))
+            container.mux(stream.encode(None))
+        found.append(file.getvalue())
+    return found
+
+
+def seeds(target: str) -> list[bytes]:
+    """Whole files, from which damaged ones are made."""
+    many: dict[str, Callable[[], list[bytes]]] = {
+        "npy_files": _npy,
+        "text_files": lambda: ["\ufeffrose\r\nviolet\n\nü".encode()],
+        "tfrecord_files": lambda: [_tfrecord()],
+        "compressed_files": lambda: [gzip.compress(_tfrecord())],
+        "tar_files": _tar,
+        "mds_files": lambda: [_mds()],
+        "parquet_files": lambda: [_parquet()],
+        "csv_files": lambda: [b'a,b,"c d"\n1,2.5,rose\n2,,"vio\nlet"\n'],
+        "json_lines_files": lambda: [b'{"a": 1, "b": [1, 2], "c": {"d": "x"}}\n{"a": 2, "b": [], "c": {"d": "y"}}\n'],
+        "examples": lambda: [ps.serialize_example({"i": 300, "f": np.ones(3, np.float32), "s": b"rose"})],
+        "sequence_examples": lambda: list(
+            itertools.islice(ps.TFRecordDataset(_written_by_others / "sequences.tfrecord"), 3)
+        ),
+        "images": _images,
+        "recordings": _recordings,
+        "videos": _videos,
+    }
+    return many[target]()
