@@ -27,9 +27,16 @@ class JoinedWorkers(StepSource):
         self._readers = self._others = others
         self._rule = rule
         self._local = local
+        # Of the next step the parts of the first of the others, with their positions before it: where another one fails,
+        # these wait for what follows the failure.
+        self._taken: list[tuple[Any, HostStep | None]] = []
 
     def next(self) -> HostStep:
-        steps = [step for step in map(_next_or_none, self._others) if step is not None]
+        for other in self._others[len(self._taken) :]:
+            before = other.position()
+            self._taken.append((before, _next_or_none(other)))
+        steps = [step for _, step in self._taken if step is not None]
+        self._taken = []
         if not steps:
             raise StopIteration
         for other in self._others:
@@ -46,7 +53,8 @@ class JoinedWorkers(StepSource):
         return found
 
     def position(self) -> Any:
-        return [other.position() for other in self._others]
+        taken = [before for before, _ in self._taken]
+        return [*taken, *(other.position() for other in self._others[len(taken) :])]
 
     def place(self) -> list[int]:
         return self._others[0].place()
