@@ -27,8 +27,7 @@ class JoinedWorkers(StepSource):
         self._readers = self._others = others
         self._rule = rule
         self._local = local
-        # Of the next step the parts of the first of the others, with their positions before it: where another one fails,
-        # these wait for what follows the failure.
+        # Parts of the next step, with the positions before them: they wait for what follows the failure of another one.
         self._taken: list[tuple[Any, HostStep | None]] = []
 
     def next(self) -> HostStep:

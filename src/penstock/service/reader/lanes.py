@@ -6,7 +6,7 @@ Where each pass is fetched from beginning to end, it has a lane of its own.
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
@@ -23,9 +23,9 @@ from penstock.service.reader.shared_state import SharedState
 from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.failures import to_exception
-from penstock.service.wire.interfaces import UnreachedDataWorkerError, WrongAnswerError
+from penstock.service.wire.interfaces import UnreachedDataWorkerError, UnusableDataWorkerError, WrongAnswerError
 from penstock.service.wire.subjects import Span, WorkerInfo
-from penstock.service.wire.worker_answers import checked
+from penstock.service.wire.worker_answers import ExpectedAnswer
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 
 _logger = logging.getLogger(__name__)
@@ -150,38 +150,40 @@ class Lanes:
         worker = self._workers.choose(preferred, lambda: shared.stopping)
         if worker is None:
             return
-        asked, making, first = time.monotonic(), False, True
+        known_length = shared.progress.passes[task.pass_number].length
+        length = known_length if request.stride == 1 else UNKNOWN_CARDINALITY
+        expected = ExpectedAnswer(request, options.kind, length)
+        asked = time.monotonic()
         try:
-            known_length = shared.progress.passes[task.pass_number].length
-            length = known_length if request.stride == 1 else UNKNOWN_CARDINALITY
-            answers = checked(self._workers.fetch(worker, request), request, options.kind, length)
-            for answer in answers:
-                task.wrong_answers = 0
-                if isinstance(answer, Making):
-                    making = True
-                    continue
-                if isinstance(answer, Failed):
-                    task.left_with = worker.worker_id
-                if not self._accept_piece(task, answer, request, first=first):
-                    break
-                first = False
-        except LostDataWorkerError as error:
+            self._take_answer(task, worker, request, expected)
+        except (LostDataWorkerError, UnusableDataWorkerError) as error:
+            if isinstance(error, UnusableDataWorkerError) and self._workers.unusable(worker):
+                raise
             if not shared.stopping:
-                self._worker_lost(task, worker, request, error, asked, making=making)
+                self._worker_lost(task, worker, request, error, asked, making=expected.announced)
             if self._workers.none_reachable():
                 self._session.report_soon()
         finally:
             self._workers.release(worker)
 
+    def _take_answer(self, task: FetchTask, worker: WorkerInfo, request: Fetch, expected: ExpectedAnswer) -> None:
+        """Take in the pieces of an answer, up to its end or until no more of it is wanted."""
+        first = True
+        with closing(self._workers.connection(worker).fetch(request)) as answers:
+            for answer in answers:
+                expected.check(answer)
+                task.wrong_answers = 0
+                if isinstance(answer, Making):
+                    continue
+                if isinstance(answer, Failed):
+                    task.left_with = worker.worker_id
+                if not self._accept_piece(task, answer, request, first=first):
+                    return
+                first = False
+        self._workers.answered(worker)
+
     def _worker_lost(
-        self,
-        task: FetchTask,
-        worker: WorkerInfo,
-        request: Fetch,
-        error: LostDataWorkerError,
-        asked: float,
-        *,
-        making: bool,
+        self, task: FetchTask, worker: WorkerInfo, request: Fetch, error: ServiceError, asked: float, *, making: bool
     ) -> None:
         """Find out why a worker was lost: it left, it died over an element, or it gave a wrong answer.
 
@@ -193,7 +195,7 @@ class Lanes:
         self._workers.log_loss(worker, error, left=left)
         # Of a worker that has only fallen silent, a call that hangs may be the reason.
         to_blame = making if request.alone else not isinstance(error, UnreachedDataWorkerError)
-        if to_blame and not left and not isinstance(error, WrongAnswerError):
+        if to_blame and not left and not isinstance(error, (WrongAnswerError, UnusableDataWorkerError)):
             self._blame(task, worker.worker_id, request.span.stop)
         if isinstance(error, WrongAnswerError):
             self._count_wrong_answer(task, worker, error)

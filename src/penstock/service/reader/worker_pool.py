@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 
 from penstock.errors import LostDataWorkerError, ServiceError
-from penstock.service.wire.interfaces import Answers, Connection, UnreachedDataWorkerError, UnusableDataWorkerError
+from penstock.service.wire.interfaces import Connection, UnreachedDataWorkerError, UnusableDataWorkerError
 from penstock.service.wire.subjects import WorkerInfo
-from penstock.service.wire.worker_messages import Fetch
 
 _logger = logging.getLogger(__name__)
 
@@ -158,23 +157,9 @@ class WorkerPool:
                 del self._busy[worker.worker_id]
             self._changed.notify_all()
 
-    def fetch(self, worker: WorkerInfo, request: Fetch) -> Answers:
-        """A worker's answer to a request.
-
-        Raises:
-            LostDataWorkerError: it cannot be reached, no longer answers, or cannot be used by this process.
-            UnusableDataWorkerError: this process can use none of the workers.
-        """
+    def answered(self, worker: WorkerInfo) -> None:
+        """Note that a worker has answered."""
         number = worker.worker_id
-        try:
-            yield from self._line_to(worker).fetch(request)
-        except UnusableDataWorkerError as error:
-            with self._changed:
-                self._unusable.add(number)
-                others = self._workers.keys() - self._unusable
-            if not others:
-                raise
-            raise UnreachedDataWorkerError(str(error)) from error
         with self._changed:
             self._unusable.discard(number)
             back = self._suspects.pop(number, None) is not None
@@ -182,7 +167,19 @@ class WorkerPool:
             with _logged_lock:
                 _logged.discard((worker.endpoint.address, number))
 
-    def _line_to(self, worker: WorkerInfo) -> Connection:
+    def unusable(self, worker: WorkerInfo) -> bool:
+        """Note that this process cannot use a worker; returns whether it can use none."""
+        with self._changed:
+            self._unusable.add(worker.worker_id)
+            return not self._workers.keys() - self._unusable
+
+    def connection(self, worker: WorkerInfo) -> Connection:
+        """The connection to a worker.
+
+        Raises:
+            LostDataWorkerError: it cannot be reached, or the reader was closed.
+            UnusableDataWorkerError: this process cannot use it.
+        """
         with self._changed:
             if self._closed:
                 raise LostDataWorkerError("this reader was closed")
@@ -207,7 +204,11 @@ class WorkerPool:
             known = self._suspects.get(number)
             if known is None or known.at < asked:
                 now = time.monotonic()
-                rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedDataWorkerError) else now
+                rests = (
+                    now + _RESTS * (now - asked)
+                    if isinstance(error, (UnreachedDataWorkerError, UnusableDataWorkerError))
+                    else now
+                )
                 self._suspects[number] = _Loss(now, rests, str(error))
             line = self._lines.pop(number, None)
         if line is not None:

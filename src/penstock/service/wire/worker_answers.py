@@ -4,46 +4,27 @@ A worker answers a `Fetch` with the elements of its span, each once and in order
 counts as lost, and the reader asks another one.
 """
 
-from collections.abc import Generator
-from contextlib import closing
 from math import inf
 from typing import Final
 
 from penstock.data.block import Block
-from penstock.service.wire.interfaces import Answer, Answers, WrongAnswerError
+from penstock.service.wire.interfaces import Answer, WrongAnswerError
 from penstock.service.wire.subjects import PassKind, PassOffset
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, LeftOut, Making
 
 _FARTHEST: Final = 1 << 62
 
 
-def checked(answers: Answers, request: Fetch, kind: PassKind, length: int) -> Generator[Answer, None, None]:
-    """A worker's answers to a request, each checked before it is given.
+class ExpectedAnswer:
+    """What is still expected in answer to a request.
 
     Args:
         kind: the kind of the pass.
         length: the number of its positions; less than 0 if unknown.
 
-    Raises:
-        WrongAnswerError: an answer does not fit the request.
+    Attributes:
+        announced: whether the worker has said that it makes this and nothing else.
     """
-    asked = _Asked(request, kind, length)
-    with closing(answers):
-        for answer in answers:
-            match answer:
-                case End():
-                    asked.check_end(answer)
-                case Failed():
-                    asked.check_failure(answer)
-                case Making():
-                    asked.check_making()
-                case chunk, block:
-                    asked.check_block(chunk, block)
-            yield answer
-
-
-class _Asked:
-    """What is still expected in answer to a request."""
 
     def __init__(self, request: Fetch, kind: PassKind, length: int) -> None:
         self._span = request.span
@@ -54,9 +35,26 @@ class _Asked:
         span = request.span
         self._next: PassOffset = span.first if self._by_offset else (span.start + span.skip * self._stride, 0)
         self._came = False
-        self._may_announce = request.alone
+        self._alone = request.alone
+        self.announced = False
 
-    def check_block(self, chunk: Chunk, block: Block) -> None:
+    def check(self, answer: Answer) -> None:
+        """Check the next piece of the answer.
+
+        Raises:
+            WrongAnswerError: it does not fit the request.
+        """
+        match answer:
+            case End():
+                self._check_end(answer)
+            case Failed():
+                self._check_failure(answer)
+            case Making():
+                self._check_making()
+            case chunk, block:
+                self._check_block(chunk, block)
+
+    def _check_block(self, chunk: Chunk, block: Block) -> None:
         """Check a block."""
         rows, offset = chunk.rows, (chunk.position, chunk.skip)
         if not 1 <= rows == len(block):
@@ -79,7 +77,7 @@ class _Asked:
             return offset == self._next or (offset[0] > self._next[0] and 0 <= offset[1] <= _FARTHEST)
         return offset == self._next
 
-    def check_end(self, end: End) -> None:
+    def _check_end(self, end: End) -> None:
         """Check an end against what has arrived."""
         position, stop = self._next[0], self._span.stop
         whole = self._by_offset or self._may_jump
@@ -109,18 +107,18 @@ class _Asked:
         if end.skip or (not self._by_offset and not position < end.length <= position + self._stride):
             raise WrongAnswerError(f"rows are said to be left out at the end of {end.length} positions")
 
-    def check_failure(self, failed: Failed) -> None:
+    def _check_failure(self, failed: Failed) -> None:
         """Check a failure in place of an element."""
         _check_left_out(failed.left_out)
         after, last = failed.next.first, max(self._span.stop, self._next[0] + self._stride)
         if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
             raise WrongAnswerError(f"an element that failed at {self._next} is said to be followed by {after}")
 
-    def check_making(self) -> None:
+    def _check_making(self) -> None:
         """Check the announcement of the elements: one, where it was asked for."""
-        if self._came or not self._may_announce:
+        if self._came or self.announced or not self._alone:
             raise WrongAnswerError("elements are announced again, or though that was not asked for")
-        self._may_announce = False
+        self.announced = True
 
 
 def _check_left_out(left_out: LeftOut | None) -> None:

@@ -1,8 +1,6 @@
 """Where a data worker is reached: over the network, through shared memory, and within its process."""
 
-import threading
 from collections.abc import Callable
-from contextlib import closing
 
 from penstock.addresses import joined_address
 from penstock.errors import ServiceError
@@ -10,9 +8,8 @@ from penstock.rpc.listener import Access
 from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.wire.interfaces import Answers, Produce
+from penstock.service.wire.interfaces import Produce
 from penstock.service.wire.subjects import Endpoint
-from penstock.service.wire.worker_messages import Fetch
 
 
 class Endpoints:
@@ -39,11 +36,8 @@ class Endpoints:
         advertised: Callable[[int], str],
         access: Callable[[], Access],
     ) -> None:
-        self._produce = produce
-        self._idle = threading.Condition()
-        self._running = 0
         try:
-            self._server = BlockServer(self._answer, host, port, access)
+            self._server = BlockServer(produce, host, port, access)
         except OSError as error:
             raise ServiceError(
                 f"the data worker cannot listen at {joined_address(host, port)}: {error}; port 0 takes one that is free"
@@ -57,26 +51,10 @@ class Endpoints:
             tls=access().tls is not None,
         )
         try:
-            self._local = InProcessServer(self._answer, address)
+            self._local = InProcessServer(produce, address)
         except BaseException:
             self._server.stop()
             raise
-
-    def _answer(self, request: Fetch) -> Answers:
-        with self._idle:
-            self._running += 1
-        try:
-            with closing(self._produce(request)) as answers:
-                yield from answers
-        finally:
-            with self._idle:
-                self._running -= 1
-                self._idle.notify_all()
-
-    def wait_until_idle(self, seconds: float) -> bool:
-        """Wait until running requests have ended, at most this long; returns whether all have."""
-        with self._idle:
-            return self._idle.wait_for(lambda: self._running == 0, seconds)
 
     def stop(self) -> None:
         """Stop listening, and end requests under way."""

@@ -6,10 +6,11 @@ that may be dropped at any time.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Lock
+from threading import Condition, Lock
 
 from penstock.data.block import Block
 from penstock.data.node import Node
@@ -105,6 +106,8 @@ class Production:
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._busy = BusyTime()
         self._statistics = Statistics()
+        self._idle = Condition()
+        self._requests = 0
         self._opening: dict[PassKey, Lock] = {}
         self._calls = UserCalls()
         self._closed = False
@@ -118,25 +121,37 @@ class Production:
             InvalidArgumentError: the request is invalid.
         """
         check_fetch(request)
-        if not request.alone:
-            yield from self._answer(request)
-            return
-        with self._calls.alone():
-            yield Making()
-            yield from self._answer(request)
+        with self._answering(), self._calls.alone() if request.alone else nullcontext():
+            if request.alone:
+                yield Making()
+            opened = self._open(request)
+            try:
+                yield from self._answers(opened, opened.reader(request), request)
+            except PenstockError:
+                raise
+            except (Exception, SystemExit) as error:  # an error of opening something: nothing follows it
+                span = request.span
+                yield failed_of(
+                    as_exception(error), Span(pass_number=span.pass_number, start=span.stop, stop=span.stop)
+                )
+            finally:
+                opened.release()
 
-    def _answer(self, request: Fetch) -> Answers:
-        """All of it."""
-        opened = self._open(request)
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        with self._idle:
+            self._requests += 1
         try:
-            yield from self._answers(opened, opened.reader(request), request)
-        except PenstockError:
-            raise
-        except (Exception, SystemExit) as error:  # an error of opening something: nothing follows it
-            span = request.span
-            yield failed_of(as_exception(error), Span(pass_number=span.pass_number, start=span.stop, stop=span.stop))
+            yield
         finally:
-            opened.release()
+            with self._idle:
+                self._requests -= 1
+                self._idle.notify_all()
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait until all requests are answered, at most this long; returns whether all are."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._requests, seconds)
 
     def _answers(self, opened: OpenPass, reader: SpanReader, request: Fetch) -> Answers:
         pace = opened.take_pace(request.block_bytes)

@@ -227,7 +227,7 @@ class _RunningWorker:
     def _leave(self) -> None:
         """Announce that this worker leaves, and complete its requests."""
         self._try_to_send(WorkerHeartbeat(worker_id=self._worker_id, leaving=True))
-        if not self._endpoints.wait_until_idle(_DRAIN_SECONDS):
+        if not self._production.wait_until_idle(_DRAIN_SECONDS):
             _logger.warning("this data worker ends with requests under way, after %.0f s", _DRAIN_SECONDS)
 
     def _try_to_send(self, message: WorkerHeartbeat) -> None:
