@@ -28,6 +28,7 @@ from penstock.distribute.feed.agreement import ExchangedAgreement
 from penstock.distribute.feed.steps import HostStep
 from penstock.errors import WorkerError
 from penstock.rpc import line as line_module
+from penstock.rpc.line import Line
 from penstock.rpc.listener import Address, dial
 from penstock.rpc.proof import NotAdmittedError
 from penstock.runtime.channel import Closed
@@ -533,8 +534,10 @@ def test_silence_is_no_failure_as_long_as_signs_of_life_come(monkeypatch) -> Non
         assert controls[0].gather("b", 0, int) == [0, 1]
 
 
-def framed(content: bytes) -> bytes:
-    return struct.pack("<IQ", len(content), 0) + content
+def say(line: Line[Any], content: bytes) -> None:
+    """Send a frame whose tag is right, and its content any."""
+    frame = struct.pack("<IQ", len(content), 0) + content
+    os.write(line.fileno(), frame + line._tags.next_sent([memoryview(frame)]))
 
 
 @pytest.mark.parametrize(
@@ -544,7 +547,7 @@ def framed(content: bytes) -> bytes:
 )
 def test_what_is_no_message_ends_its_sender_alone(said) -> None:
     with connected(3) as controls:
-        os.write(controls[2]._line.fileno(), framed(said))
+        say(controls[2]._line, said)
         others = controls[:2]
         for message in errors(others, lambda control: control.gather("a", 1, int)):
             assert message.startswith("WorkerError: worker 2 of 3 was lost: what came is no message: ")
@@ -563,7 +566,7 @@ def test_a_hub_that_says_what_is_no_message_is_a_failure_and_no_hang() -> None:
     with connected(2, hub) as controls:
         agree(controls)
         with at_once(controls[:1], lambda control: control.gather("a", 1, int)) as futures:
-            os.write(hub._lines[0].fileno(), framed(b"?"))
+            say(hub._lines[0], b"?")
             assert "worker 0 of 2 was lost: what came is no message" in str(futures[0].exception(timeout=30))
 
 

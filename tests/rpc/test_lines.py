@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 import msgspec
 import numpy as np
 import pytest
+from until import until
 
 from penstock.rpc import listener as listening
 from penstock.rpc.connection import PlainConnection
@@ -292,3 +293,39 @@ def test_a_forked_process_does_not_keep_a_connection_open() -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         its.close()
+
+
+# Tags
+
+
+@pytest.mark.parametrize("attack", ["change", "repeat", "leave out", "reflect"])
+def test_a_tagged_line_ends_where_somebody_changes_what_is_sent(listener: Listener, attack: str) -> None:
+    dialled = dial(reached(listener), SECRET, 7)
+    _, accepted = listener.take(20)
+    own, middle = socket.socketpair()
+    other, its = socket.socketpair()
+    ends = []
+    for end, connection in ((own, dialled), (its, accepted)):
+        ends.append(PlainConnection(end))
+        ends[-1].frame_keys = connection.frame_keys
+        connection.close()
+    near, far = (Line[Said](end, Said, None, tagged=True) for end in ends)
+    with closing(near), closing(far), middle, other:
+        near.send(Said("one"))
+        frame = middle.recv(1000)
+        other.sendall(frame)
+        answer = far.receive(20)
+        assert answer is not None and answer.text == "one"
+        near.send(Said("two"))
+        second = middle.recv(1000)
+        if attack == "leave out":
+            near.send(Said("three"))
+            second = middle.recv(1000)
+        sent = {"change": second.replace(b"two", b"owt"), "repeat": frame}.get(attack, second)
+        hearing = far
+        if attack == "reflect":
+            hearing, other = near, middle
+        other.sendall(sent)
+        until(hearing.fill)
+        with pytest.raises(ConnectionError, match="was changed on its way: somebody or something is between"):
+            hearing.receive_one()

@@ -65,7 +65,7 @@ def open_epoch(client: DispatcherClient) -> EpochOpened:
 def sent(dispatcher: ps.service.DispatchServer, body: bytes) -> FromDispatcher:
     """The answer to bytes that no client of ours would send."""
     secret = client_credentials().token.encode()
-    line: Line[bytes] = Line(dial(Address("localhost", dispatcher.port), secret, 0), bytes, None)
+    line: Line[bytes] = Line(dial(Address("localhost", dispatcher.port), secret, 0), bytes, None, tagged=True)
     answer = line.ask(body, 1, 20)
     line.close()
     assert answer is not None

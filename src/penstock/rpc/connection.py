@@ -37,6 +37,7 @@ class SocketConnection(ABC):
 
     Attributes:
         files: descriptors that have arrived, which whoever takes them closes.
+        frame_keys: made from the secret and both random numbers, of frames that are sent and of those that come.
         secret: which of the secrets of a listener the process that has called has proved to know.
     """
 
@@ -48,6 +49,7 @@ class SocketConnection(ABC):
         self._readable.register(connection, select.POLLIN)
         self.files: deque[int] = deque()
         self.secret = 0
+        self.frame_keys = b"", b""
 
     @property
     def unsent(self) -> bool:

@@ -1,9 +1,13 @@
 """What travels over a line: a header, and the bytes of arrays behind it or in shared memory."""
 
+import hmac
 import struct
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 import msgspec
+
+from penstock.runtime.memory import Bytes
 
 LENGTHS: Final = struct.Struct("<IQ")
 """How every frame begins: the lengths of its header and of its body. The body begins at a multiple of `ALIGNMENT`."""
@@ -56,6 +60,49 @@ class Header(msgspec.Struct, Generic[T], frozen=True, array_like=True):
     forgotten: tuple[int, ...] = ()
     lines: int = 0
     alive: int = 0
+
+
+class FrameTags:
+    """Digests at the ends of frames: each is the next one of the process that has proved to know the secret.
+
+    Args:
+        sends: the key of frames that this end sends.
+        receives: the key of those that come.
+    """
+
+    SIZE: Final = 16
+
+    def __init__(self, sends: bytes, receives: bytes) -> None:
+        self._sends, self._receives = sends, receives
+        self._sent = self._received = 0
+
+    def next_sent(self, parts: Iterable[memoryview]) -> memoryview:
+        """The tag of the next frame that is sent."""
+        self._sent += 1
+        return memoryview(self._tag(self._sends, self._sent, parts))
+
+    def count_received(self) -> None:
+        """Count a frame that has come."""
+        self._received += 1
+
+    def checked(self, frame: Bytes) -> Bytes:
+        """The frame that was counted last, without its tag.
+
+        Raises:
+            ConnectionError: it was changed on its way, or comes from another process, or at another place than before.
+        """
+        content, tag = frame[: -self.SIZE], frame[-self.SIZE :]
+        if not hmac.compare_digest(tag.tobytes(), self._tag(self._receives, self._received, [content.data])):
+            raise ConnectionError(
+                "a message was changed on its way: somebody or something is between the two processes"
+            )
+        return content
+
+    def _tag(self, key: bytes, number: int, parts: Iterable[memoryview]) -> bytes:
+        digest = hmac.new(key, number.to_bytes(8, "little"), "sha256")
+        for part in parts:
+            digest.update(part)
+        return digest.digest()[: self.SIZE]
 
 
 def padding(size: int) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.rpc.connection import MOST_FILES, PlainConnection, SocketConnection
-from penstock.rpc.frames import ALIGNMENT, LENGTHS, ArrayPart, BytesLocation, Header, padding
+from penstock.rpc.frames import ALIGNMENT, LENGTHS, ArrayPart, BytesLocation, FrameTags, Header, padding
 from penstock.runtime.memory import LARGE, Bytes, Memory, empty
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
 
@@ -115,6 +115,8 @@ class Line(Generic[T]):
         lends: whether the receiver may write into the memory that comes. It gives it back at once, in the thread that
             frees it; the line stays open as long.
         most_bytes: longer frames are not taken.
+        tagged: whether each frame ends with a tag, by which the other end notices that somebody has changed it. The
+            connection has been proved.
 
     Attributes:
         number: of the request that was received last, for its answer.
@@ -130,12 +132,14 @@ class Line(Generic[T]):
         *,
         lends: bool = False,
         most_bytes: int = 1 << 48,
+        tagged: bool = False,
     ) -> None:
         self.connection = connection if isinstance(connection, SocketConnection) else PlainConnection(connection)
         self._decode = _decoder_of(kind).decode
         self._arena = arena
         self._lends = lends
         self._most_bytes = most_bytes
+        self._tags = FrameTags(*self.connection.frame_keys) if tagged else None
         self._process = os.getpid()
         self._sending = threading.Lock()
         self._unsure = False
@@ -269,11 +273,14 @@ class Line(Generic[T]):
             content += _ZEROS[: padding(len(content))]
         own = [os.dup(line.fileno()) for line in lines]  # which may be closed before there is room for them
         files = [*(segment.file for segment in following.segments), *own]
-        self._pieces.append(_Unsent(memoryview(content), files, own, following.segments))
+        pieces = [_Unsent(memoryview(content), files, own, following.segments)]
         for buffer in following.buffers:
-            self._pieces.append(_Unsent(buffer.data))
+            pieces.append(_Unsent(buffer.data))
             if rest := padding(buffer.nbytes):
-                self._pieces.append(_Unsent(_ZEROS[:rest]))
+                pieces.append(_Unsent(_ZEROS[:rest]))
+        if self._tags is not None:
+            pieces.append(_Unsent(self._tags.next_sent(piece.data for piece in pieces)))
+        self._pieces += pieces
 
     @property
     def unsent(self) -> bool:
@@ -462,6 +469,8 @@ class Line(Generic[T]):
             ConnectionError: what came is no message.
         """
         content = self._frame()
+        if self._tags is not None:
+            content = self._tags.checked(content)
         try:
             length, _ = LENGTHS.unpack_from(content.data)
             begin = LENGTHS.size + length
@@ -483,6 +492,8 @@ class Line(Generic[T]):
     def _frame(self) -> Bytes:
         """The bytes of the first frame that has arrived."""
         arriving = self._arriving
+        if self._tags is not None:
+            self._tags.count_received()
         if arriving is not None:
             self._arriving = None
             self._begin()
@@ -585,7 +596,8 @@ class Line(Generic[T]):
             return 0
         header, body = LENGTHS.unpack_from(self._buffer)
         begin: int = LENGTHS.size + header
-        return begin + (padding(begin) + int(body) if body else 0)
+        tag = 0 if self._tags is None else FrameTags.SIZE
+        return begin + (padding(begin) + int(body) if body else 0) + tag
 
     def _map(self, number: int, file: int, size: int) -> None:
         """Map a segment, whose file is kept as long as there is no room.

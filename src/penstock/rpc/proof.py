@@ -60,7 +60,12 @@ def admitted(connection: SocketConnection, known: Sequence[bytes]) -> Exchange:
         _say(connection, _REFUSED)
         raise NotAdmittedError("authentication failed: the caller does not know the secret")
     connection.secret = proved[0]
-    _say(connection, _proof(known[connection.secret], b"listens", own, nonce, caller))
+    secret = known[connection.secret]
+    connection.frame_keys = (
+        _proof(secret, b"frames of who listens", own, nonce, caller),
+        _proof(secret, b"frames of who dials", own, nonce, caller),
+    )
+    _say(connection, _proof(secret, b"listens", own, nonce, caller))
     return int(_CALLER.unpack(caller)[0])
 
 
@@ -84,6 +89,10 @@ def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exch
     proof = yield from _heard(connection, _NONCE)
     if not hmac.compare_digest(proof, _proof(secret, b"listens", its, own, name)):
         raise NotAdmittedError("the process that listens there has another secret")
+    connection.frame_keys = (
+        _proof(secret, b"frames of who dials", its, own, name),
+        _proof(secret, b"frames of who listens", its, own, name),
+    )
     return caller
 
 

@@ -173,8 +173,8 @@ ControlLine = Line[Message]
 
 
 def control_line(connection: SocketConnection) -> ControlLine:
-    """The line over a connection."""
-    return Line(connection, Message, None, most_bytes=MAXIMUM_BYTES)
+    """The line over a connection, whose frames nobody can change unnoticed."""
+    return Line(connection, Message, None, most_bytes=MAXIMUM_BYTES, tagged=True)
 
 
 @cache

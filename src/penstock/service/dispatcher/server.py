@@ -150,7 +150,8 @@ class _RunningDispatcher:
         self._clock.start()
 
     def _open(self, connection: SocketConnection) -> Line[bytes]:
-        return Line(connection, bytes, None, most_bytes=self._config.max_message_bytes + _ENVELOPE_BYTES)
+        most_bytes = self._config.max_message_bytes + _ENVELOPE_BYTES
+        return Line(connection, bytes, None, most_bytes=most_bytes, tagged=not connection.encrypted)
 
     def _hear(self, line: Line[bytes], message: bytes | TooLongError) -> None:
         number = 0 if isinstance(message, TooLongError) else line.number

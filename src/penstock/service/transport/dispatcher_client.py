@@ -257,7 +257,7 @@ class DispatcherClient:
             if wrong and not self._reached_before:
                 raise ServiceError(reason) from None
             raise _NoAnswer(reason, ServiceError, "" if wrong else _IS_IT_RUNNING) from error
-        return _OpenLine(Line(connection, bytes, None), place, os.getpid())
+        return _OpenLine(Line(connection, bytes, None, tagged=not connection.encrypted), place, os.getpid())
 
     def _check_open(self, place: Place) -> None:
         if self._closed.is_set():
