@@ -26,7 +26,7 @@ RESULT = (
 )
 EPOCH = re.compile(rf"(?P<result>{RESULT}) \(input: [\d.]+ % of the time, [\d.]+ steps/s\)")
 RESTORED = re.compile(r"Accuracy of (.+), restored without a strategy: ([\d.]+) % of the 360 test images\.")
-GOES_ON = re.compile(r"Resumes in epoch (\d+) after step (\d+), from (.+); --fresh starts anew\.")
+GOES_ON = re.compile(r"Resumes in epoch (\d+) after step (\d+), from (.+); --fresh starts again\.")
 RUN = "demo-digits-batch-56-seed-0"
 STEPS = 26
 """In an epoch: 1,437 images in batches of 56, of which the last holds 37."""
@@ -164,7 +164,7 @@ def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undistur
     first, _, *begun, _, restored = undisturbed[1].stdout.splitlines()
     latest = ps.latest_checkpoint(run)
     again = demo(tmp_path, *SHORT).stdout.splitlines()
-    message = f"{latest} has had {EPOCHS} epochs already: more --epochs continue it, --fresh starts anew."
+    message = f"{latest} has had {EPOCHS} epochs already: more --epochs continue it, --fresh starts again."
     assert again == [first, message, restored.replace(str(undisturbed[0]), str(tmp_path))]
     for file in Path(latest, "arrays").rglob("*"):
         if file.is_file():

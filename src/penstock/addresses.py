@@ -43,7 +43,7 @@ def joined_address(host: str, port: int | str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is written as an address that means this machine everywhere, which other machines cannot reach."""
+    """Return whether the address means this machine everywhere, so that other machines cannot reach it."""
     host = host.strip("[]")
     if host == "localhost":
         return True

@@ -11,13 +11,13 @@
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or takes other steps
     ├── UnavailableError       (RuntimeError)   a parameter server is lost, and its variables with it
     ├── CancelledError                          a closure that will not run, because another one has failed
-    ├── ServiceError           (RuntimeError)   the data service cannot do what was requested
+    ├── ServiceError           (RuntimeError)   the data service cannot do the request
     │   ├── LostDataWorkerError                 a data worker cannot be reached, or no longer answers
     │   ├── PoisonError                         an element ends the process of every data worker that makes it
     │   └── LostLeaseError                      a reader was silent for so long that others got its remaining elements
     ├── MissingExtraError      (ModuleNotFoundError)  a package that an extra brings is not installed
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
-    ├── TooManySkippedError    (RuntimeError)   more rows failed than may be left out
+    ├── TooManySkippedError    (RuntimeError)   more rows failed than may be skipped
     └── OutOfRangeError                         the end of the data, from `get_next()`
 
 An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node,
@@ -84,7 +84,7 @@ class CancelledError(PenstockError):
 
 
 class ServiceError(PenstockError, RuntimeError):
-    """The data service cannot do what was requested."""
+    """The data service cannot carry out the request."""
 
 
 class LostDataWorkerError(ServiceError):
@@ -110,7 +110,7 @@ class LostLeaseError(ServiceError):
 
 
 class TooManySkippedError(PenstockError, RuntimeError):
-    """More rows failed than `Options(max_errors=...)` allows to be left out."""
+    """More rows failed than `Options(max_errors=...)` allows."""
 
 
 class OutOfRangeError(PenstockError):

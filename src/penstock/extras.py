@@ -8,11 +8,11 @@ from penstock.errors import MissingExtraError
 
 
 def load(module: str, extra: str | None, public: str, name: str | None = None) -> Any:
-    """A module, or what it calls `name`; a `Missing` where a package is missing that the module needs.
+    """A module, or its attribute `name`; a `Missing` where a package is missing that the module needs.
 
     Args:
         module: the module's full name.
-        extra: the extra that brings what it needs; None if it needs none.
+        extra: the extra with its packages; None if it needs none.
         public: what users call the thing, for the error.
         name: the name of a thing in the module; None for the module itself.
     """

@@ -32,7 +32,7 @@ class Optional:
         return cls(False, None)
 
     def has_value(self) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value."""
         return self._present
 
     def get_value(self) -> Any:

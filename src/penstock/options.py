@@ -34,7 +34,7 @@ SHARD_HINT: Final = Hint.SHARD_HINT
 
 
 class AutoShardPolicy(IntEnum):
-    """How `distribute_dataset` divides a dataset over several workers.
+    """Policies by which `distribute_dataset` divides a dataset over several workers.
 
     Attributes:
         OFF: every worker reads everything.
@@ -92,10 +92,10 @@ class Options:
         auto_shard_policy: how the dataset is divided over several workers: an `AutoShardPolicy`, or its name.
         deterministic: False lets a data service give elements as they arrive, in any order. Within a process the order
             is always kept.
-        seed: the root of all randomness that has no seed of its own.
-        on_error: "skip" leaves out the rows at which one of your functions or a source fails, anywhere in the dataset;
+        seed: the root of all randomness without a seed.
+        on_error: "skip" skips the rows at which one of your functions or a source fails, anywhere in the dataset;
             the iterator's `errors` names them. "raise", the default, raises the exception in their place.
-        max_errors: how many rows one iteration may leave out, also by `ignore_errors`; None for any number.
+        max_errors: how many rows one iteration may skip, also by `ignore_errors`; None for any number.
 
     Raises:
         InvalidTypeError: a value of the wrong type.

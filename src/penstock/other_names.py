@@ -1,6 +1,6 @@
 """TensorFlow's names where penstock has others: using one raises an error that says what to use instead.
 
-The tables are beside what they are about, in files `tensorflow.py`; `tests/test_tensorflow_names.py` compares them with
+The tables are beside their classes, in files `tensorflow.py`; `tests/test_tensorflow_names.py` compares them with
 TensorFlow's own lists.
 """
 
@@ -29,7 +29,7 @@ Names = Mapping[str, str | NotHere]
 
 @dataclass(frozen=True)
 class OtherNames:
-    """What TensorFlow calls the parts of a class.
+    """TensorFlow's names of the parts of a class.
 
     Attributes:
         keywords: of each method, those arguments that are called otherwise; `__init__` for the class itself.
@@ -45,7 +45,7 @@ class OtherNames:
     quick: bool = False
 
     def __call__(self, kind: Class) -> Class:
-        """The class, with errors that answer to these names. Signatures and documentation stay what they are."""
+        """The class, with errors that answer to these names. Signatures and documentation stay the same."""
         for name, member in list(vars(kind).items()):
             names = {**self.of_all_methods, **self.keywords.get(name, {})}
             function = member.__func__ if isinstance(member, staticmethod) else member
@@ -111,7 +111,7 @@ class _Absent:
 def _attribute_error(names: Names, by_keyword: bool) -> Callable[[Any, str], Any]:
     def __getattr__(self: Any, name: str) -> Any:  # noqa: N807  # becomes that method
         if name not in names:
-            # No such attribute, or a property that failed with an AttributeError of its own: either is raised again.
+            # No such attribute, or a property that failed with its own AttributeError: either is raised again.
             return object.__getattribute__(self, name)
         kind, ours = type(self).__name__, names[name]
         here = f"say ps.{kind}({ours}=...)" if by_keyword else f"here it is {kind}.{ours}"

@@ -33,7 +33,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def has_protocol(name: str) -> bool:
-    """Whether a name says by which protocol its file is reached."""
+    """Return whether a name contains the protocol of its file."""
     return "://" in name
 
 
@@ -47,7 +47,7 @@ def names_in_directory(names: Sequence[str]) -> list[str]:
     last = [name.rpartition("/")[2] for name in names]
     if len(set(last)) == len(set(names)):
         return last
-    shared = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071  # what is cut off ends with a slash
+    shared = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071  # the part cut off ends with a slash
     return [name[shared:] for name in names]
 
 
@@ -70,7 +70,7 @@ def within_directory(directory: str | os.PathLike[str], name: str) -> str:
 
 
 def link_of_others(path: str | os.PathLike[str]) -> str:
-    """Which link on the way to a path is another user's, and the remedy, in words; "" where none is.
+    """Name a link on the way to a path that is another user's, and the remedy; "" where there is none.
 
     Whose link it is decides what the path stands for. Links of the administrator are as good as this user's.
     """
@@ -93,7 +93,7 @@ def _links(path: Path) -> Iterator[tuple[Path, int]]:
             if not stat.S_ISLNK(found.st_mode):
                 continue
             target = Path(os.readlink(at))
-        except OSError:  # what is not there is nobody's
+        except OSError:  # a missing path has no owner
             return
         yield at, found.st_uid
         followed += 1

@@ -11,7 +11,7 @@ Indices = range | npt.NDArray[np.int64]
 """Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
 
 _SHORT = 1 << 16
-"""So many numbers fit into the short integers that NumPy sorts by their digits, ten times as fast as others."""
+"""Range of numbers that fit into the short integers that NumPy sorts by their digits, ten times as fast as others."""
 
 
 def as_positions(positions: range | npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -35,7 +35,7 @@ def by_part(
 
     Args:
         indices: the positions, or what else is to be sorted. Of a range each part is a range too: all positions that
-            stand between two of its own must be in it.
+            are between two of its entries must be in it.
         numbers: of the part of each, from 0 on.
 
     Example:

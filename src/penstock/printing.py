@@ -1,4 +1,4 @@
-"""Texts of others in logs, errors and tables: nothing in them moves a terminal's cursor or feigns a line of its own."""
+"""Texts of others in logs, errors and tables: nothing in them moves a terminal's cursor or feigns a separate line."""
 
 from typing import Final
 

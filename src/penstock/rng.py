@@ -123,7 +123,7 @@ class Shares:
 
 
 def permuted(key: int, length: int, positions: range | npt.ArrayLike) -> Indices:
-    """What stands at these positions of a random order of `range(length)`.
+    """Return the entries at these positions of a random order of `range(length)`.
 
     Up to 131,072 every order is equally likely: it is sorted once and kept for the next call. Longer orders come from a
     keyed permutation that needs no memory and is entered anywhere at the same cost.
@@ -148,7 +148,7 @@ def _sorted_order(key: int, length: int) -> Indices:
 
 
 def _short_order(key: int, length: int) -> Indices:
-    """As `_long_order`, without arrays, which cost more than their few numbers."""
+    """Variant of `_long_order`, without arrays, which cost more than their few numbers."""
     if length <= 1:
         return np.zeros(length, np.int64)
     row_bits = (1 << length.bit_length()) - 1
@@ -187,7 +187,7 @@ class _Network:
         self._masks = ((1 << (bits - bits // 2)) - 1, (1 << (bits // 2)) - 1)
         self._keys = [mix(key, number) for number in range(_FEISTEL_ROUNDS)]
         # A half has few values where the words are not huge: their hashes are computed once.
-        # That takes as long as the first numbers by themselves, so it is done when as many were asked for.
+        # That takes as long as the first numbers by themselves, so it is done when that number was asked for.
         self._tables: list[Indices] | None = None
         self._until_tables = self._masks[0] + 1 if bits <= _TABLE_BITS else math.inf
 
@@ -195,7 +195,7 @@ class _Network:
         return [self._hashes(number, np.arange(self._masks[1 - number % 2] + 1)) for number in range(_FEISTEL_ROUNDS)]
 
     def _hashes(self, number: int, halves: Indices) -> Indices:
-        """What a round changes the other half by."""
+        """Return the change of the other half in a round."""
         return _hash(self._keys[number], halves.astype(np.uint64)).view(np.int64) & self._masks[number % 2]
 
     def once(self, words: Indices) -> Indices:

@@ -37,7 +37,7 @@ class RowGenerators:
 
     Args:
         key: that of all rows, 64 bits.
-        positions: of the rows; each has numbers of its own.
+        positions: of the rows; each has separate numbers.
     """
 
     def __init__(self, key: int, positions: range | npt.ArrayLike) -> None:
@@ -55,7 +55,7 @@ class RowGenerators:
             yield generator
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        """What `random(count)` of each row's generator gives first: an array of shape (rows, count).
+        """Return the first result of `random(count)` of each row's generator: an array of shape (rows, count).
 
         Example:
             >>> rows = RowGenerators(key=7, positions=range(100))

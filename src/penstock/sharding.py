@@ -34,12 +34,12 @@ def slice_bounds(rows: int, replicas: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class SliceRule:
-    """How the batches of one dataset are cut into slices.
+    """Rule by which the batches of one dataset are cut into slices.
 
     Attributes:
         slices: how many.
         least: the rows of a slice, where the batch has fewer than that for each: then the last slices have none.
-        even: whether the last rows that would make slices unequal are left out.
+        even: whether the last rows that would make slices unequal are dropped.
     """
 
     slices: int

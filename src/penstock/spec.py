@@ -1,4 +1,4 @@
-"""What the leaves of an element are, `TensorSpec` and `RaggedTensorSpec`, and how values become leaves."""
+"""Specifications of leaves, `TensorSpec` and `RaggedTensorSpec`, and the conversion of values to leaves."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, init=False, repr=False)
 class LeafSpec:
-    """What `TensorSpec` and `RaggedTensorSpec` have in common.
+    """Base of `TensorSpec` and `RaggedTensorSpec`.
 
     Attributes:
         shape: the length of each axis; None where it differs from element to element.
@@ -67,7 +67,7 @@ class LeafSpec:
 
     @property
     def assumed(self) -> bool:
-        """Whether any of it was only seen in one call of a user's function."""
+        """Return whether any of it was only seen in one call of a user's function."""
         return self.assumed_dtype or bool(self.assumed_axes)
 
     def is_compatible_with(self, spec_or_value: Any) -> bool:
@@ -92,7 +92,7 @@ class LeafSpec:
         if self.dtype == object and self.ragged_rank == 0 and other.ragged_rank:
             return len(self.shape) == other.ragged_rank and all(fitting)  # as an array of any objects
         if other.dtype == object and 0 in other.shape and self.ragged_rank >= len(other.shape):
-            return all(fitting)  # without rows nothing tells what they would be
+            return all(fitting)  # without rows their dtype is unknown
         same_axes = len(self.shape) == len(other.shape) and other.ragged_rank <= self.ragged_rank
         return same_axes and all(fitting) and _holds(self.dtype, other.dtype)
 
@@ -245,17 +245,17 @@ def merged(spec: LeafSpec, other: LeafSpec) -> LeafSpec:
 
 
 def covers(spec: LeafSpec, other: LeafSpec) -> bool:
-    """Whether every value that fits `other` fits `spec` too; assumed lengths count as they are."""
+    """Return whether every value that fits `other` fits `spec` too; assumed lengths count as they are."""
     return spec._takes(other, lambda a, b: a is None or a == b)
 
 
 def _holds(dtype: np.dtype[Any], other: np.dtype[Any]) -> bool:
-    """Whether `other` is the same dtype, or one of strings no wider; "U" and "S", without a width, hold any."""
+    """Return whether `other` is the same dtype, or one of strings no wider; "U" and "S", without a width, hold any."""
     return alike(dtype, other) and (dtype.itemsize == 0 or dtype.itemsize >= other.itemsize)
 
 
 def alike(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
-    """Whether two dtypes are one, but for the width of NumPy's fixed-width strings."""
+    """Return whether two dtypes are one, but for the width of NumPy's fixed-width strings."""
     return a == b or (a.kind == b.kind and a.kind in "US")
 
 
@@ -295,7 +295,7 @@ def as_leaf(value: Any) -> Any:
 
 
 def is_untold(leaf: Any) -> bool:
-    """Whether this is what NumPy makes of an empty list: float64, though it has no entry that tells."""
+    """Return whether this is NumPy's array of an empty list: float64 without an entry that shows it."""
     return isinstance(leaf, np.ndarray) and leaf.shape == (0,) and leaf.dtype == np.float64
 
 
@@ -305,7 +305,7 @@ def of_rows_like(leaf: Any, dtype: np.dtype[Any], shape: Sequence[int | None]) -
 
 
 def check_dense(value: Any) -> None:
-    """Raise an ElementError if this is a sparse matrix: nobody says which of its zeros are wanted."""
+    """Raise an ElementError if this is a sparse matrix: it is unknown which of its zeros are wanted."""
     if hasattr(value, "toarray") and hasattr(value, "shape"):
         raise ElementError(
             f"a sparse matrix is no array, got a {type(value).__name__} of shape {value.shape}: make it dense by "
@@ -446,7 +446,7 @@ def merged_specs(specs: Iterable[LeafSpec]) -> LeafSpec:
 
 
 def spec_of(element: Any) -> Any:
-    """The specification of an element: its structure with a `TensorSpec` or `RaggedTensorSpec` in place of each leaf.
+    """The specification of an element: its structure with a `TensorSpec` or `RaggedTensorSpec` instead of each leaf.
 
     Example:
         >>> spec_of({"id": 3, "score": 0.5})
@@ -458,7 +458,7 @@ def spec_of(element: Any) -> Any:
 def fitted(spec: LeafSpec, value: Any) -> Any:
     """A value in the declared dtype, if that loses nothing; anything else as it is.
 
-    Python numbers, strings and lists get the declared dtype. NumPy strings, whose dtype tells their width, also fit a
+    Python numbers, strings and lists get the declared dtype. NumPy strings, whose dtype has a width, also fit a
     wider one, and `object`, the dtype of all strings. For a ragged specification a list is taken for the rows.
 
     Raises:
@@ -487,7 +487,7 @@ def fitted(spec: LeafSpec, value: Any) -> Any:
 def _number_fitted(dtype: np.dtype[Any], value: Any) -> Any:
     try:
         exact = np.asarray(value)
-    except ValueError:  # rows of unequal length: as_leaf says so
+    except ValueError:  # rows of unequal length: as_leaf raises the error
         return as_leaf(value)
     if exact.dtype.kind not in "biufc":
         return as_leaf(value)
@@ -506,7 +506,7 @@ def _string_fitted(spec: LeafSpec, value: Any) -> Any:
     """Python strings as NumPy's, which cannot hold zero bytes at their ends."""
     try:
         strings = np.asarray(value)
-    except ValueError:  # rows of unequal length: as_leaf says so
+    except ValueError:  # rows of unequal length: as_leaf raises the error
         return as_leaf(value)
     if strings.dtype.kind != spec.dtype.kind:
         return as_leaf(value)
@@ -519,7 +519,7 @@ def _string_fitted(spec: LeafSpec, value: Any) -> Any:
 
 
 def describe_mismatch(declared: Any, found: Any) -> str | None:
-    """What is wrong with an element of specification `found` where `declared` was promised; None where it fits."""
+    """Return the mismatch of an element of specification `found` where `declared` was promised; None if it fits."""
     want, want_structure = flatten(declared)
     have, have_structure = flatten(found)
     if want_structure != have_structure:

@@ -50,24 +50,24 @@ class Structure:
     ordered: bool = dataclasses.field(default=False, compare=False)
 
     def __reduce__(self) -> Any:
-        """Without what was found out since."""
+        """Return the fields without derived values."""
         return type(self), tuple([getattr(self, field.name) for field in dataclasses.fields(self)])
 
     @cached_property
     def is_flat_tuple(self) -> bool:
-        """Whether this is a plain tuple of leaves."""
+        """Return whether this is a plain tuple of leaves."""
         return self.kind == "tuple" and self.is_flat
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether every child is a leaf."""
+        """Return whether every child is a leaf."""
         return all(child.kind == "leaf" for child in self.children)
 
     @cached_property
     def quick_leaves(self) -> Callable[[Any], tuple[Any, ...] | None]:
         """Gives the leaves of a value that is of this structure at first sight, and None for another.
 
-        Whether a container stands in the place of a leaf is for the caller to see.
+        The caller checks for containers in the place of leaves.
         """
         if self.kind == "leaf":
             return lambda value: (value,)
@@ -79,7 +79,7 @@ class Structure:
         nested = [(at, child.quick_leaves) for at, child in enumerate(self.children) if child.kind != "leaf"][::-1]
 
         def leaves(value: Any) -> tuple[Any, ...] | None:
-            # The class of a named tuple or a dataclass tells how many fields there are.
+            # The class of a named tuple or a dataclass determines the number of fields.
             if type(value) is not container or (count is not None and len(value) != count):  # type: ignore[arg-type]
                 return None
             try:
@@ -203,7 +203,7 @@ class Structure:
         return [path for step, child in zip(steps, self.children, strict=True) for path in child.paths(prefix + step)]
 
     def nested(self, parts: Sequence["Structure"]) -> "Structure":
-        """This structure with a structure in place of each leaf."""
+        """Return this structure with a structure instead of each leaf."""
         return self._nested(iter(parts))
 
     def _nested(self, parts: Iterator["Structure"]) -> "Structure":
@@ -217,7 +217,7 @@ class Structure:
         return self.shown(["*"] * self.leaf_count)
 
     def shown(self, leaves: Iterable[str]) -> str:
-        """The structure as text, with these words in place of its leaves."""
+        """Return the structure as text, with these words instead of its leaves."""
         return self._shown(iter(leaves))
 
     def _shown(self, leaves: Iterator[str]) -> str:
@@ -309,7 +309,7 @@ def _visit(value: Any, leaves: list[Any], depth: int) -> Structure:
     if depth == _DEEPEST:
         raise ElementError(
             f"an element is nested more than {_DEEPEST} deep, got {type(value).__name__} there: its tuples and "
-            "dictionaries become columns, so make fewer of them, or put what is nested into an array"
+            "dictionaries become columns, so make fewer of them, or put the nested values into an array"
         )
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):

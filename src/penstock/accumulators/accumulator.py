@@ -1,4 +1,4 @@
-"""What all accumulators have in common."""
+"""The interface of all accumulators."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Self

@@ -16,14 +16,14 @@ from penstock.accumulators.runs import merged_runs, read_run, write_run
 
 _PENDING = 1 << 20
 TOKENS_IN_MEMORY = 1 << 21
-"""So many distinct tokens are counted in memory; above that, counts go to files, a run of sorted tokens in each."""
+"""Limit of distinct tokens in memory; above it, counts go to files, a run of sorted tokens in each."""
 
 _COLUMNS = ["token", "count", "weight"]
 _BY_TOKEN = [("token", "ascending")]
 
 
 class Counts(Accumulator):
-    """How often each token occurs, and the sum of its weights.
+    """Number of occurrences of each token, and the sum of its weights.
 
     Args:
         most: the number of distinct tokens from which on they go to files.
@@ -132,7 +132,7 @@ def _summed(tables: list[pa.Table]) -> pa.Table:
 
 
 def _joined(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables joined to fewer ones, of so many rows or a little more."""
+    """Join the tables to fewer ones, of about this number of rows."""
     parts: list[pa.Table] = []
     for table in tables:
         parts.append(table)

@@ -31,7 +31,7 @@ def to_bytes(state: State) -> Bytes:
 
 
 def from_bytes(data: Bytes) -> State:
-    """The state that `to_bytes` was given. Its arrays have memory of their own."""
+    """The state that `to_bytes` was given. Its arrays own their memory."""
     end = _LENGTH + int.from_bytes(data[:_LENGTH].tobytes(), "little")
     memory = data[end + len(_padding(end)) :]
 
@@ -58,7 +58,7 @@ class _Memory:
         self._size = 0
 
     def noted(self, value: Any) -> msgspec.msgpack.Ext:
-        """What stands in the place of an array."""
+        """Return the placeholder of an array."""
         if isinstance(value, pa.LargeBinaryArray):
             return msgspec.msgpack.Ext(_TEXT, msgspec.msgpack.encode(self._text(value)))
         offset = self._add(np.ascontiguousarray(value).reshape(-1).view(np.uint8))

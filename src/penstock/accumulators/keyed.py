@@ -55,7 +55,7 @@ class KeyedMoments(Accumulator):
         numbers["most"][places] = np.maximum(mine["most"], found["most"])
 
     def grow(self, count: int) -> None:
-        """Make place for so many keys more."""
+        """Make room for more keys."""
         more = _none(count)
         self._numbers = {name: np.concatenate([column, more[name]]) for name, column in self._numbers.items()}
 
@@ -130,6 +130,6 @@ def _places(keyed: KeyedMoments, names: pa.LargeBinaryArray) -> Integers:
 
 
 def _none(count: int) -> dict[str, Array]:
-    """What is known of keys without numbers."""
+    """Return the moments of keys without numbers."""
     zeros = {name: np.zeros(count) for name in ("count", "mean", "squares")}
     return zeros | {"least": np.full(count, np.inf), "most": np.full(count, -np.inf)}

@@ -5,7 +5,7 @@ import numpy as np
 from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State, elements, place_shape
 
 _AT_ONCE = 1 << 14
-"""So many numbers, and their distances from the mean, stay in a processor's cache."""
+"""Count of numbers that fit into a processor's cache together with their distances from the mean."""
 
 
 class Moments(Accumulator):
@@ -13,7 +13,7 @@ class Moments(Accumulator):
 
     Args:
         elementwise: whether each position of an element has its own.
-        finite: leave out numbers that are NaN or infinite; otherwise the results are NaN too.
+        finite: ignore numbers that are NaN or infinite; otherwise the results are NaN too.
 
     Means and sums of squared distances are merged by the formula of Chan, Golub and LeVeque, which squares no number
     that is far from the mean.
@@ -33,7 +33,7 @@ class Moments(Accumulator):
         self._squares: Doubles = np.zeros(())
 
     def add(self, column: Array) -> None:
-        """Add the numbers of a column; those that are NaN or infinite are left out."""
+        """Add the numbers of a column, except NaN and infinite ones."""
         if column.size == 0:
             return
         values = elements(column, self._elementwise)

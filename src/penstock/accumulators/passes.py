@@ -92,7 +92,7 @@ def one_pass(
 
 
 def _uneven(dataset: Dataset) -> bool:
-    """Whether rows may differ in shape."""
+    """Return whether rows may differ in shape."""
     try:
         return any(spec.shape for spec in dataset.element_spec.values())
     except ElementError:  # there are no rows

@@ -8,7 +8,7 @@ from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State
 from penstock.accumulators.summary import Summary, compressed_summary_of, exact, merged, summary_of, surely_distinct
 
 EXACT_VALUES = 1 << 19
-"""Of at most so many distinct values all quantiles are exact."""
+"""Limit of distinct values up to which all quantiles are exact."""
 
 KEPT_VALUES = 1 << 13
 """How many values a compressed summary keeps. The error in rank grows by half a KEPT_VALUES-th with each level of
@@ -38,7 +38,7 @@ class Quantiles(Accumulator):
         self._levels: dict[int, Summary] = {}
 
     def add(self, column: Array, weights: Array | None = None) -> None:
-        """Add numbers, each with its weight. NaN, and numbers without weight, are left out."""
+        """Add numbers, each with its weight. NaN, and numbers without weight, are ignored."""
         values = column.reshape(-1)
         heavy = None if weights is None else np.broadcast_to(weights, column.shape).reshape(-1).astype(np.float64)
         kept = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
@@ -65,7 +65,7 @@ class Quantiles(Accumulator):
         self._carry(0, together)
 
     def _surely_too_many(self) -> bool:
-        """Whether too many of the values that are waiting are distinct, as far as can be told without sorting them."""
+        """Return whether too many of the waiting values are surely distinct, without sorting them."""
         light = self._light()
         return light is not None and surely_distinct(light, EXACT_VALUES)
 
@@ -103,7 +103,7 @@ class Quantiles(Accumulator):
 
     @property
     def exact(self) -> bool:
-        """Whether all values are still there."""
+        """Return whether all values are still there."""
         return not self._levels
 
     def result(self, number: int) -> Array | None:
@@ -147,7 +147,7 @@ def _summary(parts: list[Part]) -> Summary:
 
 
 def _ends(summary: Summary) -> Doubles:
-    """Where the weight of each value ends: in the middle between bounds that differ, and at the total for the last."""
+    """Return the end of each value's weight: the middle between bounds that differ, and the total for the last."""
     ends = (summary.least + summary.weights + summary.most) / 2
     ends[-1] = summary.total
     return np.maximum.accumulate(ends)

@@ -37,7 +37,7 @@ def merged_runs(paths: Sequence[Path], order: Order) -> Iterator[pa.Table]:
     waiting: list[Any] = [next(run, None) for run in runs]
     following: list[Any] = [next(run, None) for run in runs]
     while any(part is not None for part in waiting):
-        # What comes after the first of these ends may also be in parts that are not read yet.
+        # Rows after the first of these ends may also be in parts that are not read yet.
         ends = [part.slice(len(part) - 1) for part, more in zip(waiting, following, strict=True) if more is not None]
         end = pa.concat_tables(ends).sort_by(list(order)).slice(0, 1).to_pylist()[0] if ends else None
         ready = []
@@ -53,7 +53,7 @@ def merged_runs(paths: Sequence[Path], order: Order) -> Iterator[pa.Table]:
 
 
 def _up_to(table: pa.Table, order: Order, end: dict[str, Any]) -> Any:
-    """Which rows are not behind this one."""
+    """Return which rows are not behind this one."""
     (column, direction), *rest = order
     limit = pa.scalar(end[column], table.schema.field(column).type)
     before = (pc.less if direction == "ascending" else pc.greater)(table[column], limit)

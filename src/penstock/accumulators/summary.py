@@ -1,6 +1,6 @@
 """Sorted values with bounds on their ranks: what quantiles are read from.
 
-A value's rank lies between `least`, the weight of what is surely smaller, and `most`, the weight of what is surely not
+A value's rank lies between `least`, the weight of surely smaller values, and `most`, the weight of values surely not
 larger. Of all values together they are exact; a compressed summary keeps some values, whose bounds stay true.
 """
 
@@ -12,7 +12,7 @@ from penstock.accumulators.accumulator import Array, Doubles
 
 _CELLS = 1 << 16
 _AT_ONCE = 1 << 14
-"""So many numbers stay in a processor's cache while their cells are computed."""
+"""Count of numbers that stay in a processor's cache while their cells are computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def compressed_summary_of(values: Array, count: int) -> Summary:
 
 
 def surely_distinct(values: Array, count: int) -> bool:
-    """Whether more than `count` of the values differ for sure, because they lie in as many cells."""
+    """Return whether more than `count` of the values differ for sure, because they are in different cells."""
     number = 8 * count
     cells = _cells(values, number)
     if cells is None:
@@ -97,7 +97,7 @@ def surely_distinct(values: Array, count: int) -> bool:
 
 
 def _cells(values: Array, number: int) -> Array | None:
-    """One of so many cells for each value, in the order of the values; None where they have no width, or too much."""
+    """Return a cell for each value, in the order of the values; None where cells have no width, or too much."""
     sample = np.sort(values[:: max(len(values) // 1024, 1)]).astype(np.float64)
     if len(sample) < 3:
         return None

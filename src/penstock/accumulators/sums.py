@@ -88,7 +88,7 @@ def _exact_sums(values: Array) -> list[int]:
 
 
 def _two_sum(high: Doubles, low: Doubles, high2: Doubles, low2: Doubles) -> tuple[Doubles, Doubles]:
-    """The sum of two sums, each a number and what is missing from it (Knuth's TwoSum)."""
+    """The sum of two sums, each a number and its rounding error (Knuth's TwoSum)."""
     total = high + high2
     part = total - high
     with np.errstate(invalid="ignore"):

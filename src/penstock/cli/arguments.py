@@ -1,4 +1,4 @@
-"""What the commands share: arguments that are numbers, and messages to the user."""
+"""Parts shared by the commands: arguments that are numbers, and messages to the user."""
 
 import argparse
 import math
@@ -62,6 +62,6 @@ def say(line: str) -> None:
 
 
 def failed(message: str, status: int = 1) -> int:
-    """Say what has failed; gives the status to exit with."""
+    """Print the failure; return the exit status."""
     print(f"penstock: {message}", file=sys.stderr)
     return status

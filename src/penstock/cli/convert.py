@@ -44,7 +44,7 @@ def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog="If DST ends as a format does (.parquet, .tfrecord, .array_record, .tar, .npy), it becomes one file. "
         "Otherwise, and with --shards or --rows-per-shard, it becomes a directory of several files, which "
         "ps.Dataset.load reads too. DST appears when it is complete. A directory whose conversion was interrupted is "
-        "continued by the same command; what is complete of it is in DST.unfinished. "
+        "continued by the same command; its complete parts are in DST.unfinished. "
         "Examples: penstock convert people.csv people.parquet;  penstock convert 'train-*.tfrecord' train "
         "--format parquet --shards 64;  penstock convert train.parquet shards --format tar",
     )
@@ -67,8 +67,8 @@ def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--mask-nulls",
         metavar="COLUMNS",
         default="",
-        help="make zeros and empty strings of what is missing in these columns of CSV, JSON lines and Parquet, divided "
-        "by commas, and add a column X_is_valid for each X",
+        help="replace missing values in these columns of CSV, JSON lines and Parquet, divided by commas, by zeros and "
+        "empty strings, and add a column X_is_valid for each X",
     )
     parser.set_defaults(command=_convert)
 

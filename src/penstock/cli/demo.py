@@ -94,6 +94,6 @@ def _leave(*_: Any) -> NoReturn:
     under them. The demo has nothing to put in order: its checkpoints are complete or not there,
     and worker processes end with it.
     """
-    # Not by `print`, which may be what was interrupted. A progress bar has left the cursor in its line.
+    # Not by `print`, which may have been interrupted. A progress bar has left the cursor in its line.
     os.write(2, b"\n" * sys.stderr.isatty() + b"penstock: interrupted\n")
     os._exit(INTERRUPTED)

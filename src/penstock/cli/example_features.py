@@ -1,4 +1,4 @@
-"""Which features the `tf.train.Example` records of a file have, as far as the records show."""
+"""Features of the `tf.train.Example` records of a file, as far as the records show."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ _WITH_LENGTH: Final = 2
 def features_of(records: Sequence[bytes]) -> dict[str, ps.TensorSpec] | None:
     """The features of some records, as `ps.parse_example` takes them; None where they are no Examples.
 
-    A feature of as many values in each of them has this length, any other one varies.
+    A feature with the same number of values in each of them has this length, any other one varies.
     """
     try:
         found = [dict(map(_feature, _messages(_whole(record)))) for record in records]
@@ -53,7 +53,7 @@ def _messages(features: bytes) -> Iterator[bytes]:
 def _feature(entry: bytes) -> tuple[str, tuple[int, int]]:
     """The name of a feature, the number of its list, and how many values that has."""
     parts: dict[int, Any] = dict(_fields(entry))
-    if not parts.get(2, b""):  # it is there, and empty, as some programs write what is missing
+    if not parts.get(2, b""):  # it is there, and empty, as some programs write missing values
         return parts[1].decode(), (0, 0)
     ((kind, content),) = _fields(parts[2])
     if kind not in _LISTS or not isinstance(content, bytes):

@@ -1,4 +1,4 @@
-"""What kind a file is, by how it begins and how its name ends, and the dataset that reads it."""
+"""Kinds of files, told by their first bytes and the ends of their names, and the datasets that read them."""
 
 import os
 import re
@@ -73,7 +73,7 @@ _COMPRESSED: Final = (*_TEXTS, "TFRecord", "text", "tar")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a file is.
+    """Kind of a file.
 
     Attributes:
         name: of the format, as users call it.
@@ -87,7 +87,7 @@ class Kind:
 
     @property
     def is_image(self) -> bool:
-        """Whether it holds one image."""
+        """Return whether it holds one image."""
         return self.name in _IMAGES
 
     @property
@@ -122,7 +122,7 @@ def files_of(call: str, given: str) -> list[str]:
 
     A directory that is a dataset in penstock's own format counts as a file.
 
-    In a directory, names that begin with a dot or an underscore are left out, and the index of MDS shards: such files
+    In a directory, names that begin with a dot or an underscore are skipped, and the index of MDS shards: such files
     describe others.
 
     Raises:
@@ -186,7 +186,7 @@ def _by_content(begin: bytes, expected: str) -> str:
 
 
 def _begins_a_record(begin: bytes) -> bool:
-    """Whether there is the length of a TFRecord with its checksum."""
+    """Return whether there is the length of a TFRecord with its checksum."""
     if len(begin) < 12:
         return False
     value = google_crc32c.value(begin[:8])

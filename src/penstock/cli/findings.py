@@ -1,4 +1,4 @@
-"""What `penstock inspect` finds in files of one kind."""
+"""Findings of `penstock inspect` in files of one kind."""
 
 import os
 from collections import Counter
@@ -41,7 +41,7 @@ _RANDOM_READS: Final = {
 
 @dataclass
 class Findings:
-    """What is known of the files of one kind.
+    """Findings about the files of one kind.
 
     Attributes:
         kind: theirs.
@@ -51,7 +51,7 @@ class Findings:
         nulls: in how many rows columns are null, or have nulls in lists.
         records: the first bytes that are elements, which may be Examples.
         first: the first elements.
-        problems: what is wrong, in words.
+        problems: in words.
         count: how many things are wrong, of which `problems` has the first.
         images: the first images, for a contact sheet.
     """
@@ -221,7 +221,7 @@ def schema_of(element: Any) -> str:
 
 
 def _features(features: dict[str, ps.TensorSpec]) -> str:
-    """What `ps.parse_example` takes, as a program has it."""
+    """Return the features of `ps.parse_example`, as a program writes them."""
     dtypes = {"O": "object", "f": "np.float32", "i": "np.int64"}
     shown = [f"{name!r}: ps.TensorSpec({spec.shape}, {dtypes[spec.dtype.kind]})" for name, spec in features.items()]
     return f"{{{', '.join(shown)}}}"

@@ -21,12 +21,12 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "inspect",
-        help="say what is in files of data: format, rows, schema, first elements, damage",
+        help="describe files of data: format, rows, schema, first elements, damage",
         description="Read files, and say for each format that is among them: how many files and rows there are, what a "
-        "row is, the first elements, whether rows can be read in random order at little cost, and what is damaged. "
-        "The format is told by how a file begins, not by its name alone. All rows are read, so that every checksum is "
-        "verified. Of a directory that ps.transform.analyze has written, say what was learned. The status is 0 if "
-        "nothing is wrong, otherwise 1.",
+        "row is, the first elements, whether rows can be read in random order at little cost, and the damage. "
+        "The format follows from the first bytes of a file, not from its name alone. All rows are read, so that every "
+        "checksum is verified. Of a directory that ps.transform.analyze has written, show the learned values. The "
+        "status is 0 if nothing is wrong, otherwise 1.",
         epilog="Examples: penstock inspect data/train.parquet;  penstock inspect 'data/*.tfrecord' --first 1;  "
         "penstock inspect pictures/ --sheet sheet.png",
     )

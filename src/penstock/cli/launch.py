@@ -32,7 +32,7 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--min-workers",
         type=positive,
         metavar="N",
-        help="after a lost worker go on with one less, but not with fewer than this (default: as many as before)",
+        help="after a lost worker continue with one less, but not with fewer than this (default: as many as before)",
     )
     parser.add_argument(
         "--max-restarts",
@@ -46,7 +46,7 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--devices-per-worker",
         type=positive,
         metavar="N",
-        help="give each worker N virtual CPU devices and no accelerators (default: JAX sees what it finds)",
+        help="give each worker N virtual CPU devices and no accelerators (default: JAX uses those it finds)",
     )
     parser.add_argument(
         "--grace",
@@ -82,6 +82,6 @@ def _launch(options: argparse.Namespace) -> int:
         grace_seconds=options.grace,
     )
     if status == 128 + signal.SIGPIPE:
-        # Nobody reads what is still to be written; Python would complain of that when it ends.
+        # The rest of the output has no reader; Python would complain of that when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -232,7 +232,7 @@ def _worker(options: argparse.Namespace) -> int:
         )
     _log(options)
     if options.until_input_ends:
-        # Functions of datasets see the end of the input at once, and what they print is passed on line by line.
+        # Functions of datasets see the end of the input at once, and their output is passed on line by line.
         watched = os.dup(0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if isinstance(sys.stdout, TextIOWrapper):
@@ -319,7 +319,7 @@ def _wait_for(server: _Server) -> None:
 
 
 def _allow_many_descriptors() -> None:
-    """Allow as many descriptors as the system lets this user have: every client takes one, even a silent one."""
+    """Raise the limit of descriptors to the system's: every client takes one, even a silent one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS says that there is no limit, and takes none above its own
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

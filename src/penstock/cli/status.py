@@ -23,7 +23,7 @@ def add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "status",
         help="show the jobs, readers and data workers of a data service",
-        description="Show the data workers of a data service and what they produce, its jobs and their progress, their "
+        description="Show the data workers of a data service and their output, its jobs and their progress, their "
         "readers, and who waits for whom.",
     )
     _add_service(parser)

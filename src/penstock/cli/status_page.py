@@ -86,7 +86,7 @@ def _readers(epoch: EpochStatus) -> Iterator[str]:
 
 
 def _verdict(epoch: EpochStatus, workers: Sequence[WorkerStatus]) -> Iterator[str]:
-    """Who waits for whom."""
+    """Return in words which side waits for the other."""
     if not workers:
         yield "readers wait: there is no data worker"
         return
@@ -101,7 +101,7 @@ def _verdict(epoch: EpochStatus, workers: Sequence[WorkerStatus]) -> Iterator[st
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines with the columns below each other; a column that is empty but for its head is left out."""
+    """Lines with the columns below each other; a column that is empty but for its head is omitted."""
     shown = [[one_line(cell, _LONGEST_CELL) for cell in row] for row in rows]
     columns = [column for column in zip(*shown, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]

@@ -43,7 +43,7 @@ class Images:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an image."""
+        """Return the shape of an image."""
         shape: tuple[int, ...] = self.train.element_spec[0].shape
         return shape
 

@@ -1,4 +1,4 @@
-"""The demo's data service in a Ray cluster: the one that this process is in or RAY_ADDRESS names, or one of its own."""
+"""The demo's data service in a Ray cluster: the one that this process is in or RAY_ADDRESS names, or a new one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What to train: the options of `penstock demo`, and their checks."""
+"""Options of `penstock demo`, and their checks."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -26,7 +26,7 @@ class DemoSettings:
         batch_size_per_replica: images per replica and step; by default 64 for Fashion-MNIST, else 16.
         replicas: by default all local accelerators, or 4 virtual CPU devices where there are none.
         seed: decides the first weights, the order of the images, and which images are kept for testing.
-        checkpoints: the directory in which each run keeps a directory of its own.
+        checkpoints: the directory in which each run keeps its own directory.
         fresh: start from the beginning, and delete the checkpoints of the earlier run, from which it would otherwise
             resume.
         service: let two worker processes make the batches.

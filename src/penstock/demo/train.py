@@ -31,7 +31,7 @@ _SERVICE_WORKERS: Final = 2
 
 
 class TrainingPosition(NamedTuple):
-    """How far the training is: complete epochs, steps of the next one, and the sum of these steps' losses."""
+    """Position of the training: complete epochs, steps of the next one, and the sum of these steps' losses."""
 
     epoch: Any
     step: Any
@@ -112,7 +112,7 @@ class Training:
             self.model = create_model(images.shape, images.classes)
             self.optimizer = keras.optimizers.Adam(_LEARNING_RATE)
             self.optimizer.build(self.model.trainable_variables)
-            # One loss per image: what it is divided by is decided below.
+            # One loss per image: the divisor is decided below.
             self.loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
             self.test_loss = keras.metrics.Mean(name="test_loss")
             self.train_accuracy = keras.metrics.SparseCategoricalAccuracy(name="train_accuracy")
@@ -273,7 +273,7 @@ def _strategy(replicas: int | None) -> ps.MirroredStrategy:
     jax.config.update("jax_num_cpu_devices", replicas or _VIRTUAL_DEVICES)  # type: ignore[no-untyped-call]
     devices = jax.local_devices()
     if replicas is not None and replicas > len(devices):
-        raise DemoError(f"{replicas} replicas need as many devices, but this machine has {len(devices)}: {devices}")
+        raise DemoError(f"{replicas} replicas need {replicas} devices, but this machine has {len(devices)}: {devices}")
     return ps.MirroredStrategy(devices[:replicas])
 
 
@@ -289,9 +289,9 @@ def _go_on(training: Training, directory: Path, epochs: int, say: Callable[[str]
         raise DemoError(f"{error}. Delete it to resume from the one before, or start again with --fresh") from error
     epoch, step, _ = training.position
     if epoch < epochs:
-        say(f"Resumes in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts anew.")
+        say(f"Resumes in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts again.")
     else:
-        say(f"{latest} has had {_counted(epoch, 'epoch')} already: more --epochs continue it, --fresh starts anew.")
+        say(f"{latest} has had {_counted(epoch, 'epoch')} already: more --epochs continue it, --fresh starts again.")
 
 
 def _evaluate(directory: Path, images: Images, batch_size: int, say: Callable[[str], None]) -> None:

@@ -11,17 +11,17 @@ from penstock.service.security.resolving import Service
 
 
 class _SummarizeColumns:
-    """What each layer learns from its column."""
+    """Accumulators of what each layer learns from its column."""
 
     def __init__(self, layers: Mapping[str, LearningLayer], where: str) -> None:
         self._layers, self._where = dict(layers), where
 
     def empty(self) -> dict[str, Any]:
-        """Of no rows."""
+        """Return accumulators of no rows."""
         return {name: layer.summary() for name, layer in self._layers.items()}
 
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Of these rows."""
+        """Return accumulators of these rows."""
         summaries = self.empty()
         for name, layer in self._layers.items():
             try:
@@ -69,7 +69,7 @@ def adapt_all(layers: Mapping[str, LearningLayer], dataset: Any, service: Servic
 def adapt_columns(
     layers: Mapping[str, LearningLayer], rows: Dataset, service: Service | None, what: str, where: str
 ) -> None:
-    """The same, of what has been checked.
+    """Learn from a checked dataset.
 
     Args:
         layers: by the names of the columns that they learn from.

@@ -39,7 +39,7 @@ class Boundaries(Accumulator):
             self._take(other._summary)
 
     def result(self, num_bins: int) -> list[float] | None:
-        """The boundaries between so many bins; None of no values."""
+        """Return the boundaries between bins; None without values."""
         if self._summary.shape[1] == 0:
             return None
         return [float(value) for value in _compressed(self._summary, 1 / num_bins)[0, :-1]]

@@ -264,7 +264,7 @@ class FeatureSpace(Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The space that `get_config` described, here or in Keras, with what it has learned here."""
+        """The space that `get_config` described, here or in Keras, with the values learned here."""
         own = dict(unwrapped(config, "FeatureSpace"))
         features = {name: Feature.from_config(unwrapped(part, "Feature")) for name, part in own.pop("features").items()}
         crosses = [Cross(**unwrapped(part, "Cross")) for part in own.pop("crosses")]
@@ -272,7 +272,7 @@ class FeatureSpace(Layer):
 
 
 def _pads(layer: Any) -> bool:
-    """Whether the layer pads rows to the longest of those that it is called with."""
+    """Return whether the layer pads rows to the longest of those that it is called with."""
     return isinstance(layer, TextVectorization) and layer.pads
 
 

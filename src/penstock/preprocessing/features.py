@@ -1,4 +1,4 @@
-"""What a FeatureSpace is made of: features, each with the layer that turns it into numbers, and crosses of them."""
+"""Parts of a FeatureSpace: features, each with the layer that turns it into numbers, and crosses of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _IDENTITY = "TFDIdentity"  # what Keras calls the layer of a plain "float"
 
 @dataclass(frozen=True)
 class Feature:
-    """How one feature becomes numbers.
+    """One feature, and the layer that turns it into numbers.
 
     Attributes:
         dtype: "float32", "int32", "int64" or "string".
@@ -57,7 +57,7 @@ class Feature:
 
     @property
     def depth(self) -> int | None:
-        """How many different integers the layer can return; None if it returns something else."""
+        """Return how many different integers the layer can return; None if it returns something else."""
         layer = self.preprocessor
         if isinstance(layer, (IntegerLookup, StringLookup)):
             return layer.vocabulary_size()

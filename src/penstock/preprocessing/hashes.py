@@ -136,7 +136,7 @@ def _pair(data: Bytes, at: Positions, a: Words, b: Words) -> tuple[Words, Words]
 
 
 def _chunk(data: Bytes, at: Positions, state: Words, factor: Words, scale: int) -> Words:
-    """The state after another 64 bytes. The last chunk has a factor of its own, and scales two words by 9."""
+    """The state after another 64 bytes. The last chunk has a separate factor, and scales two words by 9."""
     x, y, z, v1, v2, w1, w2 = state
     x = _rotated(x + y + v1 + _fetch(data, at + 8), 37) * factor
     y = _rotated(y + v2 + _fetch(data, at + 48), 42) * factor

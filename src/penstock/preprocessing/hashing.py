@@ -25,7 +25,7 @@ class Hashing(ArrayLayer):
     Args:
         num_bins: the number of bins, including that of the mask.
         mask_value: the value that gets bin 0, which no other value then gets.
-        salt: a key of one or two integers for SipHash, which nobody can compute without the key. Without a salt the
+        salt: a key of one or two integers for SipHash, which cannot be computed without the key. Without a salt the
             hash is FarmHash.
         output_mode: "int", or a vector: "one_hot" for each value, "multi_hot" or "count" for all values along the last
             axis.

@@ -67,7 +67,7 @@ class RandomImageLayer(Layer):
 
     @abstractmethod
     def _draws(self, shape: tuple[int, ...]) -> int:
-        """How many random numbers an image or a batch of this shape takes."""
+        """Return how many random numbers an image or a batch of this shape takes."""
 
     @abstractmethod
     def _changed(self, images: Images, numbers: Numbers) -> Images:
@@ -195,7 +195,7 @@ def _as_images(call: str, inputs: Any, leading: int) -> Images:
 
 
 def _room_for(layer: CenterCrop | RandomCrop, shape: tuple[int, ...]) -> tuple[int, int]:
-    """How far a crop can be moved down and across in images of this shape."""
+    """Return how far a crop can be moved down and across in images of this shape."""
     height, width = shape[-3:-1] if layer.data_format == "channels_last" else shape[-2:]
     if height < layer.height or width < layer.width:
         raise InvalidArgumentError(

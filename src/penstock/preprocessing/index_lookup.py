@@ -1,4 +1,4 @@
-"""What StringLookup and IntegerLookup have in common: the indices of tokens, and the tokens of indices."""
+"""Base of StringLookup and IntegerLookup: the indices of tokens, and the tokens of indices."""
 
 from abc import abstractmethod
 from typing import Any
@@ -19,7 +19,7 @@ class IndexLookup(VocabularyLayer):
 
     @abstractmethod
     def _oov_buckets(self, values: pa.Array) -> Numbers:
-        """Which of several indices each unknown token gets, from 0."""
+        """Return which of several indices each unknown token gets, from 0."""
 
     def _transform(self, inputs: Any, leading: int) -> Any:
         if self.invert:

@@ -1,4 +1,4 @@
-"""What all layers have in common: a configuration, and calls on one element, on a batch, or on a block of rows."""
+"""Base of all layers: a configuration, and calls on one element, on a batch, or on a block of rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ class Layer(ABC):
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The arguments that rebuild this layer, including what it has learned.
+        """The arguments that rebuild this layer, including its learned values.
 
         Plain data for JSON, except for functions of yours.
         """
@@ -91,7 +91,7 @@ class LearningLayer(ArrayLayer):
     @property
     @abstractmethod
     def can_adapt(self) -> bool:
-        """Whether there is something to learn, which no argument has given."""
+        """Return whether there is something to learn, which no argument has given."""
 
     def adapt(self, data: Any) -> Self:
         """Learn from a finite dataset of batches or of single elements, an array or a list.
@@ -159,7 +159,7 @@ def check_finite(call: str, dataset: Dataset) -> None:
 
 
 def _never_ends(node: Node) -> bool:
-    """Whether a dataset never ends, such as one with an infinite length, or a filter of one."""
+    """Return whether a dataset never ends, such as one with an infinite length, or a filter of one."""
     while node.cardinality == UNKNOWN_CARDINALITY and len(node.inputs) == 1 and node.name not in _ENDING:
         (node,) = node.inputs
     return node.cardinality == INFINITE_CARDINALITY

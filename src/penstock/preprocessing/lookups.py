@@ -22,7 +22,7 @@ class StringLookup(IndexLookup):
         max_tokens: the largest number of indices, including those of the mask and of unknown tokens.
         num_oov_indices: the number of indices for tokens that are not in the vocabulary. If there are several, the
             token's FarmHash fingerprint chooses one; with 0 such a token is an error.
-        mask_token: the token for missing values; it gets index 0, and is left out of vectors.
+        mask_token: the token for missing values; it gets index 0, and no place in vectors.
         oov_token: the token for all unknown ones, in the vocabulary and in the results of `invert=True`.
         vocabulary: the tokens in order, as a list or an array, or the path of a text file with one token in each line,
             which is then read by memory map. Without it, call `adapt`: it puts the most frequent tokens first, equally

@@ -169,7 +169,7 @@ class Normalization(LearningLayer):
                 yield samples
 
     def _check_axes_exist(self, dataset: Dataset, axes: int) -> None:
-        """Refuse single numbers, batched or not: they have no axis whose positions could have means of their own."""
+        """Refuse single numbers, batched or not: they have no axis whose positions could have separate means."""
         if axes == 0 or dataset.element_spec.shape == (None,):
             self._refuse_single_numbers("batches of " if axes else "")
 

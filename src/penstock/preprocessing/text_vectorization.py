@@ -105,7 +105,7 @@ class TextVectorization(LearningLayer):
 
     @property
     def pads(self) -> bool:
-        """Whether results are padded to the longest text of a call."""
+        """Return whether results are padded to the longest text of a call."""
         return self.output_mode == "int" and self.output_sequence_length is None
 
     def _add(self, summary: TokenCounts, rows: Any) -> None:

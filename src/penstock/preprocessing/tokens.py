@@ -86,7 +86,7 @@ def encode_text(value: str | bytes, encoding: str) -> bytes:
 
 
 def is_utf8(encoding: str) -> bool:
-    """Whether this is a name of UTF-8, the encoding of Arrow's strings."""
+    """Return whether this is a name of UTF-8, the encoding of Arrow's strings."""
     return codecs.lookup(encoding).name == "utf-8"
 
 

@@ -56,7 +56,7 @@ class VocabularyLayer(LearningLayer):
         if self.invert and output_mode != "int":
             raise InvalidArgumentError(f"{call}(invert=True) gives tokens: leave output_mode out, got {output_mode!r}")
         if oov_token is None and (self.invert or self.num_oov_indices):
-            raise InvalidArgumentError(f"{call}(oov_token=...) must not be None: it stands for what is unknown")
+            raise InvalidArgumentError(f"{call}(oov_token=...) must not be None: it replaces unknown values")
         if self.pad_to_max_tokens and max_tokens is None:
             raise InvalidArgumentError(f"{call}(pad_to_max_tokens=True) needs max_tokens")
         self._keys: Keys | None = None
@@ -69,7 +69,7 @@ class VocabularyLayer(LearningLayer):
 
     @property
     def _mask_first(self) -> int:
-        """1 if index 0 stands for the mask: in other modes than "int" the mask is left out."""
+        """Return 1 if index 0 is the mask, as in mode "int"; other modes have no mask."""
         return int(self.mask_token is not None and self.output_mode == "int")
 
     @property
@@ -107,7 +107,7 @@ class VocabularyLayer(LearningLayer):
             if self._begins_with_specials(keys.take(np.arange(min(len(keys), self._token_start)))):
                 raise InvalidArgumentError(
                     f"{self._call}(vocabulary={str(vocabulary)!r}): the file begins with the tokens of the mask and of "
-                    "unknown ones, which have indices of their own in front of its lines: leave them out of the file"
+                    "unknown ones, which have separate indices before its lines: remove them from the file"
                 )
         else:
             keys, specials = self._memory_keys(vocabulary)
@@ -136,7 +136,7 @@ class VocabularyLayer(LearningLayer):
         return MemoryKeys(self._checked(tokens[self._token_start :] if found else tokens)), found
 
     def _begins_with_specials(self, tokens: pa.Array) -> bool:
-        """Whether the mask, if there is one, and as many tokens for unknown ones as there are indices come first."""
+        """Return whether the mask, if there is one, and one token for each index of unknown ones come first."""
         specials = self._specials
         return bool(specials) and self._plain(tokens[: len(specials)]).tolist() == specials
 
@@ -145,9 +145,7 @@ class VocabularyLayer(LearningLayer):
         if len(counted) < len(tokens):
             repeated = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
             shown = self._plain(repeated[:10]).tolist()
-            raise InvalidArgumentError(
-                f"{self._call}(vocabulary=...): every token must stand there once, repeated: {shown}"
-            )
+            raise InvalidArgumentError(f"{self._call}(vocabulary=...): every token must occur once, repeated: {shown}")
         return tokens
 
     def _refuse_specials(self, keys: Keys) -> None:
@@ -155,7 +153,7 @@ class VocabularyLayer(LearningLayer):
             if token is not None and (place := int(keys.find(pa.array([self._scalar(token)], self.kind))[0])) >= 0:
                 raise InvalidArgumentError(
                     f"{self._call}(vocabulary=...): {name} {token!r} is token {place}: leave it out, or begin a list "
-                    "with the mask, if there is one, and as many oov_token as num_oov_indices says"
+                    "with the mask, if there is one, and num_oov_indices times oov_token"
                 )
 
     def _weights(self, idf_weights: Any, count: int, specials: bool) -> npt.NDArray[np.float32]:

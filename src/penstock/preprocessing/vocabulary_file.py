@@ -8,7 +8,7 @@ An index is stored next to the file, or in a directory of the user's choice: lit
     tokens / 2     32 bits each: the numbers of the tokens in that order
 
 Both files are mapped into memory, so all processes of a machine share one copy. The index is written under another name
-and then renamed, so nobody sees half of one; a lock on the text file keeps other processes from doing the work twice.
+and then renamed, so half of one is never seen; a lock on the text file keeps other processes from doing the work twice.
 """
 
 import contextlib
@@ -188,7 +188,7 @@ def _write_whole(where: Path, parts: list[npt.NDArray[Any]]) -> None:
 
 
 def _line_starts(text: Bytes) -> Positions:
-    """Where each line begins, and where a line after the last would."""
+    """Return where each line begins, and where a line after the last would begin."""
     pieces = [np.zeros(1, np.int64)]
     pieces += [
         np.flatnonzero(text[start : start + _BYTES_AT_ONCE] == ord("\n")) + (start + 1)
@@ -199,7 +199,7 @@ def _line_starts(text: Bytes) -> Positions:
 
 
 def _line_ends(text: Bytes, starts: Positions, next_starts: Positions) -> Positions:
-    """Where the lines end, without their line breaks."""
+    """Return where the lines end, without their line breaks."""
     ends = next_starts - 1
     returned = (ends > starts) & (text[np.maximum(ends, 1) - 1] == ord("\r"))
     return np.asarray(ends - returned)
@@ -237,4 +237,4 @@ def _refuse_repeated(path: str, text: Bytes, starts: Positions, order: npt.NDArr
     counted = pc.value_counts(lines)
     repeated = counted.field("values").filter(pc.greater(counted.field("counts"), 1)).to_pylist()
     if repeated:
-        raise InvalidArgumentError(f"vocabulary={path!r}: every token must stand there once, repeated: {repeated[:10]}")
+        raise InvalidArgumentError(f"vocabulary={path!r}: every token must occur once, repeated: {repeated[:10]}")

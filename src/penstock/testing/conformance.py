@@ -62,7 +62,7 @@ def assert_same_elements(found: Any, expected: Any, what: str = "elements") -> N
 
     Args:
         found: the elements to check, such as a dataset.
-        expected: what they should be.
+        expected: the right ones.
         what: what errors call them.
 
     Raises:
@@ -179,7 +179,7 @@ def _check_states_do_not_disturb(make_dataset: Callable[[], Dataset], expected: 
 
 
 def _check_restored(make_dataset: Callable[[], Dataset], expected: list[Any], states: list[Any], limit: int) -> None:
-    """A state continues with what came after it, and so does every state of the iterator that continues."""
+    """A state continues with the elements after it, and so does every state of the iterator that continues."""
     known = {(given, json.dumps(state)) for given, state in enumerate(states)}
     again: list[tuple[int, int, str]] = []
     for first, state in enumerate(states):

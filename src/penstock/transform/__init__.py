@@ -1,6 +1,6 @@
 """Full-pass analysis: a preprocessing function whose means, vocabularies and quantiles are learned from all rows.
 
-`analyze` traces the function once, learns what it needs in as many passes as its analyzers are nested, and saves the
+`analyze` traces the function once, learns in one pass for each level of nested analyzers, and saves the
 transform in a directory, from which `TransformOutput` reads it for training and for serving. Names, arguments and
 results of analyzers and mappers are those of TensorFlow Transform.
 """

@@ -1,7 +1,7 @@
-"""Analyzers: what is learned from all rows. Their names, arguments and results are those of TensorFlow Transform.
+"""Analyzers learn from all rows. Their names, arguments and results are those of TensorFlow Transform.
 
-Each returns what was learned, as a number or an array without rows, to compute with columns. With
-`reduce_instance_dims=False` each position of an element has a result of its own. In all of them a `name` is shown in
+Each returns the learned value, as a number or an array without rows, to compute with columns. With
+`reduce_instance_dims=False` each position of an element has a separate result. In all of them a `name` is shown in
 summaries.
 """
 
@@ -76,7 +76,7 @@ def sum(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> C
 
 
 def size(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:
-    """How many values there are, as int64.
+    """Return how many values there are, as int64.
 
     Example:
         >>> import tempfile
@@ -146,7 +146,7 @@ def quantiles(
     """The num_buckets - 1 boundaries between buckets of equal weight: float32 of shape (1, num_buckets - 1).
 
     Args:
-        x: numbers; NaN is left out.
+        x: numbers; NaN is ignored.
         num_buckets: the number of buckets.
         epsilon: the largest error of a rank that you can bear. The error here is 0 for up to 524,288 distinct values,
             and at most 0.001 of more, whatever you ask for.
@@ -174,7 +174,7 @@ def quantiles(
 def histogram(
     x: Any, boundaries: Any = None, categorical: bool | None = False, name: str | None = None
 ) -> tuple[Column, Column]:
-    """How many values there are in each bin, and the boundaries of the bins, or the categories.
+    """Return how many values there are in each bin, and the boundaries of the bins, or the categories.
 
     Args:
         x: numbers, or strings or integers if categorical.
@@ -339,7 +339,7 @@ def tukey_scale(x: Any, reduce_instance_dims: bool = True, output_dtype: Any = N
 def tukey_h_params(
     x: Any, reduce_instance_dims: bool = True, output_dtype: Any = None, name: str | None = None
 ) -> tuple[Column, Column]:
-    """How long its left and its right tail are; 0 for the tails of a normal distribution.
+    """Return how long its left and its right tail are; 0 for the tails of a normal distribution.
 
     Example:
         >>> import tempfile

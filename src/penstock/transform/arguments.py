@@ -55,7 +55,7 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 def _misfit(argument: str, kinds: tuple[Any, ...], value: Any) -> str:
-    """What an argument takes, if that is not what it got."""
+    """Return in words what an argument takes, if it got something else."""
     if argument in _COLUMNS and Any in kinds:
         advice = "columns of a preprocessing function, in the function that ps.transform.analyze is given"
         return "" if isinstance(value, Column) else advice

@@ -24,7 +24,7 @@ def bucketize(
         num_buckets: the number of buckets.
         epsilon: see `quantiles`.
         weights: of the numbers.
-        elementwise: whether each position of an element has buckets of its own.
+        elementwise: whether each position of an element has separate buckets.
         name: shown in summaries.
 
     Example:

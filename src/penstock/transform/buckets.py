@@ -33,7 +33,7 @@ def _assigned(values: Array, boundaries: Array) -> Array:
 
 
 def number_of_buckets(boundaries: Any) -> Any:
-    """How many buckets there are between such boundaries."""
+    """Return how many buckets there are between such boundaries."""
     return np.int64(np.shape(boundaries)[-1] + 1)
 
 

@@ -1,4 +1,4 @@
-"""What analyzers and mappers have in common: columns checked, and operations noted."""
+"""Shared steps of analyzers and mappers: they check columns and note operations."""
 
 import os
 from typing import Any
@@ -39,13 +39,15 @@ def present(*inputs: Any) -> list[Any]:
 
 
 def without_rows(call: str, name: str, column: Column) -> Column:
-    """What was learned from all rows.
+    """Return a value learned from all rows.
 
     Raises:
         InvalidTypeError: a column with a value for each row.
     """
     if column._recorder.has_rows(column):
-        raise InvalidTypeError(f"{user_line()}: {call}({name}=...) takes what is the same for all rows, got {column!r}")
+        raise InvalidTypeError(
+            f"{user_line()}: {call}({name}=...) takes a value that is the same for all rows, got {column!r}"
+        )
     return column
 
 
@@ -70,7 +72,7 @@ def checked_boundaries(call: str, name: str, boundaries: Any) -> Any:
 
 
 def checked_integers(call: str, name: str, given: Any, count: int) -> list[int]:
-    """So many integers.
+    """Return a list of this many integers.
 
     Raises:
         InvalidTypeError: something else.

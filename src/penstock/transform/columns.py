@@ -41,7 +41,7 @@ class Ragged:
 
 
 def is_text(value: Any) -> bool:
-    """Whether this is a column of strings, one for each row."""
+    """Return whether this is a column of strings, one for each row."""
     return isinstance(value, pa.Array)
 
 
@@ -62,7 +62,7 @@ def flat(value: Any) -> Any:
 
 
 def to_column(name: str, given: Any, shape: tuple[int | None, ...] | None = None) -> Any:
-    """What a user gave for all rows of a feature, as operations take it.
+    """Return the values that a user gave for all rows of a feature, as operations take them.
 
     Args:
         name: that of the feature, for errors.
@@ -70,7 +70,7 @@ def to_column(name: str, given: Any, shape: tuple[int | None, ...] | None = None
         shape: that of each row, with None where rows differ; None if it is unknown.
 
     Raises:
-        InvalidTypeError: what is neither numbers nor strings, nor lists of them.
+        InvalidTypeError: they are neither numbers nor strings, nor lists of them.
         ElementError: missing integers or strings, or rows of another shape. A row of lists that is None is empty.
 
     Example:
@@ -112,7 +112,7 @@ def _in_shape(name: str, column: Any, shape: tuple[int | None, ...]) -> Any:
 def _other_shape(name: str, shape: tuple[int | None, ...], got: str) -> ElementError:
     return ElementError(
         f"column {name!r}: expected rows of shape {shape}, as the first ones of the analysis, got {got}: where rows "
-        "may differ in length, let the dataset say so, by map(..., output_signature=...) with ps.TensorSpec((None,))"
+        "may differ in length, declare it by map(..., output_signature=...) with ps.TensorSpec((None,))"
     )
 
 
@@ -219,7 +219,7 @@ def _of_arrow(name: str, array: pa.Array) -> Any:
 
 
 def missing_rows(column: Any) -> int:
-    """How many rows have no value: NaN, an empty string, or no entries."""
+    """Return how many rows have no value: NaN, an empty string, or no entries."""
     if isinstance(column, Ragged):
         return int(np.count_nonzero(column.lengths == 0))
     if is_text(column):
@@ -230,7 +230,7 @@ def missing_rows(column: Any) -> int:
 
 
 def to_array(value: Any) -> Array:
-    """What an operation gave, as users get it."""
+    """Return an operation's result, as users get it."""
     if isinstance(value, Ragged):
         inner = to_array(value.values)
         if value.shape is not None:

@@ -32,7 +32,7 @@ td, th {{ padding: .3em .8em; text-align: left; vertical-align: top; border-bott
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` has found.
+    """Findings of `compare`.
 
     Attributes:
         findings: one for each thing that both have learned, those that have moved most first.
@@ -68,7 +68,7 @@ class Comparison:
 
 @np.errstate(all="ignore")
 def compare(old: TransformOutput | str | os.PathLike[str], new: TransformOutput | str | os.PathLike[str]) -> Comparison:
-    """How new data differs from old, by what the same preprocessing function has learned of both.
+    """Compare new data with old by the values that the same preprocessing function has learned of both.
 
     Means, deviations, ranges, quantiles, vocabularies, keys and the shares of missing values: NaN, empty strings and
     empty rows.

@@ -46,7 +46,7 @@ def tfidf(x: Any, vocab_size: Any, smooth: bool = True, name: str | None = None)
 
 
 def document_frequency(x: Any, vocab_size: Any, name: str | None = None) -> Column:
-    """How many rows have each token, in the places of the tokens, as int64; see `tfidf` for the arguments.
+    """Return how many rows have each token, in the places of the tokens, as int64; see `tfidf` for the arguments.
 
     In tft it is `tft.experimental.document_frequency`.
 
@@ -69,7 +69,7 @@ def document_frequency(x: Any, vocab_size: Any, name: str | None = None) -> Colu
 
 
 def idf(x: Any, vocab_size: Any, smooth: bool = True, add_baseline: bool = True, name: str | None = None) -> Column:
-    """How rare each token is among the rows, in the places of the tokens, as float32; see `tfidf` for the arguments.
+    """Return how rare each token is among the rows, in the places of the tokens, as float32; arguments as in `tfidf`.
 
     In tft it is `tft.experimental.idf`.
 

@@ -1,4 +1,4 @@
-"""How far new data has moved from old: one finding for each thing that both have learned."""
+"""Drift of new data against old: one finding for each thing that both have learned."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Finding:
     """One thing that was learned of both.
 
     Attributes:
-        what: the column, or what was computed of it.
+        what: the column, or the value computed of it.
         measure: "mean", "deviation", "range", "quantiles", "vocabulary", "keys" or "missing".
         old: in words.
         new: in words.
@@ -51,12 +51,12 @@ class Finding:
 
     @property
     def marked(self) -> bool:
-        """Whether the drift is above the limit for its measure."""
+        """Return whether the drift is above the limit for its measure."""
         return not self.drift <= LIMITS[self.measure]
 
 
 def findings(graph: Graph, old: Learned, new: Learned) -> Iterator[Finding]:
-    """What both have learned, analyzer by analyzer."""
+    """Yield the pairs that both have learned, analyzer by analyzer."""
     for number in sorted(old):
         node = graph.nodes[number]
         compare = _COMPARED.get(node.operation)
@@ -91,7 +91,7 @@ def _quantiles(what: str, old: Any, new: Any) -> Iterator[Finding]:
         if not len(one):
             continue
         ranks = np.arange(1, len(one) + 1) / (len(one) + 1)
-        # Outside of the new boundaries a rank is at the end: half of its bucket is taken to lie there.
+        # Outside of the new boundaries a rank is at the end: half of its bucket is assumed there.
         found = np.interp(one, other, ranks, left=ranks[0] / 2, right=1 - ranks[0] / 2)
         name = what if len(old[0]) == 1 else f"{what}, position {place}"
         drift = float(np.abs(found - ranks).max())

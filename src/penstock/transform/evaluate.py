@@ -113,7 +113,7 @@ class Evaluator:
 
 
 def operation_of(node: GraphNode, fixed: Sequence[bool]) -> Callable[..., Any]:
-    """What computes a node from the values of its inputs, of which some are the same for all rows.
+    """Return a function that computes a node from the values of its inputs, some of which are the same for all rows.
 
     Raises:
         InvalidArgumentError: an operation that this penstock does not know, or a function that cannot be imported.

@@ -1,4 +1,4 @@
-"""What a preprocessing function does, as plain data: a graph of operations, each with a name and arguments."""
+"""A preprocessing function as plain data: a graph of operations, each with a name and arguments."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ class GraphNode:
 
     @property
     def is_analyzer(self) -> bool:
-        """Whether its values are learned from all rows."""
+        """Return whether its values are learned from all rows."""
         return self.operation.startswith("analyze.")
 
 

@@ -1,4 +1,4 @@
-"""How much a token says about the labels of its rows: mutual information, as tft computes it."""
+"""Mutual information between a token and the labels of its rows, as tft computes it."""
 
 import math
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def _expected(total: float, token: float, label: float) -> float:
 
 
 def _hypergeometric(total: float, token: float, label: float) -> Iterator[tuple[int, float]]:
-    """How likely a token and a label meet so often by chance."""
+    """Return the probability that a token and a label meet this often by chance."""
     first, last = round(max(0.0, token + label - total)), round(min(token, label))
     above = sum(math.lgamma(part + 1) for part in (token, label, total - token, total - label))
     left = (total, first, token - first, label - first, total - token - label + first)

@@ -1,4 +1,4 @@
-"""What analyzers learn of the numbers of each key."""
+"""Learners of the numbers of each key."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What analyzers learn: an accumulator of each kind, and its results in tft's shapes and dtypes."""
+"""Learners of analyzers: an accumulator of each kind, and its results in tft's shapes and dtypes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ SUMS = {"e": "f4", "f": "f4", "d": "f8"}
 
 
 class Learner(ABC):
-    """What one analyzer learns: an accumulator that is fed with columns."""
+    """Learner of one analyzer: an accumulator that is fed with columns."""
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
@@ -41,7 +41,7 @@ class Learner(ABC):
 
     @abstractmethod
     def result(self, assets: Path) -> tuple[Any, ...]:
-        """What was learned; vocabularies are files in the directory `assets`."""
+        """Return the learned value; vocabularies are files in the directory `assets`."""
 
     def merge(self, other: "Learner") -> None:
         """Learn what another one has learned."""
@@ -49,7 +49,7 @@ class Learner(ABC):
         self.accumulator.merge(other.accumulator)
 
     def state(self) -> State:
-        """What was learned, as plain data."""
+        """Return the learned value as plain data."""
         return {"dtype": self.dtype, "accumulator": self.accumulator.state()}
 
     def load(self, state: State) -> None:
@@ -59,7 +59,7 @@ class Learner(ABC):
 
     @property
     def elementwise(self) -> bool:
-        """Whether each position of an element has a result of its own."""
+        """Return whether each position of an element has a separate result."""
         return bool(self.arguments.get("elementwise"))
 
     def numbers(self, column: Any) -> Array:
@@ -78,7 +78,7 @@ class Learner(ABC):
         return values
 
     def float_dtype(self) -> np.dtype[Any]:
-        """The dtype of means and the like: that of floats, float32 for integers, or what the user asked for."""
+        """The dtype of means and deviations: that of floats, float32 for integers, or the one asked for."""
         wanted = self.arguments.get("dtype")
         found = np.dtype(wanted or self.dtype or "f4")
         return found if found.kind == "f" else np.dtype("f4")
@@ -116,7 +116,7 @@ class LearnSum(Learner):
 
 
 class LearnSize(Learner):
-    """How many values there are."""
+    """Number of values."""
 
     accumulator: Sum
 
@@ -145,7 +145,7 @@ class LearnMoments(Learner):
 
 
 class Places(Accumulator):
-    """An accumulator of its own for each position of an element.
+    """A separate accumulator for each position of an element.
 
     Args:
         kind: makes one of no rows.
@@ -197,7 +197,7 @@ class LearnQuantiles(Learner):
 
 
 def boundaries(quantiles: Quantiles, buckets: int) -> Array:
-    """The boundaries between so many buckets; zeros where nothing was learned."""
+    """Boundaries between buckets; zeros where nothing was learned."""
     found = quantiles.result(buckets)
     return np.zeros(buckets - 1, np.float32) if found is None else found[1:-1].astype(np.float32)
 
@@ -257,7 +257,7 @@ class LearnTukey(Learner):
 
 
 class LearnHistogram(Learner):
-    """How many numbers lie between boundaries."""
+    """Numbers of values between boundaries."""
 
     accumulator: Sum
 

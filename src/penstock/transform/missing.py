@@ -14,7 +14,7 @@ from penstock.transform.columns import Array, Ragged, is_text, to_column
 
 @dataclass(frozen=True, eq=False)
 class Unfilled:
-    """What a user gave for all rows of a column that `fill_missing` takes.
+    """Values that a user gave for all rows of a column that `fill_missing` takes.
 
     Attributes:
         name: that of the column.
@@ -27,7 +27,7 @@ class Unfilled:
     shape: tuple[int | None, ...]
 
     def missing_rows(self) -> int:
-        """How many rows have no value: None, null, NaN or an empty string."""
+        """Return how many rows have no value: None, null, NaN or an empty string."""
         given = self.given
         if isinstance(given, (pa.Array, pa.ChunkedArray)):
             given = given.to_numpy(zero_copy_only=False) if isinstance(given, pa.Array) else given.to_numpy()
@@ -81,7 +81,7 @@ def fill_missing(column: Any, *, value: Any) -> Any:
 
 
 def _whole_for_floats(given: Any, value: Any) -> bool:
-    """Whether whole numbers stand for floats, as 50 for 50.0 in requests in JSON. Columns of a dataset are arrays."""
+    """Return whether whole numbers may be floats, as 50 for 50.0 in requests in JSON."""
     return isinstance(given, (list, tuple)) and isinstance(value, float)
 
 

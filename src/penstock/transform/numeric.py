@@ -16,7 +16,7 @@ from penstock.transform.saved import Learned, plain_value
 def layer_arguments(
     graph: Graph, learned: Learned, specs: dict[str, TensorSpec], outputs: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What `TransformLayer` takes.
+    """Return the arguments of `TransformLayer`.
 
     Raises:
         InvalidTypeError: an output that was asked for cannot be computed in a model, or none can.

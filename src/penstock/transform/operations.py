@@ -25,7 +25,7 @@ UFUNCS = frozenset(
 
 @dataclass(frozen=True)
 class NumpyFunction:
-    """How the arguments of a function divide into columns and plain data.
+    """A function of NumPy, its arguments divided into columns and plain data.
 
     Attributes:
         columns: the names of the arguments that may be columns.
@@ -65,7 +65,7 @@ class NumpyFunction:
 
 
 def along_rows(name: str) -> str:
-    """What to do instead of computing along the rows."""
+    """Return what to do instead of computing along the rows."""
     if name in ("concatenate", "stack"):
         return "np.stack([...], axis=1) puts columns side by side, as for one vocabulary of several columns"
     return "over all rows use an analyzer, such as ps.transform.mean"
@@ -101,7 +101,7 @@ _LISTS = frozenset(name for name, function in NUMPY_FUNCTIONS.items() if functio
 
 
 def numpy_operation(name: str, fixed: Sequence[bool]) -> Callable[..., Any]:
-    """What computes a function or ufunc of NumPy on values.
+    """Return a function that computes a function or ufunc of NumPy on values.
 
     Args:
         name: that of NumPy's.
@@ -135,7 +135,7 @@ def numpy_operation(name: str, fixed: Sequence[bool]) -> Callable[..., Any]:
 
 
 def _refused(name: str, function: Callable[..., Any], *values: Any, **arguments: Any) -> Any:
-    """What a function returns; what NumPy raises becomes an error of the elements."""
+    """Return what a function returns; an exception of NumPy becomes an error of the elements."""
     try:
         return function(*values, **arguments)
     except PenstockError:
@@ -207,7 +207,7 @@ def elementwise(name: str, function: Callable[..., Any], *values: Any, fixed: Se
     """The results of a function on values of equal rows; a value for each row counts for all values of a ragged one.
 
     Args:
-        name: what is computed, for errors.
+        name: of the computation, for errors.
         function: of arrays.
         values: numbers and columns of them.
         fixed: as in `numpy_operation`; None where the values are known to fit.
@@ -229,7 +229,7 @@ def aligned(name: str, *values: Any, fixed: Sequence[bool] | None = None) -> tup
 
     Raises:
         ElementError: columns, and arrays that are the same for all rows, whose shapes have nothing to do with each
-            other. They may agree by chance in a block of as many rows.
+            other. They may agree by chance in a block of that number of rows.
     """
     own = fixed or [False] * len(values)
     ragged = next((value for value in values if isinstance(value, Ragged)), None)
@@ -263,7 +263,7 @@ def spread(call: str, column: Any, *others: Any) -> tuple[Any, ...]:
 
 
 def _along(name: str, ragged: Ragged, value: Any) -> Any:
-    """What a column has for each value of another one."""
+    """Return what a column has for each value of another one."""
     rows = len(ragged.lengths)
     if isinstance(value, Ragged):
         if np.array_equal(value.lengths, ragged.lengths):

@@ -24,7 +24,7 @@ class FeaturesLayer:
     """The transform as a function, on one row or on the rows of a batch; `TransformOutput` makes it.
 
     In `dataset.map(layer)` it transforms a block of rows at a time. For serving call it with arrays, lists or Arrow
-    arrays by name. Results that need a column which is not given, such as the label, are left out.
+    arrays by name. Results that need a column which is not given, such as the label, are omitted.
     """
 
     def __init__(self, graph: Graph, learned: Learned, specs: Mapping[str, TensorSpec]) -> None:
@@ -32,14 +32,14 @@ class FeaturesLayer:
         self._specs = specs
         self._columns = graph.inputs(list(graph.outputs.values()))
         self._evaluators: dict[tuple[str, ...], tuple[list[str], Evaluator]] = {}
-        self._evaluator(list(self._columns))  # what is damaged or cannot be imported shows before it is called
+        self._evaluator(list(self._columns))  # damage and missing imports show before it is called
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The results for one row, or for the rows of a batch.
 
         Raises:
             InvalidArgumentError: a column is missing that all results need.
-            InvalidTypeError: no dictionary of columns, or one that holds something else than what was analyzed.
+            InvalidTypeError: no dictionary of columns, or one of other columns than were analyzed.
         """
         if not isinstance(columns, Mapping):
             raise InvalidTypeError(
@@ -74,7 +74,7 @@ class FeaturesLayer:
         return self._rows(columns)
 
     def _is_row(self, columns: Mapping[str, Any]) -> bool:
-        """Whether these are the values of one row."""
+        """Return whether these are the values of one row."""
         for name in self._columns:
             if name not in columns:
                 continue
@@ -155,7 +155,7 @@ class TransformOutput:
 
     @property
     def learned(self) -> Learned:
-        """What the analyzers have learned, by the numbers of their nodes in the graph."""
+        """Learned values of the analyzers, by the numbers of their nodes in the graph."""
         return self._learned
 
     @property
@@ -168,7 +168,7 @@ class TransformOutput:
         return FeaturesLayer(self._graph, self._learned, self._specs)
 
     def summary(self) -> str:
-        """What the transform takes, what it has learned and what it gives, as `penstock inspect` shows it."""
+        """Describe the columns, learned values and results, as `penstock inspect` does."""
         return summary_of(self._graph, self._learned, self.rows, self._specs, self.transformed_element_spec)
 
     def to_keras(self, outputs: Sequence[str] | None = None) -> Any:
@@ -206,11 +206,11 @@ class TransformOutput:
         return self._vocabulary(vocab_filename).path
 
     def vocabulary_size_by_name(self, vocab_filename: str) -> int:
-        """How many tokens a vocabulary has."""
+        """Return how many tokens a vocabulary has."""
         return len(self._vocabulary(vocab_filename))
 
     def num_buckets(self, name: str) -> int:
-        """How many values a result of buckets or indices can have, as an embedding needs it.
+        """Return how many values a result of buckets or indices can have, as an embedding needs it.
 
         Raises:
             InvalidArgumentError: the result is no bucket and no index.

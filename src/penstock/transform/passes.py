@@ -36,10 +36,10 @@ _IN_MEMORY = "rows in memory"
 one of the same rows is told by learning again."""
 
 _LEARNED = ("rows", "missing", "learned", "element_spec", "transformed_element_spec")
-"""What is the same in two analyses of the same rows."""
+"""Return a digest that is the same in two analyses of the same rows."""
 
 _SAMPLE = 64
-"""So many rows tell whether those of a column differ in shape, where the dataset does not say so."""
+"""Number of rows that show whether those of a column differ in shape, where the dataset does not declare it."""
 
 
 def analyze(
@@ -126,7 +126,7 @@ def analyze(
 
 
 def _check_rows(dataset: Any) -> None:
-    """Refuse what is no finite dataset of rows."""
+    """Refuse anything but a finite dataset of rows."""
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"{user_site()}: analyze takes a ps.Dataset, got {dataset!r:.100}")
     if dataset.cardinality() == INFINITE_CARDINALITY:
@@ -208,12 +208,12 @@ class LearnFromBatch:
         self._evaluate = Evaluator(self._graph, self._learned, wanted)
 
     def empty(self) -> dict[str, Any]:
-        """What analyzers learn from no rows, and how many values of each column are missing."""
+        """Return what analyzers learn from no rows, and how many values of each column are missing."""
         learners: dict[str, Any] = {str(number): learner_of(self._graph.nodes[number]) for number in self._analyzers}
         return learners | {name: Sum(elementwise=False) for name in self._columns}
 
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What each analyzer learns from these rows."""
+        """Return what each analyzer learns from these rows."""
         values = self._evaluate(batch)
         learners: dict[str, Any] = {}
         for name, number in self._columns.items():
@@ -243,11 +243,11 @@ class LearnFromBatch:
 
 
 def _missing(learners: Mapping[str, Any]) -> dict[str, int]:
-    """How many values of each column are missing."""
+    """Return how many values of each column are missing."""
     return {name[len(_MISSING) :]: int(found.result()) for name, found in learners.items() if name.startswith(_MISSING)}
 
 
 def learner_of(node: GraphNode) -> Learner:
-    """What learns for an analyzer."""
+    """Return the learner of an analyzer."""
     arguments = {name: value for name, value in node.arguments.items() if name != "name"}
     return LEARNERS[node.operation.removeprefix("analyze.")](**arguments)

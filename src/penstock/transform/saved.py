@@ -1,6 +1,6 @@
-"""What is learned, in the files of a working directory: JSON, and vocabularies as text. Reading them runs no code.
+"""Learned values in the files of a working directory: JSON, and vocabularies as text. Reading them runs no code.
 
-transform.json      the graph, what was learned, and the specification of the results; it appears when all is done
+transform.json      the graph, the learned values, and the specification of the results; it appears when all is done
 passes.json         what the finished passes of an analysis have learned, until then
 assets/             vocabularies, one token per line; copies of those that were given
 """
@@ -29,7 +29,7 @@ DONE, PASSES, ASSETS = "transform.json", "passes.json", "assets"
 
 
 def plain_value(value: Any) -> dict[str, Any]:
-    """What an analyzer has learned, for JSON; floats as the shortest decimals that give them back."""
+    """Return what an analyzer has learned, for JSON; floats as the shortest decimals that give them back."""
     if isinstance(value, Vocabulary):
         entry = {"vocabulary": Path(value.path).name, "size": value.size, "with_frequency": value.with_frequency}
         entry |= {"records": True} if value.records else {}
@@ -49,7 +49,7 @@ def _finite(data: Any) -> Any:
 
 
 def value_of(plain: Mapping[str, Any], assets: Path) -> Any:
-    """What `plain_value` described."""
+    """Return what `plain_value` described."""
     if "vocabulary" in plain:
         path, records = Path(within_directory(assets, plain["vocabulary"])), plain.get("records", False)
         return read_vocabulary(path, plain["size"], plain["with_frequency"], records, plain["digest"])
@@ -64,7 +64,7 @@ def plain_learned(learned: Learned) -> dict[str, Any]:
 
 
 def learned_of(plain: Mapping[str, Any], assets: Path) -> Learned:
-    """What `plain_learned` described."""
+    """Return what `plain_learned` described."""
     return {int(number): tuple(value_of(value, assets) for value in values) for number, values in plain.items()}
 
 
@@ -74,7 +74,7 @@ def plain_specs(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
 
 
 def specs_of(plain: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """What `plain_specs` described."""
+    """Return what `plain_specs` described."""
     return {name: TensorSpec(tuple(entry["shape"]), entry["dtype"]) for name, entry in plain.items()}
 
 
@@ -119,7 +119,7 @@ class WorkingDirectory:
         self.assets = self.path / ASSETS
 
     def read(self) -> dict[str, Any]:
-        """What a finished analysis has written.
+        """Read the files of a finished analysis.
 
         Raises:
             InvalidArgumentError: there is no finished analysis.
@@ -133,7 +133,7 @@ class WorkingDirectory:
         return found
 
     def earlier(self, graph: Graph, data: str) -> dict[str, Any]:
-        """What passes of the same analysis have written before; nothing, if none have.
+        """Read the files of earlier passes of the same analysis; nothing, if there are none.
 
         Raises:
             StateMismatchError: the directory belongs to another function, other data or another version, or a file with
@@ -167,7 +167,7 @@ class WorkingDirectory:
             raise StorageError(f"working_dir {str(self.path)!r} cannot be made: {error.strerror or error}") from error
 
     def copy_vocabularies(self, graph: Graph) -> None:
-        """Keep the vocabularies in files of the user's with what is learned, so that the directory can be moved."""
+        """Keep the user's vocabulary files with the learned values, so that the directory can be moved."""
         for node in graph.nodes:
             if node.operation == "given_vocabulary":
                 path = self.assets / name_of_copy(**node.arguments)
@@ -189,7 +189,7 @@ class WorkingDirectory:
         return Graph(tuple(nodes), graph.outputs)
 
     def write(self, graph: Graph, data: str, learned: Learned, **more: Any) -> None:
-        """Write what was learned, and `more` entries, of which "finished" says that no passes are left."""
+        """Write the learned values and `more` entries, of which "finished" means that no passes are left."""
         entries = {"function": graph.fingerprint(), "data": data, **more, "learned": plain_learned(learned)}
         finished = more.get("finished", False)
         write_json(self.path / (DONE if finished else PASSES), {**entries, "graph": graph.plain()})

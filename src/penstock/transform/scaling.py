@@ -1,4 +1,4 @@
-"""Mappers that scale numbers by what is learned of all of them. Names, arguments and results are those of tft."""
+"""Mappers that scale numbers by values learned from all of them. Names, arguments and results are those of tft."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Numbers scaled by what was learned of them."""
+"""Operations that scale numbers by learned values."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def gaussian(column: Any, location: Any, scale: Any, left: Any, right: Any, vari
 
 
 def by_key(column: Any, key: Any, keys: pa.LargeBinaryArray, results: Array) -> Any:
-    """What was learned of each row's key, for each of its numbers; 0 for a key that was not seen."""
+    """Return the learned value of each row's key, for each of its numbers; 0 for an unseen key."""
     names = key if results.ndim > 1 else spread("per key", column, key)[1]
     places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), len(keys)).to_numpy().astype(np.int64)
     found = np.concatenate([results, np.zeros((1, *results.shape[1:]), results.dtype)])[places]

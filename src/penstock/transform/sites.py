@@ -19,6 +19,6 @@ def user_line() -> str:
 
 
 def line_of(function: Callable[..., Any]) -> str:
-    """Where a function is defined: "file.py:12"; its name if it has no lines."""
+    """Return where a function is defined: "file.py:12"; its name if it has no lines."""
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

@@ -1,4 +1,4 @@
-"""What a transform is and what it has learned, in lines for people."""
+"""A transform and its learned values in lines for people."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def summary_of(
 
 
 def described(graph: Graph, node: GraphNode) -> str:
-    """What an analyzer learns from."""
+    """Return what an analyzer learns from."""
     return ", ".join(_source(graph.nodes, given) for given in node.inputs)
 
 

@@ -54,7 +54,7 @@ class Recorder:
         return self._nodes[column._number]
 
     def has_rows(self, column: "Column") -> bool:
-        """Whether a column has a value for each row; otherwise it was learned from all of them, or is constant."""
+        """Return whether a column has a value for each row; otherwise it was learned from all, or is constant."""
         return column._number in self._with_rows
 
     def graph(self, outputs: Mapping[str, "Column"]) -> Graph:
@@ -94,7 +94,7 @@ def _hexadecimal(value: Any) -> Any:
 
 
 class Column(np.lib.mixins.NDArrayOperatorsMixin):
-    """A column of a preprocessing function, or what was learned from all of its rows."""
+    """A column of a preprocessing function, or a value learned from all of its rows."""
 
     def __init__(self, recorder: Recorder, number: int) -> None:
         self._recorder = recorder
@@ -207,15 +207,15 @@ def _check_files(graph: Graph) -> None:
             if file in sites:
                 raise InvalidArgumentError(
                     f"{node.site}: vocab_filename={file!r} names another vocabulary already, of {sites[file]}: "
-                    "give each a name of its own"
+                    "give each its own name"
                 )
             sites[file] = node.site
 
 
 def _refuse(name: str) -> NoReturn:
     raise InvalidTypeError(
-        f"{user_line()}: {name} cannot be used on a column of a preprocessing function: what is saved is a closed set "
-        "of operations. ps.transform.call(function, ...) uses a function of a module of yours"
+        f"{user_line()}: {name} cannot be used on a column of a preprocessing function: a transform is saved as a "
+        "closed set of operations. ps.transform.call(function, ...) uses a function of a module of yours"
     )
 
 

@@ -24,12 +24,12 @@ def tfidf_weights(column: Any, vocab_size: Any, documents: Any, corpus_size: Any
 
 
 def document_frequency(column: Any, vocab_size: Any, documents: Any) -> Any:
-    """How many rows have each token."""
+    """Return how many rows have each token."""
     return in_rows_of(column, np.asarray(documents)[_terms(column, vocab_size)])
 
 
 def idf(column: Any, vocab_size: Any, documents: Any, corpus_size: Any, *, smooth: bool, add_baseline: bool) -> Any:
-    """How rare each token is among the rows."""
+    """Return how rare each token is among the rows."""
     found = _rareness(documents, corpus_size, smooth, add_baseline)[_terms(column, vocab_size)]
     return in_rows_of(column, found)
 
@@ -42,7 +42,7 @@ def _rareness(documents: Any, corpus_size: Any, smooth: bool, add_baseline: bool
 
 
 def counted_terms(column: Any, vocab_size: Any) -> tuple[Integers, Integers, Integers, Array]:
-    """How many tokens each row has, the rows and the distinct tokens in them, and how often they occur there.
+    """Return how many tokens each row has, the rows and the distinct tokens in them, and how often they occur there.
 
     Raises:
         InvalidTypeError: anything but rows of integers.

@@ -73,12 +73,12 @@ def distinct_per_row(column: Any) -> Ragged:
 
 
 def row_lengths(column: Any) -> Integers:
-    """How many values each row has."""
+    """Return how many values each row has."""
     return rows_of("word_count", column).lengths
 
 
 def hash_strings(column: Any, *, hash_buckets: int, key: list[int] | None) -> Any:
-    """One of so many buckets for each text, by the hashes of TensorFlow."""
+    """Return a bucket for each text, by the hashes of TensorFlow."""
     texts = flat(column)
     if not is_text(texts):
         raise InvalidTypeError(f"hash_strings takes strings, got {texts.dtype}")

@@ -28,8 +28,8 @@ def compute_and_apply_vocabulary(
     Args:
         x: strings or integers, in rows of any length.
         default_value: the index of tokens that are not in the vocabulary.
-        num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
-        min_diff_from_avg: as in `vocabulary`, which chooses a difference of its own where none is given.
+        num_oov_buckets: give such tokens one of this number of indices after the vocabulary instead, by their hashes.
+        min_diff_from_avg: as in `vocabulary`, which chooses a difference where none is given.
         **arguments: the others of `vocabulary`.
 
     Example:
@@ -86,10 +86,10 @@ def apply_vocabulary(
         deferred_vocab_filename_tensor: what `vocabulary` returned, or the path of a file with a token on each line,
             which may have many millions; `analyze` copies it into the working directory.
         default_value: the index of tokens that are not in the vocabulary.
-        num_oov_buckets: give such tokens one of so many indices behind the vocabulary instead, by their hashes.
+        num_oov_buckets: give such tokens one of this number of indices after the vocabulary instead, by their hashes.
         lookup_fn: a function of a module, which is saved by its name: from an array of tokens and the path of the
             vocabulary to an array of their integers, and the number of different ones. The two arguments before have no
-            effect with it. It is called for every block of rows, so let it keep what it has read.
+            effect with it. It is called for every block of rows, so let it cache the file.
         file_format: of a file of yours: "text", or "tfrecord_gzip" with a token in each record.
         name: of the operation.
 
@@ -134,7 +134,7 @@ def _is_vocabulary(column: Column) -> bool:
 
 
 def get_num_buckets_for_transformed_feature(transformed_feature: Any) -> Column:
-    """How many values a column of buckets, hashes or indices can have: a number to compute with in the same function.
+    """Return the number of values of a column of buckets, hashes or indices, to compute with in the same function.
 
     `TransformOutput.num_buckets` says it outside of the function.
 
@@ -193,7 +193,7 @@ def hash_strings(strings: Any, hash_buckets: int, key: Sequence[int] | None = No
 def fill_missing(x: Any, value: Any) -> Column:
     """A column of the dataset with a value where its own is missing: None, an Arrow null, or NaN.
 
-    Rows of lists that have one entry at most become that entry, or the value: what is sparse in tft.
+    Rows of lists that have one entry at most become that entry, or the value: these are sparse in tft.
 
     Args:
         x: a column that the function was given. Give the result to all that takes it.
@@ -358,7 +358,7 @@ def ngrams(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str 
     least, most = checked_integers("ngrams", "ngram_range", ngram_range, 2)
     if least < 1 or most < least:
         raise InvalidArgumentError(
-            f"{user_line()}: ngrams(ngram_range=...) takes (1, 2) or the like, got {ngram_range!r}"
+            f"{user_line()}: ngrams(ngram_range=...) takes a pair such as (1, 2), got {ngram_range!r}"
         )
     return noted("ngrams", tokens, ngram_range=[least, most], separator=separator)
 
@@ -402,7 +402,7 @@ def deduplicate_tensor_per_row(input_tensor: Any, name: str | None = None) -> Co
 
 
 def word_count(tokens: Any, name: str | None = None) -> Column:
-    """How many tokens each row has, as int64.
+    """Return how many tokens each row has, as int64.
 
     Example:
         >>> import tempfile

@@ -93,7 +93,7 @@ def given_vocabulary(*, path: str, digest: str, size: int, records: bool = False
 
 
 def number_of_indices(vocabulary: Vocabulary, *, num_oov_buckets: int) -> Any:
-    """How many indices `lookup` can give."""
+    """Return how many indices `lookup` can give."""
     return np.int64(len(vocabulary) + num_oov_buckets)
 
 
@@ -118,13 +118,13 @@ def lookup_by(column: Any, vocabulary: Vocabulary, *, function: str) -> Any:
     if found.shape != tokens.shape or found.dtype.kind not in "iu":
         raise InvalidTypeError(
             f"lookup_fn={function} got {len(tokens)} tokens and returned {found.dtype} of shape {found.shape}: "
-            "return an array of as many integers, and the number of different ones"
+            "return an array with an integer for each, and the number of different ones"
         )
     return in_rows_of(column, found)
 
 
 def looked_up(tokens: Array, vocabulary: Vocabulary, function: str) -> tuple[Any, int]:
-    """What a function of the user's returns: the integers of tokens, and how many different ones there are."""
+    """Call a user's function: return the integers of tokens, and the number of different ones."""
     found = imported(function)(tokens, vocabulary.path)
     if not isinstance(found, tuple) or len(found) != 2:
         raise InvalidTypeError(f"lookup_fn={function} returns integers and how many there are, got {found!r:.100}")

@@ -38,8 +38,9 @@ def vocabulary(
     """The distinct tokens, the most frequent first, equally frequent ones in reverse order; for `apply_vocabulary`.
 
     Args:
-        x: strings or integers, in rows of any length. Empty strings, and those with line breaks, are left out of text.
-        top_k: keep so many of the most frequent tokens; None keeps all.
+        x: strings or integers, in rows of any length. Empty strings, and those with line
+            breaks, are not in text vocabularies.
+        top_k: the number of most frequent tokens to keep; None keeps all.
         frequency_threshold: keep tokens that occur at least so often, or are so heavy.
         vocab_filename: the name of the file in the working directory, by which `TransformOutput.vocabulary_by_name`
             finds it. None: a name made of the place in the function.

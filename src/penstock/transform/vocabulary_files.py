@@ -25,7 +25,7 @@ _MOST_CHECKED = 1 << 20
 
 
 def holds_records(call: str, file_format: str) -> bool:
-    """Whether this is the format with a record for each token.
+    """Return whether this is the format with a record for each token.
 
     Raises:
         InvalidArgumentError: another format.
@@ -106,10 +106,10 @@ def read_tokens(path: str, records: bool, with_frequency: bool = False) -> list[
 
 
 def count_tokens(path: str, records: bool) -> int:
-    """How many tokens a file of the user's holds.
+    """Return how many tokens a file of the user's holds.
 
     Raises:
-        InvalidArgumentError: an empty line, or a token that stands there twice.
+        InvalidArgumentError: an empty line, or a token that occurs twice.
     """
     if records:
         size = sum(map(len, _records(path)))
@@ -127,9 +127,7 @@ def count_tokens(path: str, records: bool) -> int:
             raise InvalidArgumentError(f"vocabulary={path!r}: line {line} is empty, it must hold a token")
         if len({*tokens}) < size:
             repeated = [token for token, count in Counter(tokens).items() if count > 1]
-            raise InvalidArgumentError(
-                f"vocabulary={path!r}: every token must stand there once, repeated: {repeated[:10]}"
-            )
+            raise InvalidArgumentError(f"vocabulary={path!r}: every token must occur once, repeated: {repeated[:10]}")
     return size
 
 

@@ -1,4 +1,4 @@
-"""What is learned of tokens: vocabularies, and counts of keys."""
+"""Learners of tokens: vocabularies, and counts of keys."""
 
 import hashlib
 from abc import abstractmethod
@@ -48,7 +48,7 @@ class LearnCountPerKey(Learner):
 
 
 class VocabularyLearner(Learner):
-    """Tokens in a file, ranked by what is counted of them."""
+    """Tokens in a file, ranked by their counts."""
 
     accumulator: Counts
 
@@ -62,11 +62,11 @@ class VocabularyLearner(Learner):
 
     @property
     def _records(self) -> bool:
-        """Whether the file holds a record for each token, which may be of any bytes."""
+        """Return whether the file holds a record for each token, which may be of any bytes."""
         return self.arguments.get("file_format") == "tfrecord_gzip"
 
     def _lines(self) -> Iterator[list[bytes]]:
-        """What the file holds."""
+        """Read the file."""
         for tokens, frequencies in self._chosen():
             lines = tokens.to_pylist()
             if self.arguments["store_frequency"]:
@@ -75,7 +75,7 @@ class VocabularyLearner(Learner):
 
     @abstractmethod
     def _ranked(self) -> Iterator[pa.Table]:
-        """The tokens, and by what they are ranked, the first ones first."""
+        """Return the tokens and their ranks, the first ones first."""
 
     def _chosen(self) -> Iterator[tuple[pa.LargeBinaryArray, list[Any]]]:
         """The tokens of the file in its order, with their frequencies."""

@@ -31,7 +31,7 @@ def seeds_of(layer: Any) -> list[Any]:
 
 
 def call_with_seeds(layer: Any, inputs: Any, seeds: list[Any], keys: Any) -> Any:
-    """The layer's result with `keys` in place of the states of its SeedGenerators, which stay as they are.
+    """The layer's result with `keys` instead of the states of its SeedGenerators, which do not change.
 
     It runs on the CPU, as everything in a pipeline does.
     """

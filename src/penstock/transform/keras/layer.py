@@ -67,7 +67,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def computable(operation: str) -> bool:
-    """Whether a layer can compute this operation on numbers."""
+    """Return whether a layer can compute this operation on numbers."""
     name = operation.removeprefix("numpy.")
     alike = name != operation and name not in _OTHERWISE and hasattr(ops, _OTHER_NAMES.get(name, name))
     return operation in _OPERATIONS or alike
@@ -90,7 +90,7 @@ class TransformLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no 
 
     Args:
         steps: the operations in order: number, name, numbers of the inputs, arguments.
-        fixed: what was learned, by number: dtype, shape and data.
+        fixed: the learned values, by number: dtype, shape and data.
         columns: the numbers of the columns, by name.
         outputs: the numbers of the results, by name.
     """
@@ -103,7 +103,7 @@ class TransformLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no 
         self._steps = [(number, _computing(name, arguments), inputs) for number, name, inputs, arguments in steps]
 
     def build(self, input_shape: Any = None) -> None:
-        """Nothing has to be made: what was learned are constants."""
+        """Make nothing: the learned values are constants."""
         self.built = True
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
