@@ -30,7 +30,7 @@ _SMALL_BYTES: Final = 1 << 18
 _NO_ROWS: Final[Decoded] = ([], LEAF)
 
 
-class _Group(NamedTuple):
+class _DecodedGroup(NamedTuple):
     """Rows that were decoded together.
 
     Attributes:
@@ -46,7 +46,7 @@ class _Group(NamedTuple):
     problems: list[str]
 
 
-_UNTOLD: Final = _Group(*_NO_ROWS, [], [])
+_UNTOLD: Final = _DecodedGroup(*_NO_ROWS, [], [])
 """Stands for records that cannot be told apart."""
 
 
@@ -93,7 +93,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
     def __init__(self, records: RecordFormat) -> None:
         super().__init__()
         self.records = records
-        self._decoded: DecodedRows[_Group] = DecodedRows()
+        self._decoded: DecodedRows[_DecodedGroup] = DecodedRows()
         self._indexes = _Indexes()
 
     @property
@@ -145,7 +145,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
                 yield [column[begin : begin + stop - start] for column in group.columns], group.structure
             start = stop
 
-    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> "_Group | None":
+    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> "_DecodedGroup | None":
         """The rows of a group that are not damaged; None if its records cannot be told apart."""
         found = self._decoded.get((file.name, number))
         if found is None:
@@ -153,7 +153,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
             self._decoded.put({(file.name, number): found}, bytes_of(found.columns))
         return None if found is _UNTOLD else found
 
-    def _decoded_group(self, file: RangedFile, edges: Edges, rows: range) -> "_Group | None":
+    def _decoded_group(self, file: RangedFile, edges: Edges, rows: range) -> "_DecodedGroup | None":
         reader = self._reader(file, edges, rows)
         parts: list[Decoded] = []
         damaged: list[int] = []
@@ -170,7 +170,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
             if part is None:
                 return None
             parts.append(part)
-        return _Group(*(_joined(parts) if parts else _NO_ROWS), damaged, problems)
+        return _DecodedGroup(*(_joined(parts) if parts else _NO_ROWS), damaged, problems)
 
     def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Decoded:
         """All of these records.

@@ -31,7 +31,7 @@ from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import ConsumerGone, EpochCreated, Update, WorkerLost
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.wire.dispatcher_messages import (
-    Counts,
+    DispatcherCounts,
     FromDispatcher,
     GetDataset,
     GetStatus,
@@ -169,8 +169,8 @@ class _RunningDispatcher:
             answer = self._machine.answer(message, time.monotonic())
             return msgspec.structs.replace(answer, counts=self._counts()) if isinstance(answer, Status) else answer
 
-    def _counts(self) -> Counts:
-        return Counts(
+    def _counts(self) -> DispatcherCounts:
+        return DispatcherCounts(
             lost_workers=self._events[WorkerLost],
             ended_readers=self._events[ConsumerGone],
             begun_epochs=self._events[EpochCreated],

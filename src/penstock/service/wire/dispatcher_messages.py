@@ -302,7 +302,7 @@ class EpochStatus(Message, frozen=True):
     consumers: list[ConsumerStatus]
 
 
-class Counts(msgspec.Struct, frozen=True):
+class DispatcherCounts(msgspec.Struct, frozen=True):
     """Numbers of events since a dispatcher began, and the state of its journal.
 
     Attributes:
@@ -336,7 +336,7 @@ class Status(Message, frozen=True, tag="status"):
     datasets: int
     stopping: bool = False
     definition_bytes: int = 0
-    counts: Counts = Counts()
+    counts: DispatcherCounts = DispatcherCounts()
 
     @property
     def trouble(self) -> str:
