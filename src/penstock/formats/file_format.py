@@ -1,6 +1,7 @@
 """Formats of files of which any row can be read by its number: what a format says."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -76,6 +77,14 @@ class FileFormat(ABC):
     def read_columns(self, name: str, rows: Rows) -> tuple[list[Any], Structure]:
         """The rows of `read` as columns and the structure of a row, as penstock's own formats hold them."""
         return flatten(self.read(name, rows))
+
+    def read_pieces(self, pieces: Sequence[tuple[str, Rows]]) -> tuple[list[Any], Structure] | None:
+        """The rows of several files, each given as to `read`, one file after the other, as columns and a structure.
+
+        For formats that decode rows of several files in one call at less cost. By default None, as also where a row is
+        damaged: then each file is read by itself.
+        """
+        return None
 
     def prepare(self, name: str) -> None:
         """Open a remote file that will be read soon, while others are read. By default it does nothing.

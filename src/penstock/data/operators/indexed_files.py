@@ -140,6 +140,8 @@ class IndexedFiles(OneInput):
                 self._ahead.reach(int(numbers[-1]))
             if remote and len(pieces) > 1:  # requests to servers run in parallel
                 parts = at_once(lambda piece: self._part(*piece), pieces)
+            elif len(pieces) > 1 and (together := self.format.read_pieces(pieces)) is not None:
+                parts = [Block(tuple(map(np.asarray, together[0])), together[1], len(rows))]
             else:
                 parts = []
                 for name, own in pieces:

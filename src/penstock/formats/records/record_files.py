@@ -1,7 +1,7 @@
 """Files of records by number, through an index of where each record begins."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -124,6 +124,24 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
             return _joined(list(self._parts(file, edges, rows)))
         return self._records(file, edges, rows)
 
+    def read_pieces(self, pieces: Sequence[tuple[str, Rows]]) -> Decoded | None:
+        if not self.records.decodes_groups:
+            return None
+        parts, rows, size = [], 0, 0
+        try:
+            for name, some in pieces:
+                opened = self.opened(name)
+                if some[-1] >= opened.count:
+                    return None
+                begins, ends = _limits(opened.edges, some)
+                rows, size = rows + len(some), size + int((ends - begins).sum())
+                if size > _GROUP_BYTES:  # those of one file alone are many
+                    return None
+                parts.append(self.records.to_be_joined(opened.file.read(begins, ends)))
+            return _all(self.records.open(SomeRecords(f"{len(pieces)} files", b"".join(parts)), ""), rows)
+        except (StorageError, ElementError):  # said by reading one file alone
+            return None
+
     def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[Decoded]:
         """The rows of a range, by groups."""
         start = rows.start
@@ -191,8 +209,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
         return found
 
     def _reader(self, file: RangedFile, edges: Edges, rows: Rows) -> RecordReader:
-        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
-        begins, ends = edges[:-1][numbers], edges[1:][numbers]
+        begins, ends = _limits(edges, rows)
         offset = int(begins[0]) if isinstance(rows, range) else None
         return self.records.open(SomeRecords(file.name, file.read(begins, ends), offset), "", int(rows[0]))
 
@@ -229,6 +246,12 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
         if edges is None:
             edges = cached_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
         return edges
+
+
+def _limits(edges: Edges, rows: Rows) -> tuple[Edges, Edges]:
+    """Where records begin and end."""
+    numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+    return edges[:-1][numbers], edges[1:][numbers]
 
 
 def _all(reader: RecordReader, count: int) -> Decoded | None:

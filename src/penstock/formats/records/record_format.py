@@ -61,6 +61,14 @@ class RecordFormat(ABC):
         """True if many records are decoded at hardly the cost of one."""
         return False
 
+    def to_be_joined(self, data: bytes) -> bytes:
+        """Whole records of a file so that those of another one may follow, where `decodes_groups`.
+
+        Raises:
+            ElementError: they are not whole.
+        """
+        return data
+
     @abstractmethod
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
         """The records of a file from the one with this number on, which begins at this byte (when decompressed).

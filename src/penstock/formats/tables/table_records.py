@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from bisect import bisect_left
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -93,6 +94,11 @@ class TableRecords(RecordFormat):
         Raises:
             ElementError: it is not whole.
         """
+
+    def to_be_joined(self, data: bytes) -> bytes:
+        self.check_last(data)
+        data = data.removeprefix(BOM_UTF8)
+        return data if data.endswith((b"\n", b"\r")) else data + b"\n"
 
     @abstractmethod
     def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.errors import StorageError
+from penstock.errors import ElementError, StorageError
 from penstock.formats import tables
+from penstock.formats.decoded_rows import joined
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.records import npy
 from penstock.formats.records.array_record import ArrayRecordFiles
@@ -82,8 +83,24 @@ class SavedFiles(FileFormat):
         assert self.structure is not None  # since there are rows
         if self._columns is None:
             return self._inner.read_columns(name, rows)[0], self.structure
-        values = self._columns(self._inner.read(name, rows))
-        return [leaf.restored(value) for leaf, value in zip(self.leaves, values, strict=True)], self.structure
+        return self._restored(*self._inner.read_columns(name, rows)), self.structure
+
+    def read_pieces(self, pieces: Sequence[tuple[str, Rows]]) -> tuple[list[Column], Structure] | None:
+        assert self.structure is not None
+        if self._columns is None:
+            return None
+        try:
+            parts = [self._inner.read_columns(*piece) for piece in pieces]
+            columns = list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
+            return self._restored(columns, parts[0][1]), self.structure
+        except (ElementError, StorageError):  # said by reading one file alone
+            return None
+
+    def _restored(self, columns: list[Column], structure: Structure) -> list[Column]:
+        """The columns of the leaves, from those that the format's reader gives."""
+        assert self._columns is not None
+        values = self._columns(structure.unflatten(columns))
+        return [leaf.restored(value) for leaf, value in zip(self.leaves, values, strict=True)]
 
 
 _Columns = Callable[[Any], list[Column]] | None
