@@ -224,14 +224,15 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
     if isinstance(array, pa.ChunkedArray):  # too long for one array
         array = pa.concat_arrays(array.chunks)
     kind = array.type
-    for inner in () if pa.types.is_struct(kind) else innermost(kind):
+    is_plain = kind.id in _IN_NUMPY
+    for inner in () if is_plain or pa.types.is_struct(kind) else innermost(kind):
         _check_type(inner, kind, where)
     if array.null_count:
         raise InvalidArgumentError(
             f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
             f"({kind.value_type if pa.types.is_dictionary(kind) else kind}): {_without_nulls(where)}"
         )
-    if kind.id in _IN_NUMPY:
+    if is_plain:
         return array.to_numpy(zero_copy_only=False)
     if holds_objects(kind):
         return Objects(array)

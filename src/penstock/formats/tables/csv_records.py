@@ -42,7 +42,8 @@ class CsvRecords(TableRecords):
     @cached_property
     def _guessed(self) -> list[str]:
         """The columns of numbers whose types nobody has given."""
-        return [field.name for field in self.schema if _is_number(field.type) and field.name not in self.given]
+        given = set(self.given)
+        return [field.name for field in self.schema if _is_number(field.type) and field.name not in given]
 
     @property
     def layout(self) -> str:
@@ -141,7 +142,7 @@ def csv_records(
         )
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
-    known = {column: kind for column, kind in types.items() if column in names}
+    known = {column: types[column] for column in names if column in types}
     body = _in_utf8(body, encoding, "replace")  # what cannot be read is an error where it is read
     decoder = _Decoder(pa.schema([]), tuple(names), delimiter, null_values)
     schema = _sampled(call, name, body, known, decoder)
@@ -184,7 +185,7 @@ def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType]
             )
         kinds[column] = kind
     # What is not UTF-8 is an error where it is read, as it is in a file that is read later.
-    text = [column for column, kind in kinds.items() if pa.types.is_null(kind) or pa.types.is_binary(kind)]
+    text = {column for column, kind in kinds.items() if pa.types.is_null(kind) or pa.types.is_binary(kind)}
     return pa.schema([(one, pa.string() if one in text and one not in known else kind) for one, kind in kinds.items()])
 
 

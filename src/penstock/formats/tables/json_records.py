@@ -1,7 +1,7 @@
 """JSON lines: a JSON object on each line."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -53,9 +53,10 @@ class JsonRecords(TableRecords):
         return table
 
     @cached_property
-    def _guessed(self) -> list[str]:
+    def _guessed(self) -> dict[str, None]:
         """The columns whose types nobody has given."""
-        return [name for name in self.schema.names if name not in self.given]
+        given = set(self.given)
+        return dict.fromkeys(name for name in self.schema.names if name not in given)
 
     def _check_added(self, found: pa.Schema) -> None:
         """Refuse a key that the first objects do not have. One that is always null adds nothing."""
@@ -157,7 +158,7 @@ def _added(known: pa.DataType, found: pa.DataType, path: str) -> str:
     return ""
 
 
-def _kept_types(table: pa.Table, guessed: Sequence[str], data: bytes) -> dict[str, tuple[pa.DataType | None, Any]]:
+def _kept_types(table: pa.Table, guessed: Iterable[str], data: bytes) -> dict[str, tuple[pa.DataType | None, Any]]:
     """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
     wanted = [name for name in guessed if may_be_rounded(table[name])]
     if not wanted:

@@ -163,16 +163,16 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
 
     def _cast(self, table: pa.Table) -> pa.Table:
         """The columns in the types that were given for them."""
-        places = {name: place for place, name in enumerate(table.column_names)}
-        for name, kind in self.types.items():
-            if name not in places:
-                continue
+        if not self.types:
+            return table
+        columns = list(table.columns)
+        for place, name in enumerate(table.column_names):
+            kind = self.types.get(name, columns[place].type)
             try:
-                column = table[name].cast(kind)
+                columns[place] = columns[place].cast(kind) if name in self.types else columns[place]
             except pa.ArrowException as error:
                 raise type(error)(f"column {name!r} as {kind}: {error}") from error
-            table = table.set_column(places[name], name, column)
-        return table
+        return pa.table(columns, table.column_names)
 
     def _decoded_alone(self, file: "_ParquetFile", group: int) -> _Decoded | str:
         try:

@@ -266,8 +266,9 @@ def chosen_schema(
     chosen = list(found.names if columns is None else columns)
     if label and label not in chosen:
         chosen.append(label)
+    known = set(found.names)
     for argument, given in (("columns", chosen), ("types", types)):
-        missing = [column for column in given if column not in found.names]
+        missing = [column for column in given if column not in known]
         if missing:
             argument = "label" if missing[0] == label else argument
             raise InvalidArgumentError(

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats.tables.arrow_columns import as_columns
-from penstock.formats.tables.nulls import MaskNulls, masked
+from penstock.formats.tables.nulls import MaskNulls, maskable, masked
 from penstock.positions import Indices, as_positions, by_part, shifted
 from penstock.structure import map_structure
 
@@ -51,7 +51,7 @@ class TableRows:
     def __init__(self, table: pa.Table, call: str, mask_nulls: MaskNulls = None) -> None:
         as_columns(masked(table.slice(0, 0), mask_nulls, call), call=call)  # refuses what NumPy has no place for
         full = {name: _full(table[name]) for name in table.column_names}
-        chosen = table.column_names if mask_nulls is True else mask_nulls or ()
+        chosen = set(maskable(table.column_names) if mask_nulls is True else mask_nulls or ())
         self._columns = {
             name: _Others(name, column, call, masks=True) if name in chosen else _column_rows(name, column, call)
             for name, column in full.items()

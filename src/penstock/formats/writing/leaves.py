@@ -1,5 +1,6 @@
 """The leaves of rows that are saved: what each holds, and its name in formats with named columns."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
@@ -27,7 +28,7 @@ def names_of(structure: Structure) -> list[str]:
         InvalidTypeError: two leaves would have the same name.
     """
     names = [".".join(steps) or ONLY for steps in steps_of(structure)]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise InvalidTypeError(f"two leaves would be saved under the name {twice[0]!r}: rename one of them")
     return names
