@@ -22,7 +22,7 @@ DIGESTS = {
     10: "d78eff40767d34df",
     11: "48f0fc82cbe15307",
     12: "df5c07b0e99d9e04",
-    13: "81ef6da093d88a1e",
+    13: "63904379bec3ce8b",
 }
 """What the messages of each protocol are, by its number."""
 
