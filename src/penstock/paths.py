@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,28 @@ def link_of_others(path: str | os.PathLike[str]) -> str:
     for link, user in _links(Path(os.path.abspath(path))):
         if user not in (os.getuid(), 0):
             return f"{link} is a link that user {user} has made, who decides where it leads: name what is behind it"
+    return ""
+
+
+def content_of_others(directory: str | os.PathLike[str]) -> str:
+    """Which part of a directory other users have made or may change, and the remedy, in words; "" where none is.
+
+    What the administrator has made is as good as what this user has.
+    """
+    places = [os.path.abspath(directory)]
+    while places:
+        place = places.pop()
+        with suppress(FileNotFoundError):  # another process has just removed it
+            found = os.lstat(place)
+            if found.st_uid not in (os.getuid(), 0):
+                return (
+                    f"{place} was made by user {found.st_uid}, who decides what is in it: copy it to a directory of "
+                    f"this user ({os.getuid()}) if you trust them, or choose another one"
+                )
+            if found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode):
+                return f"all users may write {place}: if you trust what is in it, `chmod -R o-w {place}`"
+            if stat.S_ISDIR(found.st_mode):
+                places += (entry.path for entry in os.scandir(place))
     return ""
 
 

@@ -479,8 +479,34 @@ def test_a_cache_that_is_another_users_link_is_refused(kind, tmp_path):
     os.symlink(tmp_path / "nowhere", tmp_path / "new")
     for link in ("kept", "new"):
         os.chown(tmp_path / link, 65534, 65534, follow_symlinks=False)
-        with pytest.raises(ps.StorageError, match=rf"{link}'\) is not read: .* a link that user 65534 has made"):
+        with pytest.raises(ps.StorageError, match=rf"{link}' are not read: .* a link that user 65534 has made"):
             list(over(kind, 3).cache(str(tmp_path / link)))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("kind", ["index", "stream", "snapshot"])
+@pytest.mark.parametrize("what", ["directory", "file", "writable"])
+def test_rows_that_another_user_has_put_there_are_refused(kind, what, tmp_path):
+    def rows():
+        dataset = over("index" if kind == "snapshot" else kind, 3)
+        return list(map(int, dataset.snapshot(place) if kind == "snapshot" else dataset.cache(place)))
+
+    place = str(tmp_path / "kept")
+    assert rows() == [0, 1, 2]
+    if what == "writable":
+        os.chmod(place, 0o777)
+        with pytest.raises(ps.StorageError, match=f"not read: all users may write {place}: .*`chmod -R o-w") as raised:
+            rows()
+        os.system(str(raised.value).split("`")[1])
+    else:
+        files = [os.path.join(path, name) for path, _, names in os.walk(place) for name in names]
+        given = place if what == "directory" else files[0]
+        os.chown(given, 65534, 65534)
+        with pytest.raises(ps.StorageError, match=f"not read: {given} was made by user 65534, who .*: copy it"):
+            rows()
+        os.rename(place, tmp_path / "theirs")
+        os.system(f"cp -r {tmp_path}/theirs {place}")
+    assert rows() == [0, 1, 2]
 
 
 def test_a_place_that_is_the_current_directory_exists(tmp_path, monkeypatch):

@@ -19,7 +19,6 @@ from penstock.errors import StorageError
 from penstock.formats import writing
 from penstock.formats.writing.work_directory import UNFINISHED, WorkDirectory, writing_at, written_once
 from penstock.options import Options
-from penstock.paths import link_of_others
 from penstock.runtime.threads import Threads
 
 _ROWS: Final = ".rows"
@@ -42,8 +41,6 @@ class CacheDirectory:
     def __init__(self, filename: str, made_of: Node) -> None:
         self.path = Path(filename).absolute()
         self._pass = self.path / _PASS
-        if link := link_of_others(self.path):
-            raise StorageError(f"cache({filename!r}) is not read: {link}")
         self._made_by = MadeBy(made_of, Options(), strict=False)
         self._claimed = self._is_ours()
 

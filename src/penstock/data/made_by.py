@@ -15,6 +15,7 @@ from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.checked_json import of_another_version, read_checked_json, write_checked_json
 from penstock.options import Options
+from penstock.paths import content_of_others, link_of_others
 
 NOTE: Final = "_made_by.json"
 NEW: Final = ".new"
@@ -65,8 +66,10 @@ class MadeBy:
         """Whether the rows in a directory are those of this pipeline; False where it has no note.
 
         Raises:
-            StorageError: another pipeline has made them, or an earlier version of penstock.
+            StorageError: another pipeline has made them, another user, or an earlier version of penstock.
         """
+        if others := link_of_others(directory) or content_of_others(directory):
+            raise StorageError(f"the rows in '{directory}' are not read: {others}")
         found = read_checked_json(directory / NOTE, _VERSION)
         if found is None:
             if any((directory / name).exists() for name in _OF_EARLIER_VERSIONS):
