@@ -446,3 +446,10 @@ def test_a_bad_first_row_costs_itself_alone(tmp_path, types):
     assert [(int(row["a"]), int(row["b"])) for row in rows] == [(1, 2)] * 3
     path = file_of(tmp_path, "a,b\nm,kg\n1,2\n", "b.csv")
     assert len(list(ps.CsvDataset(path, types={"a": int}).with_options(ps.Options(on_error="skip")))) == 1
+
+
+@pytest.mark.parametrize("line", [b'{"a": 1, "\xcd": 2}\n', b'{"a": 1, "b": {"\xcd": 2}}\n'])
+def test_keys_that_are_not_utf_8_name_their_file(tmp_path, line):
+    (tmp_path / "a.jsonl").write_bytes(line)
+    with pytest.raises(ps.StorageError, match="JsonLinesDataset: .*a.jsonl' cannot be read: 'utf-8' codec"):
+        ps.JsonLinesDataset(tmp_path / "a.jsonl")

@@ -7,9 +7,10 @@ from penstock.data.arguments import check_encoding
 from penstock.data.dataset import Dataset
 from penstock.data.file_datasets import Files, check_columns, dataset_of_names, first_with_rows, stream_or_index
 from penstock.data.tensorflow import CSV
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import tables
 from penstock.formats.compression import check_compression
+from penstock.formats.file_errors import by_library
 from penstock.formats.tables.table_records import TableRecords, arrow_types
 from penstock.other_names import other_keywords
 
@@ -166,5 +167,13 @@ def _tables(
     """The rows of files, of which the first that has some says what they are."""
     compression = check_compression(call, compression_type)
     names = dataset_of_names(call, files)
-    records = first_with_rows(call, names, lambda name, without_rows: found(name, compression, without_rows))
+
+    def told(name: str, without_rows: bool) -> TableRecords | None:
+        with by_library(f"{call}: {name!r} cannot be read", StorageError):
+            records = found(name, compression, without_rows)
+            if records is not None:
+                records.schema.empty_table()  # keys that are not UTF-8 are damage
+        return records
+
+    records = first_with_rows(call, names, told)
     return stream_or_index(call, names, records, compression)

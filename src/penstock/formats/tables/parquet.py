@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, joined
+from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
@@ -203,7 +204,7 @@ class _ParquetFile:
         self.name = name
         self.lock = threading.Lock()
         self._last = -1
-        try:
+        with by_library(f"{name!r} cannot be read as a Parquet file", StorageError):
             self._remote = open_remote_bytes(name) if has_protocol(name) else None
             # Requests of remote files find out by themselves whether they have changed.
             self._local = UnchangedFile(name) if self._remote is None else None
@@ -215,10 +216,6 @@ class _ParquetFile:
                 self._parquet = pq.ParquetFile(
                     self._source, metadata=metadata, read_dictionary=repeated, page_checksum_verification=True
                 )
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise StorageError(f"{name!r} cannot be read as a Parquet file: {error}") from error
         known = set(schema.names)
         for argument, given in (("columns", columns or ()), ("types", typed)):
             missing = [column for column in given if column not in known]
