@@ -71,12 +71,7 @@ class Structure:
         """
         if self.kind == "leaf":
             return lambda value: (value,)
-        if self.kind == "none":
-            return lambda value: () if value is None else None
-        container, parts_of = self._container, self._parts_of
-        count = None if self.kind == "class" else len(self.names)
-        # The last first: the leaves of one take its place, and move those after it.
-        nested = [(at, child.quick_leaves) for at, child in enumerate(self.children) if child.kind != "leaf"][::-1]
+        (_, container, count, parts_of), *nested = self._containers
 
         def leaves(value: Any) -> tuple[Any, ...] | None:
             # The class of a named tuple or a dataclass determines the number of fields.
@@ -84,36 +79,50 @@ class Structure:
                 return None
             try:
                 found = parts_of(value)
+                for at, kind, length, parts_within in nested:
+                    part = found[at]
+                    if type(part) is not kind or (length is not None and len(part) != length):
+                        return None
+                    found = (*found[:at], *parts_within(part), *found[at + 1 :])
             except (KeyError, AttributeError):
                 return None
-            for at, leaves_of in nested:
-                within = leaves_of(found[at])
-                if within is None:
-                    return None
-                found = (*found[:at], *within, *found[at + 1 :])
             return found
 
         return leaves
 
     @cached_property
-    def shallow_parts(self) -> tuple[type | None, int, PartsOf | None, list[tuple[int, type | None, int, PartsOf]]]:
-        """A tuple or dictionary of leaves, and of tuples and dictionaries of leaves: its type, length and parts.
+    def _containers(self) -> list[tuple[int, type | None, int | None, PartsOf]]:
+        """The containers in a value, each before those in it, and the last of these first, whose parts move no others.
 
-        Then the same of each of its parts that is no leaf, with its place, the last first. The functions that give the
-        parts raise a KeyError where a key is missing; None is that of a tuple, which holds just them. The type is None
-        for any other structure.
+        Of each its place among the parts that are found by then, its type, its length where that tells, and what gives
+        its parts: it raises a KeyError or an AttributeError where one is missing.
         """
-        nested = [(at, child) for at, child in enumerate(self.children) if child.kind != "leaf"][::-1]
-        shallow = all(child.is_flat and child.kind in ("tuple", "dict") for _, child in nested)
-        if self.kind not in ("tuple", "dict") or not shallow:
+        count = len(self.names) if self.kind in ("tuple", "dict") else None  # of a class its type tells
+        found = [(0, self._container, count, self._parts_of)]
+        for number, child in reversed([*enumerate(self.children)]):
+            if child.kind != "leaf":
+                found += [(number + at, *container) for at, *container in child._containers]
+        return found
+
+    @cached_property
+    def sized_parts(self) -> tuple[type | None, int, PartsOf | None, list[tuple[int, type | None, int, PartsOf]]]:
+        """What takes apart a nest of tuples and dictionaries: the type and length of the outermost, and its parts.
+
+        Then the same of each of those within, with its place among the parts that are found by then. The functions that
+        give the parts raise a KeyError where a key is missing; None is that of a tuple, which holds just them. The type
+        is None for any other structure.
+        """
+        (_, container, count, parts_of), *nested = self._containers
+        within = [(at, kind, length, parts) for at, kind, length, parts in nested if length is not None]
+        if count is None or len(within) < len(nested):
             return None, 0, None, []
-        within = [(at, child._container, len(child.names), child._parts_of) for at, child in nested]
-        return self._container, len(self.names), None if self.kind == "tuple" else self._parts_of, within
+        return container, count, None if self.kind == "tuple" else parts_of, within
 
     @property
     def _container(self) -> type | None:
         """The type of values of this structure, which is not a leaf."""
-        return {"tuple": tuple, "dict": OrderedDict if self.ordered else dict}.get(self.kind, self.python_class)
+        kinds = {"tuple": tuple, "dict": OrderedDict if self.ordered else dict, "none": type(None)}
+        return kinds.get(self.kind, self.python_class)
 
     @property
     def _parts_of(self) -> Callable[[Any], tuple[Any, ...]]:

@@ -134,7 +134,7 @@ class ColumnBuilder:
             return next(values, _ALL_ALIKE)
         structure, expected = self._layout.structure, self._expected
         quick_leaves: Callable[[Any], Any] = structure.quick_leaves
-        container, length, parts_of, nested = structure.shallow_parts
+        container, length, parts_of, nested = structure.sized_parts
         first, second = expected if len(expected) == 2 else (None, None)
         # The leaves of all rows: rows that are kept would cost the garbage collector more than all else here.
         flat: list[Any] = []

@@ -222,7 +222,7 @@ class GroupByWindowStream(Stream):
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
         """The key of an element with these leaves, from the key function's result."""
-        return integer("group_by_window(key_func)", value)
+        return int(value) if type(value) is np.int64 else integer("group_by_window(key_func)", value)
 
     def _emit(self, window: _Group) -> None:
         self._window = window
