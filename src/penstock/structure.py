@@ -74,14 +74,14 @@ class Structure:
         (_, container, count, parts_of), *nested = self._containers
 
         def leaves(value: Any) -> tuple[Any, ...] | None:
-            # The class of a named tuple or a dataclass determines the number of fields.
+            # A container with a count is a tuple or a dictionary.
             if type(value) is not container or (count is not None and len(value) != count):  # type: ignore[arg-type]
                 return None
             try:
-                found = parts_of(value)
+                found: tuple[Any, ...] = parts_of(value)
                 for at, kind, length, parts_within in nested:
                     part = found[at]
-                    if type(part) is not kind or (length is not None and len(part) != length):
+                    if type(part) is not kind or (length is not None and len(part) != length):  # type: ignore[arg-type]
                         return None
                     found = (*found[:at], *parts_within(part), *found[at + 1 :])
             except (KeyError, AttributeError):
@@ -101,7 +101,7 @@ class Structure:
         found = [(0, self._container, count, self._parts_of)]
         for number, child in reversed([*enumerate(self.children)]):
             if child.kind != "leaf":
-                found += [(number + at, *container) for at, *container in child._containers]
+                found += [(number + at, kind, length, parts) for at, kind, length, parts in child._containers]
         return found
 
     @cached_property
@@ -121,7 +121,7 @@ class Structure:
     @property
     def _container(self) -> type | None:
         """The type of values of this structure, which is not a leaf."""
-        kinds = {"tuple": tuple, "dict": OrderedDict if self.ordered else dict, "none": type(None)}
+        kinds: dict[str, type] = {"tuple": tuple, "dict": OrderedDict if self.ordered else dict, "none": type(None)}
         return kinds.get(self.kind, self.python_class)
 
     @property

@@ -51,6 +51,11 @@ def check_encoding(call: str, encoding: str) -> None:
         )
 
 
+def as_seed(call: str, seed: int | None) -> int | None:
+    """`seed` as an integer of Python, if one was given."""
+    return None if seed is None else check_integer(call, "seed", seed, minimum=0)
+
+
 def as_signature(call: str, signature: Any) -> Any:
     """`output_signature`: a structure of specifications, which the user promises: nothing of them is assumed."""
     for leaf in flatten(signature)[0]:

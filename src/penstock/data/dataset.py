@@ -16,6 +16,7 @@ import numpy as np
 from penstock.data import functions, saving
 from penstock.data.arguments import (
     as_numbers,
+    as_seed,
     as_signature,
     check_encoding,
     check_function,
@@ -379,8 +380,7 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in first.take(3)] == [int(x) for x in second.take(3)]
             True
         """
-        if seed is not None:
-            seed = check_integer("random", "seed", seed, minimum=0)
+        seed = as_seed("random", seed)
         check_flag("random", "rerandomize_each_iteration", rerandomize_each_iteration)
         drawn = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
         return Dataset(Random(seed, rerandomize_each_iteration, drawn=drawn, site=user_site()))
@@ -418,8 +418,7 @@ class Dataset(Generic[Element]):
         """
         if seed is not None and not shuffle:
             raise InvalidArgumentError("list_files(seed=...) has nothing to order: it needs shuffle=True")
-        if seed is not None:
-            seed = check_integer("list_files", "seed", seed, minimum=0)
+        seed = as_seed("list_files", seed)
         names = matching_files("list_files", pattern)
         node: Node = Listing("list_files", (object_column(names),), LEAF, len(names), site=user_site())
         return Dataset(Shuffle(node, len(names), seed, site=user_site()) if shuffle else node)
@@ -696,8 +695,7 @@ class Dataset(Generic[Element]):
             True
         """
         nodes = _members("sample_from_datasets", datasets)
-        if seed is not None:
-            seed = check_integer("sample_from_datasets", "seed", seed, minimum=0)
+        seed = as_seed("sample_from_datasets", seed)
         shares = as_numbers("sample_from_datasets", "weights", [1.0] * len(nodes) if weights is None else weights)
         if len(shares) != len(nodes) or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
             raise InvalidArgumentError(
@@ -785,8 +783,7 @@ class Dataset(Generic[Element]):
         check_parallel_calls("map", num_parallel_calls)
         if deterministic is not None:
             check_flag("map", "deterministic", deterministic)
-        if seed is not None:
-            seed = check_integer("map", "seed", seed, minimum=0)
+        seed = as_seed("map", seed)
         fn = checked_randomness(fn, seed)
         signature = as_signature("map", output_signature)
         if check_flag("map", "processes", processes):
@@ -968,8 +965,7 @@ class Dataset(Generic[Element]):
             raise InvalidArgumentError(
                 f"rejection_resample: target_dist has {len(target)} classes, initial_dist has {len(initial)}"
             )
-        if seed is not None:
-            seed = check_integer("rejection_resample", "seed", seed, minimum=0)
+        seed = as_seed("rejection_resample", seed)
         return self._then(RejectionResample(self.node, class_func, target, initial, seed, site=user_site()))
 
     # Which elements, and in which order
@@ -1004,8 +1000,7 @@ class Dataset(Generic[Element]):
             buffer_size = self._rows_by_index()
         size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
-        if seed is not None:
-            seed = check_integer("shuffle", "seed", seed, minimum=0)
+        seed = as_seed("shuffle", seed)
         check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
         drawn = DrawnSeed() if seed is None and not reshuffle_each_iteration else None
         return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))

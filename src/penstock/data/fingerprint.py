@@ -55,16 +55,19 @@ def fingerprint_of(node: Node, options: Options) -> str:
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
     """
-    describing = Describing(lambda value: None)
-    nodes = [*node.walk_all()]
-    arguments = [value for below in nodes for value in below.arguments_by_name.values()]
-    done = [describing.function(value) for value in arguments if callable(value)]
     try:
-        return fingerprint((nodes, options, done))
+        return fingerprint(([*node.walk_all()], options, done_by_functions(node)))
     except Exception as error:
         raise InvalidTypeError(
             f"fingerprint: {node.where()} uses something that exists in this process only: {error}"
         ) from error
+
+
+def done_by_functions(node: Node) -> list[Any]:
+    """What the functions of a dataset do, as plain data."""
+    describing = Describing(lambda value: None)
+    arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
+    return [describing.function(value) for value in arguments if callable(value)]
 
 
 @dataclass(frozen=True)

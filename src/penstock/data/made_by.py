@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.data.fingerprint import fingerprint_of
-from penstock.data.functions.code import Describing
+from penstock.data.fingerprint import done_by_functions, fingerprint_of
 from penstock.data.identity import identities_of
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, StorageError
@@ -84,9 +83,7 @@ class MadeBy:
     @property
     def _content(self) -> dict[str, Any]:
         """What is written, as plain data."""
-        describing = Describing(lambda value: None)
-        arguments = [value for below in self._node.walk_all() for value in below.arguments_by_name.values()]
-        code = [describing.function(value) for value in arguments if callable(value)]
+        code = done_by_functions(self._node)
         return {
             "python": _PYTHON,
             "fingerprint": self._fingerprint,

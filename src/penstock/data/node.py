@@ -643,6 +643,17 @@ class KnownLength(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class ByMethod(Node):
+    """A node that several methods make: `method` is which of them."""
+
+    method: str = field(repr=False)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # elsewhere it is that of a class
+        return self.method
+
+
+@dataclass(frozen=True, eq=False)
 class OneInput(Node):
     """A node over one input."""
 
@@ -652,6 +663,10 @@ class OneInput(Node):
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
 
+    @derived
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
     def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int] | None:
         return self.input, epoch, position
 
@@ -659,10 +674,6 @@ class OneInput(Node):
 @dataclass(frozen=True, eq=False)
 class SameElements(OneInput):
     """A node that passes its input's elements on, though perhaps not all of them, nor in that order."""
-
-    @derived
-    def cardinality(self) -> int:
-        return self.input.cardinality
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block
 from penstock.data.element_kinds import OneKindStream, merged_spec
-from penstock.data.node import Node, Run, added, derived, surely
+from penstock.data.node import ByMethod, Node, Run, added, derived, surely
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError
@@ -28,10 +28,9 @@ _ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
-class Choose(Node):
+class Choose(ByMethod):
     """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
 
-    method: str = field(repr=False)
     members: tuple[Node, ...] = field(repr=False)
     choice: Node
     stop_on_empty_dataset: bool
@@ -43,10 +42,6 @@ class Choose(Node):
         """Here values choose elements: those of the choice, so everything that makes it counts."""
         choosing = [(node.name, node.arguments_by_name) for node in self.choice.walk()]
         return {"stop_on_empty_dataset": self.stop_on_empty_dataset, "choice": choosing}
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
-        return self.method
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -64,10 +64,6 @@ class Map(HasOutputSignature, OneInput):
         return f"{super().mode}, {calls} at once{where}"
 
     @derived
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @derived
     def indexable(self) -> bool:
         return self.input.indexable
 

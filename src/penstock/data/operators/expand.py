@@ -9,7 +9,7 @@ from penstock.data.block import Block
 from penstock.data.element_kinds import OneKindStream
 from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
-from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived
+from penstock.data.node import ByMethod, DependsOn, Node, OneInput, Run, any_number, derived
 from penstock.data.streams.interleaved import InterleavedRows
 from penstock.data.streams.live_streams import from_beginning
 from penstock.data.streams.prefetched import PrefetchedStream
@@ -27,7 +27,7 @@ _BYTES: Final = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
-class Interleave(OneInput):
+class Interleave(ByMethod, OneInput):
     """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 
     A slot whose dataset has ended ends its turn at once, and takes the next element of the input when its turn comes
@@ -37,7 +37,6 @@ class Interleave(OneInput):
     depends_on = DependsOn.ANY
     varies = True
     unseeded = True
-    method: str
     function: Callable[..., Any]
     cycle_length: int = 1
     block_length: int | None = None
@@ -56,16 +55,9 @@ class Interleave(OneInput):
     def identity(self) -> dict[str, Any]:
         return self._arguments_without("num_parallel_calls", "numbers_known")
 
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
-        return self.method
-
     @derived
     def cardinality(self) -> int:
         return any_number(self.input)
-
-    def arguments(self) -> list[str]:
-        return [argument for argument in super().arguments() if not argument.startswith("method=")]
 
     def by_row(self, *, numbered: bool) -> "Interleave":
         """Random keys depend on the node's name, which stays."""

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, OneInput, Run, derived
+from penstock.data.node import ByMethod, DependsOn, OneInput, Run, derived
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
 
 
 @dataclass(frozen=True, eq=False)
-class FolderFiles(OneInput):
+class FolderFiles(ByMethod, OneInput):
     """The names of its input, known to be files: by them the dataset is divided where that is by file.
 
     An element of the input is a name, or (name, start, stop), which means its only record.
@@ -19,22 +19,13 @@ class FolderFiles(OneInput):
     depends_on = DependsOn.ANY
     reads_files = True
     fails = False
-    method: str = field(repr=False)
     directory: str
     class_names: tuple[str, ...] | None = field(repr=False)
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves images and texts
-        return self.method
 
     @property
     def identity(self) -> None:
         """The names alone count."""
         return None
-
-    @derived
-    def cardinality(self) -> int:
-        return self.input.cardinality
 
     @derived
     def spec(self) -> TensorSpec:

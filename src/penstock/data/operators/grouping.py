@@ -14,7 +14,7 @@ from penstock.data.block import Block, column_of, own
 from penstock.data.element_kinds import OneKindStream, of_one_kind
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, no_result, note
-from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived
+from penstock.data.node import ByMethod, DependsOn, Node, OneInput, Run, any_number, derived
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.pacing import Pace
@@ -30,7 +30,7 @@ _TOGETHER: Final = 256
 
 
 @dataclass(frozen=True, eq=False)
-class GroupByWindow(OneInput):
+class GroupByWindow(ByMethod, OneInput):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
     A full window is given at once; incomplete windows follow at the end of the input, in the order of their keys.
@@ -39,7 +39,6 @@ class GroupByWindow(OneInput):
     depends_on = DependsOn.ANY
     varies = True
     unseeded = True
-    method: str
     key_function: Callable[..., Any]
     reduce_function: Callable[..., Any]
     window_size_function: Callable[[Any], Any] = field(repr=False)
@@ -55,10 +54,6 @@ class GroupByWindow(OneInput):
     @property
     def identity(self) -> dict[str, Any]:
         return self._arguments_without("arguments_text", "dataset_of", "least_size")
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
-        return self.method
 
     @derived
     def cardinality(self) -> int:

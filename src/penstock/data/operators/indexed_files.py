@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, locked_entries
 from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Run, derived
+from penstock.data.node import ByMethod, DependsOn, OneInput, Run, derived
 from penstock.errors import ElementError, StorageError
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.opening import size_of
@@ -26,7 +26,7 @@ _FILES_AHEAD: Final = 32
 
 
 @dataclass(frozen=True, eq=False)
-class IndexedFiles(OneInput):
+class IndexedFiles(ByMethod, OneInput):
     """The rows of the files that the input names, one file after the other.
 
     An element of the input is a name, or (name, start, stop): then only rows start to stop - 1 of that file.
@@ -35,16 +35,11 @@ class IndexedFiles(OneInput):
     depends_on = DependsOn.ANY
     reads_files = True
     indexable = True
-    method: str = field(repr=False)
     format: FileFormat = field(repr=False)
     counts: Mapping[str, int] = field(repr=False)
     """How many rows each file had when the dataset was made."""
     sizes: Mapping[str, int] = field(repr=False)
     """How many bytes each file had then."""
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves every format
-        return self.method
 
     def arguments(self) -> list[str]:
         return [self.format.name] if self.method == "FilesDataset" else []

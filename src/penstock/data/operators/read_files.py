@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Run, any_number, derived
+from penstock.data.node import ByMethod, DependsOn, OneInput, Run, any_number, derived
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.opening import open_bytes
@@ -27,7 +27,7 @@ _NAMES_TOGETHER: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
-class ReadFiles(OneInput):
+class ReadFiles(ByMethod, OneInput):
     """The records of the files that the input names, one file after the other.
 
     An element of the input is a name, or (name, start, stop): then only the records from number start to stop - 1 of
@@ -36,7 +36,6 @@ class ReadFiles(OneInput):
 
     depends_on = DependsOn.ANY
     reads_files = True
-    method: str = field(repr=False)
     format: RecordFormat = field(repr=False)
     compression_type: str = ""
 
@@ -48,10 +47,6 @@ class ReadFiles(OneInput):
             if self.compression_type
             else held
         )
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves every format
-        return self.method
 
     @derived
     def cardinality(self) -> int:

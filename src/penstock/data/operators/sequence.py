@@ -14,7 +14,7 @@ from penstock.data.functions.answers import truth
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.layout import Layout
-from penstock.data.node import OneInput, Run, SomeElements, derived
+from penstock.data.node import OneInput, Run, SomeElements
 from penstock.data.output_signature import HasOutputSignature
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
@@ -35,10 +35,6 @@ class Scan(HasOutputSignature, OneInput):
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
-
-    @derived
-    def cardinality(self) -> int:
-        return self.input.cardinality
 
     def stream(self, run: Run, epoch: int) -> "ScanStream":
         return ScanStream(self, run, epoch)

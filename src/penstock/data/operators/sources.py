@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked_entries
-from penstock.data.node import KnownLength, Node, Run, derived
+from penstock.data.node import ByMethod, KnownLength, Node, Run, derived
 from penstock.options import INFINITE_CARDINALITY
 from penstock.paths import names_in_directory
 from penstock.printing import in_bytes
@@ -111,13 +111,12 @@ class Choices(Draws):
 
 
 @dataclass(frozen=True, eq=False)
-class Slices(KnownLength):
+class Slices(ByMethod, KnownLength):
     """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
 
     indexable = True
     fails = False
 
-    method: str = field(repr=False)
     columns: tuple[Column, ...] = field(repr=False)
     structure: Structure = field(repr=False)
     length: int = field(repr=False)
@@ -127,10 +126,6 @@ class Slices(KnownLength):
     @property
     def memory(self) -> str:
         return f"holds {in_bytes(sum(column.nbytes for column in self.columns))}"
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
-        return self.method
 
     @derived
     def spec(self) -> Any:  # cached, because it looks at every row of an object column
