@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ _TERMINATION_SECONDS = 5.0
 """How long a process may take to end at SIGTERM, before it is killed."""
 _LONG_LEASE_SECONDS = 5.0
 """Within this time all trainers of a shared job are back after the loss of a journal, also on a busy machine."""
+_STRANGERS = 20
 _AGAIN_SECONDS = 0.1
 """After which time what is to happen to a dispatcher is tried again, where there is none."""
 _REMEDIES = {"copy": " back", "anew": "choose another work_dir"}
@@ -44,6 +46,7 @@ class Breaking:
         self._timers: list[threading.Timer] = []
         self._over = False
         self._repairs = 0
+        self._strangers: list[socket.socket] = []
         self.begun = self.healed = 0.0
         self.failure: Exception | None = None
         self.happened: set[str] = set()
@@ -51,6 +54,8 @@ class Breaking:
             self.happened.add("idle")
         if any(schedule.paces):
             self.happened.add("slow")
+        if schedule.kind == "forks":
+            self.happened.add("forks")
 
     def begin(self) -> None:
         """Let it all happen at its time."""
@@ -64,6 +69,7 @@ class Breaking:
         for timer in self._timers:
             timer.cancel()
             timer.join()
+        self._leave()
 
     @property
     def repairs(self) -> bool:
@@ -130,6 +136,8 @@ class Breaking:
             self._part(fault)
         elif fault.what == "roll":
             self._roll()
+        elif fault.what == "knock":
+            self._knock(fault)
         elif fault.what == "fill":
             self._fill_disk(fault)
         elif fault.what == "damage":
@@ -173,6 +181,20 @@ class Breaking:
 
         for number, (machine, process) in enumerate(list(self._cast.workers)):
             self._later(0.3 * number, lambda machine=machine, process=process: replace(machine, process))
+
+    def _knock(self, fault: Fault) -> None:
+        """Let strangers connect to the dispatcher; half of them say nothing, the others a byte now and then."""
+        with suppress(OSError):  # another fault may have ended it by now
+            self._strangers += [socket.create_connection(("localhost", self._cast.port)) for _ in range(_STRANGERS)]
+            self.happened.add("knock")
+        dripping = self._strangers[::2]
+        for number in range(int(fault.seconds / _AGAIN_SECONDS)):
+            self._later(number * _AGAIN_SECONDS, lambda: _drip(dripping))
+        self._heal(fault.seconds, self._leave)
+
+    def _leave(self) -> None:
+        while self._strangers:
+            self._strangers.pop().close()
 
     def _fill_disk(self, fault: Fault) -> None:
         """Let the dispatcher write no more than its journal holds now."""
@@ -266,6 +288,12 @@ class Breaking:
     def _kill_dispatcher(self) -> None:
         self._cast.dispatcher.kill()
         self._cast.dispatcher.join()
+
+
+def _drip(strangers: list[socket.socket]) -> None:
+    for stranger in strangers:
+        with suppress(OSError):  # it was turned away
+            stranger.send(b"\0")
 
 
 def _go_on(process: ForkServerProcess) -> None:

@@ -77,6 +77,11 @@ class Cast:
         return HERE if self._network is None else self._network.machine()
 
     @property
+    def port(self) -> int:
+        """The dispatcher's."""
+        return self._port
+
+    @property
     def _service(self) -> str:
         return self.dispatchers.home.service(self._port)
 
@@ -155,6 +160,7 @@ class Cast:
             older=schedule.returns == "older",
             pace=schedule.paces[index],
             idle=schedule.idle if index == 0 else 0.0,
+            manner=schedule.kind,
         )
 
     def start_trainer(self, trainer: Trainer) -> None:

@@ -1,5 +1,6 @@
 """The datasets that are read while things break. Every element is a number that is not given twice in an epoch."""
 
+import os
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import penstock as ps
 
 SHAPES = ("rows", "shuffled", "groups", "sequence", "batches")
 PAUSE_SECONDS = 0.004
+_CHILD_SECONDS = 5.0
 
 
 def pause(number: np.ndarray) -> np.ndarray:
@@ -19,11 +21,22 @@ def pair(number: np.ndarray) -> ps.Dataset:
     return ps.Dataset.from_tensor_slices(np.array([2 * number, 2 * number + 1]))
 
 
-def pipeline(shape: str, elements: int, *, quick: bool = False, part: tuple[int, int] = (1, 0)) -> ps.Dataset:
+def fork(number: np.ndarray) -> np.ndarray:
+    """Leave a child process that holds whatever this one has open."""
+    if number % 41 == 3 and os.fork() == 0:
+        time.sleep(_CHILD_SECONDS)
+        os._exit(0)
+    return number
+
+
+def pipeline(
+    shape: str, elements: int, *, manner: str = "", quick: bool = False, part: tuple[int, int] = (1, 0)
+) -> ps.Dataset:
     """A dataset of the numbers 0 to elements - 1.
 
     Args:
         shape: which kinds of passes it has, and how they are cut.
+        manner: what its function does besides: "forks" leaves processes behind.
         quick: without the pauses that make it worth sharing.
         part: only what is made of every n-th row from a first one on.
     """
@@ -35,5 +48,5 @@ def pipeline(shape: str, elements: int, *, quick: bool = False, part: tuple[int,
     elif shape == "sequence":
         numbers = ps.Dataset.from_generator(lambda: iter(range(elements)), output_signature=ps.TensorSpec((), np.int64))
     if not quick:
-        numbers = numbers.map(pause)
+        numbers = numbers.map(fork if manner == "forks" else pause)
     return numbers.batch(7) if shape == "batches" else numbers

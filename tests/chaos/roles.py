@@ -110,6 +110,7 @@ class Trainer:
         pace: how long it takes for a row.
         idle: for how long it does nothing after its first element.
         newer: by how much its protocol's number is higher than that of the others.
+        manner: that of its pipeline.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Trainer:
     pace: float = 0.0
     idle: float = 0.0
     newer: int = 0
+    manner: str = ""
 
     @property
     def log(self) -> Path:
@@ -156,7 +158,7 @@ class Trainer:
         return list(found[:1] if self.older else found[-1:])
 
     def dataset(self) -> ps.Dataset:
-        dataset = pipeline(self.shape, self.elements)
+        dataset = pipeline(self.shape, self.elements, manner=self.manner)
         if self.count is not None:
             dataset = dataset.repeat()
         cache = self.arguments.get("cross_trainer_cache")
