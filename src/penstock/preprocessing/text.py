@@ -1,6 +1,6 @@
 """From texts to tokens: standardising, splitting and n-grams, for all texts of an array at once in Arrow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +20,24 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The tokens of many texts, one after the other, and how many each text has."""
+    """The tokens of many texts, or other rows of unequal length, one after the other.
 
-    values: pa.LargeBinaryArray
+    Attributes:
+        values: those of all rows.
+        lengths: how many each row has.
+    """
+
+    values: Any
     lengths: npt.NDArray[np.int64]
 
     @property
-    def texts(self) -> npt.NDArray[np.int64]:
-        """The number of the text that each token belongs to."""
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The number of each value's row."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def positions(self) -> npt.NDArray[np.int64]:
-        """The position of each token in its text, from 0."""
+        """The position of each value in its row, from 0."""
         return np.arange(len(self.values)) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
 
 
@@ -115,17 +120,21 @@ def _characters(texts: pa.LargeBinaryArray) -> Tokens:
     return Tokens(values, lengths)
 
 
-def grams(tokens: Tokens, widths: Sequence[int]) -> Tokens:
-    """Runs of neighbouring tokens, joined by a space: for each text all of the first width, then all of the next."""
+def grams(tokens: Tokens, widths: Iterable[int], separator: bytes = b" ", *, by_token: bool = False) -> Tokens:
+    """Runs of neighbouring tokens, joined by a separator.
+
+    For each text all of the first width come first, then all of the next; or with `by_token`, for each token all that
+    begin with it.
+    """
     rest = np.repeat(tokens.lengths, tokens.lengths) - tokens.positions
-    texts = tokens.texts
-    values, owners = [], []
+    values, starts = [], []
     for width in widths:
         begins = np.flatnonzero(rest >= width)
         parts = [tokens.values.take(pa.array(begins + offset)) for offset in range(width)]
-        values.append(pc.binary_join_element_wise(*parts, pa.scalar(b" ", TEXT)) if width > 1 else parts[0])
-        owners.append(texts[begins])
-    owner = np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
+        values.append(pc.binary_join_element_wise(*parts, pa.scalar(separator, TEXT)) if width > 1 else parts[0])
+        starts.append(begins)
+    start = np.concatenate(starts)
+    owner = tokens.rows[start]
+    order = np.argsort(start if by_token else owner, kind="stable")
     lengths = np.bincount(owner, minlength=len(tokens.lengths))
     return Tokens(pa.concat_arrays(values).take(pa.array(order)), lengths)

@@ -110,7 +110,7 @@ class TextVectorization(LearningLayer):
 
     def _add(self, summary: TokenCounts, rows: Any) -> None:
         tokens = self._tokens(*self._texts(rows), leading=1)
-        summary.add_documents(tokens.values, tokens.texts, len(tokens.lengths))
+        summary.add_documents(tokens.values, tokens.rows, len(tokens.lengths))
 
     def summary(self) -> TokenCounts:
         return self._lookup.summary()
@@ -137,7 +137,7 @@ class TextVectorization(LearningLayer):
         tokens = self._tokens(texts, shape, leading)
         if self.output_mode != "int":
             vectors = self._lookup.encode_documents(
-                tokens.texts, self._lookup.indices_of(tokens.values), len(tokens.lengths)
+                tokens.rows, self._lookup.indices_of(tokens.values), len(tokens.lengths)
             )
             return vectors.reshape(*outer, vectors.shape[-1])
         if len(shape) == leading and self.split is None and self._widths is None:
@@ -164,7 +164,7 @@ class TextVectorization(LearningLayer):
         rows = np.zeros((len(tokens.lengths), length), np.int64)
         positions = tokens.positions
         kept = positions < length
-        rows[tokens.texts[kept], positions[kept]] = self._lookup.indices_of(tokens.values)[kept]
+        rows[tokens.rows[kept], positions[kept]] = self._lookup.indices_of(tokens.values)[kept]
         return rows
 
     def _map_block(self, column: Column) -> Any:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.data.block import column_of, object_column
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.preprocessing.text import Tokens
 from penstock.preprocessing.tokens import TEXT, decoded, text_array
 
 Array = npt.NDArray[Any]
@@ -21,23 +22,14 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Ragged:
+class Ragged(Tokens):
     """Rows of unequal length, one after the other: tft's ragged tensors, and its sparse ones, aligned to the left.
 
     Attributes:
-        values: those of all rows.
-        lengths: how many each row has.
         shape: that of texts which all rows of all blocks have; None where rows differ. Numbers are an array then.
     """
 
-    values: Any
-    lengths: Integers
     shape: tuple[int, ...] | None = None
-
-    @property
-    def rows(self) -> Integers:
-        """The number of each value's row."""
-        return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
 
 def is_text(value: Any) -> bool:

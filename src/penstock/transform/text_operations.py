@@ -8,20 +8,19 @@ import pyarrow.compute as pc
 
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.hashes import fingerprint64, siphash, spans
+from penstock.preprocessing.text import grams, split_texts
 from penstock.preprocessing.tokens import TEXT
 from penstock.transform.columns import Array, Integers, Ragged, flat, in_rows_of, is_text, texts_of
 
 
 def split(column: Any, *, separator: str | None) -> Ragged:
     """The parts of each text; without a separator its words."""
-    texts = _texts("split", column).view(pa.large_string())
-    lists = pc.ascii_split_whitespace(texts) if separator is None else pc.split_pattern(texts, pattern=separator)
-    values = lists.flatten()
-    owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
-    if separator is None:  # spaces at the ends make empty words
-        filled = pc.greater(pc.binary_length(values), 0)
-        values, owners = values.filter(filled), owners[filled.to_numpy(zero_copy_only=False)]
-    return Ragged(values.cast(TEXT), np.bincount(owners, minlength=len(texts)).astype(np.int64))
+    texts = _texts("split", column)
+    if separator is None:
+        words = split_texts(texts, "whitespace", "utf-8")
+        return Ragged(words.values, words.lengths)
+    lists = pc.split_pattern(texts.view(pa.large_string()), pattern=separator)
+    return Ragged(lists.flatten().cast(TEXT), pc.list_value_length(lists).to_numpy().astype(np.int64))
 
 
 def change_text(column: Any, *, how: str, pattern: str = "", replacement: str = "") -> Any:
@@ -43,23 +42,9 @@ def join(*columns: Any, separator: str) -> pa.LargeBinaryArray:
 
 def ngrams(column: Any, *, ngram_range: list[int], separator: str) -> Ragged:
     """At each token the n-grams that begin with it, the shortest first."""
-    tokens = _tokens("ngrams", column)
     least, most = ngram_range
-    starts = np.cumsum(tokens.lengths) - tokens.lengths
-    rest = np.repeat(starts + tokens.lengths, tokens.lengths) - np.arange(len(tokens.values))
-    values, begins, widths = [], [], []
-    gap = pa.scalar(separator.encode(), TEXT)
-    for width in range(least, most + 1):
-        first = np.flatnonzero(rest >= width)
-        parts = [tokens.values.take(pa.array(first + offset)) for offset in range(width)]
-        values.append(pc.binary_join_element_wise(*parts, gap) if width > 1 else parts[0])
-        begins.append(first)
-        widths.append(np.full(len(first), width))
-    begin = np.concatenate(begins)
-    order = np.lexsort((np.concatenate(widths), begin))
-    owners = tokens.rows[begin]
-    lengths = np.bincount(owners, minlength=len(tokens.lengths)).astype(np.int64)
-    return Ragged(pa.concat_arrays(values).take(pa.array(order)), lengths)
+    found = grams(_tokens("ngrams", column), range(least, most + 1), separator.encode(), by_token=True)
+    return Ragged(found.values, found.lengths)
 
 
 def distinct_per_row(column: Any) -> Ragged:
@@ -93,7 +78,7 @@ def to_dense(column: Any, indices: Any = None, *, shape: list[int | None], defau
     if is_text(ragged.values):
         raise InvalidTypeError("sparse_tensor_to_dense_with_shape takes numbers: look strings up in a vocabulary first")
     if indices is None:
-        places = np.arange(len(ragged.values)) - np.repeat(np.cumsum(ragged.lengths) - ragged.lengths, ragged.lengths)
+        places = ragged.positions
     else:
         places = _places(ragged, rows_of("sparse_tensor_to_dense_with_shape", indices))
     width = shape[1] if shape[1] is not None else int(places.max(initial=-1)) + 1
