@@ -88,7 +88,7 @@ ENDED_BY = {
         ray/actors.py: self._server.join()""",
     "Ray, which raises where an actor or its machine is lost": """
         ray/parameter_servers.py: self.place.result()
-        ray/service.py: ray.get(self._dispatcher.drain.remote())
+        ray/service.py: ray.get(drained)
         ray/train.py: ray.get""",
     "files of this machine": """
         training/checkpoint/ranges.py: tensorstore""",

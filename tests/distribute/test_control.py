@@ -83,6 +83,36 @@ def wait_until(control: Control, condition: Callable[[], bool]) -> None:
         assert control._changed.wait_for(condition, timeout=30)
 
 
+# Calls that all make
+
+
+def test_another_call_of_one_worker_fails_all() -> None:
+    with connected(2) as controls:
+        for control in controls:
+            control.check_collective("strategy.run(step)")
+        controls[0].check_collective("strategy.reduce")
+        controls[1].check_collective("strategy.run(step)")
+        message = r"worker [01] of 2 made strategy.(run\(step\)|reduce) as call 2, where worker [01] of 2 made strategy"
+        for control in controls:
+            wait_until(control, lambda control=control: control._failure is not None)
+            with pytest.raises(WorkerError, match=message):
+                control.check_collective("strategy.run(step)")
+
+
+def test_a_call_that_one_worker_never_makes_fails_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "TICK_SECONDS", 0.01)
+    with connected(2) as controls:
+        for control in controls:
+            control.check_collective("strategy.run(step)")
+        controls[0].check_collective("strategy.run(step)")
+        controls[0]._absent_seconds = 0.5
+        message = "worker 1 of 2 did not come to call 2, strategy.run(step), within 0.5 seconds"
+        for control in controls:
+            wait_until(control, lambda control=control: control._failure is not None)
+            with pytest.raises(WorkerError, match=re.escape(f"worker 0 of 2 has given up: {message}")):
+                control.check_collective("strategy.run(step)")
+
+
 # Preemption
 
 
@@ -330,11 +360,10 @@ def test_a_call_that_one_worker_alone_makes_ends() -> None:
             controls[0].gather("strategy.gather", 1, int)
 
 
-def test_a_thread_that_reads_ahead_waited_for_ever_for_a_worker_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_reads_ahead_waited_for_ever_for_a_worker_that_lives() -> None:
     """The main thread has not learned of it by then, and is still ended if it stays in a collective."""
-    monkeypatch.setattr(channel_module, "_AHEAD_SECONDS", 0.05)
     with connected(2) as controls:
-        controls[0].call_seconds = 0.0
+        controls[0]._absent_seconds = 0.05
         message = "worker 1 of 2 did not come to iteration 0 within 0.05 seconds"
         with pytest.raises(WorkerError, match=message):
             controls[0].gather("iteration 0", 1, int, closed=lambda: False)

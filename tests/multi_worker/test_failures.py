@@ -60,6 +60,28 @@ def test_a_process_that_cannot_be_told_is_ended(workers) -> None:
     assert ended.seconds < SECONDS
 
 
+def test_a_call_of_one_worker_alone_paired_with_another_call_of_the_others(workers) -> None:
+    ended = workers("failures", "extra_call")
+    assert ended.statuses == [1, 1]
+    step, extra = "strategy.run(extra_call.<locals>.<lambda>)", "strategy.reduce"
+    assert (
+        f"worker 0 of 2 made {extra} as call 5, where worker 1 of 2 made {step}: every worker must make the same calls "
+        "in the same order"
+    ) in ended.errors or f"worker 1 of 2 made {step} as call 5, where worker 0 of 2 made {extra}: " in ended.errors
+    assert ended.seconds < SECONDS
+
+
+def test_a_worker_that_lives_and_does_not_come_to_a_step_was_waited_for_without_end(workers) -> None:
+    ended = workers("failures", "absent_from_a_step")
+    assert ended.statuses == [1, 1]
+    assert (
+        "[0] penstock: WorkerError: worker 0 of 2 has given up: worker 1 of 2 did not come to call 5, strategy.reduce, "
+        "within 3 seconds: every worker must make the same calls in the same order. worker 0 of 2 could not be told of "
+        "it within 3 seconds and is ended: it waits for a worker that will not come.\n"
+    ) in ended.errors
+    assert ended.seconds < SECONDS
+
+
 def test_a_worker_that_leaves_its_loop_is_named_where_others_ask_for_a_step(disagreements) -> None:
     error = [
         "WorkerError",

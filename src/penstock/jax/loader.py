@@ -88,8 +88,8 @@ def loader(
             the padding is at the end of the arrays: `predictions[: mask.sum()]` are those of the rows. Where processes
             read files of their own, it is at the end of each one's part.
         failure_timeout_seconds: how long this process waits for others that do not make a call which all must make,
-            300 s by default, and, after another one's failure, how long it may stay blocked on its devices, 30 s by
-            default. For the latter the first loader of a process decides.
+            300 s by default, or take no step, half an hour by default, and, after another one's failure, how long it
+            may stay blocked on its devices, 30 s by default. For the latter two the first loader of a process decides.
 
     Returns:
         An iterable; each `iter` begins a new epoch. It has `len` where that is known, `element_spec`, `state_dict()`

@@ -56,8 +56,8 @@ def loader(
         rank: the number of this rank, from 0, where nothing else says so. Ranks given in this way exchange nothing.
         num_ranks: the number of ranks.
         failure_timeout_seconds: how long a rank waits for others that do not make a call which all must make, 300 s by
-            default, and, after another rank's failure, how long it may stay blocked in a collective before it is ended,
-            30 s by default.
+            default, or take no step, half an hour by default, and, after another rank's failure, how long it may stay
+            blocked in a collective before it is ended, 30 s by default.
 
     Returns:
         A `Loader`.

@@ -16,10 +16,12 @@ from itertools import count
 
 import msgspec
 
+from penstock.distribute.control.call_log import CallLog
 from penstock.distribute.control.messages import (
     EXIT_SECONDS,
     GatherItem,
     InputFailed,
+    MadeCalls,
     Message,
     Payload,
     Preempted,
@@ -47,8 +49,8 @@ def call_seconds(failure_timeout_seconds: float | None) -> float:
     return CALL_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
 
 
-_AHEAD_SECONDS = 1800.0
-"""How long a thread that reads ahead waits for the others: one of them may evaluate or save a model alone meanwhile."""
+_ABSENT_SECONDS = 1800.0
+"""How long a worker waits for others at a step, unless it is given: one may evaluate or save a model alone before."""
 _BLAME_SECONDS = 2.0
 _ELSEWHERE_SECONDS = 2.0
 """Two workers that wait at different calls for so long wait for each other; another thread of a program could come."""
@@ -105,6 +107,8 @@ class Control:
         self.failure_timeout_seconds = (
             FAILURE_TIMEOUT_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
         )
+        self._absent_seconds = _ABSENT_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
+        self._calls = CallLog(worker, workers)
         self._line = control_line(dial(Address(*address), key, worker, seconds=_CONNECTING_SECONDS))
         self.member = member
         self._changed = threading.Condition()
@@ -151,8 +155,8 @@ class Control:
             topic: what the messages are about; shown in errors.
             own: this worker's message.
             kind: the type of the messages: a struct of `messages.py`, or plain data.
-            timeout: the seconds to wait for the others: by default `call_seconds`, and at least half an hour in a
-                thread; `math.inf` where they may take any time, and their loss alone ends it.
+            timeout: the seconds to wait for the others: by default `call_seconds`, and half an hour in a thread unless
+                it is given; `math.inf` where they may take any time, and their loss alone ends it.
             closed: given by a thread beside the program's calls, and called after `wake`: whether to give up.
 
         Raises:
@@ -162,7 +166,7 @@ class Control:
         """
         self.post(GatherItem.of(self.worker, topic, own, blocks=closed is None))
         if timeout is None:
-            timeout = self.call_seconds if closed is None else max(self.call_seconds, _AHEAD_SECONDS)
+            timeout = self.call_seconds if closed is None else self._absent_seconds
         others = [worker for worker in range(self.workers) if worker != self.worker]
         try:
             payloads = self._awaited(topic, others, timeout, closed)
@@ -250,8 +254,8 @@ class Control:
         if self._failure is not None and not (topic and topic in (self._failed_topic, self._own_failed_topic)):
             raise WorkerError(self._failure)
 
-    def check_collective(self) -> None:
-        """As `check_in_main`, before a collective.
+    def check_collective(self, call: str) -> None:
+        """As `check_in_main`, before a call with a collective, which all workers must make in the same order.
 
         Raises:
             WorkerError: a worker failed, was lost, or has ended its program.
@@ -264,6 +268,7 @@ class Control:
                 or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} continues: "
                 f"every {self.member} must take the same steps"
             )
+        self._calls.note(call)
 
     def check_in_main(self, topic: str = "") -> None:
         """As `check`, in the main thread, which learns of the failure by the error."""
@@ -389,7 +394,7 @@ class Control:
                 reason = "its process has ended" if isinstance(error, EOFError) else str(error)
                 message = WorkerLeft(0) if 0 in self._left else WorkerFailed(0, f"was lost: {reason}")
             missed: list[str] = []
-            tells = False
+            tells, differs = False, None
             if isinstance(message, WorkerFailed):
                 self._note_failure(message)
             else:
@@ -402,6 +407,8 @@ class Control:
                         self._received[message.topic][message.worker].append(message.payload)
                         if message.blocks:
                             self._waits_at[message.worker, message.topic] = time.monotonic()
+                    elif isinstance(message, MadeCalls):
+                        differs = self._calls.compare(message)
                     elif isinstance(message, Preempted):
                         tells = self._note_end()
                         self._ends[message.worker] = message.answered
@@ -412,6 +419,8 @@ class Control:
                 self.tell_of_leaving(topic)
             if tells:
                 self.post(Preempted(self.worker, self._ends[self.worker]), seconds=_INTERRUPTING_SECONDS)
+            if differs is not None and isinstance(message, MadeCalls):
+                self._announce(self._other_calls(message.worker, *differs))
 
     def _next(self) -> Message:
         """The next message.
@@ -442,13 +451,36 @@ class Control:
         if failed.worker != self.worker:
             _logger.error("%s", self._failure)
 
+    def _other_calls(self, other: int, number: int, here: str, there: str) -> str:
+        names = f"{here} as call {number}, where {self._name(other)} made {there}"
+        return (
+            f"made {names if number else f'other calls than {self._name(other)}'}: every {self.member} must make the "
+            "same calls in the same order"
+        )
+
+    def _compare_calls(self) -> None:
+        """Tell the others what was called here, and give up if one of them has not called it for too long."""
+        news = self._calls.news()
+        if news is not None:
+            self.post(news, seconds=_INTERRUPTING_SECONDS)
+        missing = self._calls.missing(self._absent_seconds)
+        if missing is not None:
+            worker, number, name = missing
+            self._announce(
+                f"has given up: {self._name(worker)} did not come to call {number}, {name}, within "
+                f"{self._absent_seconds:g} seconds: every {self.member} must make the same calls in the same order"
+            )
+
     def _end_if_stuck(self) -> None:
         """After a failure, end the process if it waits for a worker that will never answer.
 
         It does so in a collective, which blocks its main thread, or at its end, where JAX waits for all others.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._closed)
+        over = False
+        while not over:
+            self._compare_calls()
+            with self._changed:
+                over = self._changed.wait_for(lambda: self._failure is not None or self._closed, TICK_SECONDS)
         failed = time.monotonic()
         while not self._acknowledged.wait(
             max(failed, self._last_call) + self.failure_timeout_seconds - time.monotonic()
@@ -494,6 +526,9 @@ class Control:
         """Leave the channel, which is not a failure. Messages that are received afterwards are ignored."""
         forget(self)
         if self._failure is None and not self._closed:
+            news = self._calls.news()
+            if news is not None:
+                self.post(news, seconds=_LEAVING_SECONDS)
             self.post(WorkerLeft(self.worker), seconds=_LEAVING_SECONDS)
         self._acknowledged.set()
         with self._changed:

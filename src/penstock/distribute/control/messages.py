@@ -165,7 +165,19 @@ class Preempted(msgspec.Struct, tag="preempted", array_like=True):
     answered: int
 
 
-Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft | Preempted
+class MadeCalls(msgspec.Struct, tag="calls", array_like=True):
+    """The calls that a worker has made which need all workers: how many, what they were, and names of the newest.
+
+    A name counts from the call of its number on.
+    """
+
+    worker: int
+    count: int
+    digest: int
+    names: tuple[tuple[int, str], ...]
+
+
+Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft | Preempted | MadeCalls
 Payload = TypeVar("Payload")
 
 ControlLine = Line[Message]

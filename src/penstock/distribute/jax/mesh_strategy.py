@@ -83,7 +83,7 @@ class MeshStrategy(Strategy):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> Any:
         if self._control is not None:
-            self._check_others()
+            self._control.check_collective(f"strategy.run({_name_of(fn)})")
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = jax.tree.flatten(given)
         if donated or self._donates:
@@ -118,7 +118,7 @@ class MeshStrategy(Strategy):
 
     @moving_explicitly
     def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
-        self._check_others()
+        self._check_others(f"strategy.run_steps({_name_of(loop.fn)})")
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
         state = self._stacked_state(state)  # also where no group has two batches: that must not depend on the data
         pieces: list[StepResults] = []
@@ -180,10 +180,10 @@ class MeshStrategy(Strategy):
             )
         return state
 
-    def _check_others(self) -> None:
+    def _check_others(self, call: str) -> None:
         """Refuse a call that needs all workers if one of them has failed or left."""
         if self._control is not None:
-            self._control.check_collective()
+            self._control.check_collective(call)
 
     @moving_explicitly
     def _compile(
@@ -283,7 +283,7 @@ class MeshStrategy(Strategy):
 
     @moving_explicitly
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
-        self._check_others()
+        self._check_others("strategy.reduce")
         stacked = leaf.stacked if isinstance(leaf, PerReplica) else None
         for value in self._values_of(leaf) if stacked is None else [stacked]:
             if is_key(value):
@@ -324,7 +324,7 @@ class MeshStrategy(Strategy):
 
     @moving_explicitly
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
-        self._check_others()
+        self._check_others("strategy.gather")
         own = [as_array(value) for value in self._values_of(leaf)]
         shapes = [shape_of(value) for value in own]
         answers = self._gather("strategy.gather", shapes, _Shapes)
@@ -356,6 +356,10 @@ class MeshStrategy(Strategy):
                 raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
             check_width(f"the value given to {call}", value)
         return tuple(jax.device_put(values, self._devices[0]))
+
+
+def _name_of(fn: Any) -> str:
+    return getattr(fn, "__qualname__", type(fn).__qualname__)
 
 
 def _with_places(given: Any) -> Any:

@@ -45,7 +45,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         local_device_ids: which of this machine's devices belong to this process, where several share it.
         failure_timeout_seconds: after another worker's failure, how long a process may stay blocked on its devices,
             30 s by default; also how long this call, and one that distributes a dataset, waits for workers that do not
-            make it, 300 s by default.
+            make it, 300 s by default, and how long a step does, half an hour by default.
         check_weights: as of `MirroredStrategy`.
 
     Raises:
