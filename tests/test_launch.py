@@ -308,7 +308,7 @@ def test_workers_end_when_nobody_reads_their_output(program: Path) -> None:
         process.stdout.close()
         errors = process.stderr.read()
     assert process.returncode == 141
-    assert errors.splitlines()[-1] == "penstock: nobody reads the output any longer"
+    assert errors.splitlines()[-1] == "penstock: the output has no reader any longer"
 
 
 @pytest.mark.slow
@@ -394,7 +394,7 @@ print(count, os.environ.get("PENSTOCK_CHECKPOINT_PIPE"))
     status, output, said = launched(source, 3, min_workers=1, max_restarts=1, grace_seconds=1000)
     assert (status, output) == (0, ["[0] 3 None", "[1] 3 None", "[2] 3 None"])
     assert said == [
-        "penstock: run/ckpt-7 is complete: 3 workers go on from there",
+        "penstock: run/ckpt-7 is complete: 3 workers continue from there",
         "penstock: worker 1 failed first: ended by SIGKILL. Restart 1 of 1, with 2 worker(s)",
     ]
 

@@ -86,7 +86,7 @@ def loader(
         input_options: as for `distribute_dataset`: how many steps are kept ready, and what happens to a batch whose
             rows cannot be divided evenly. With `partial_batch="pad"` elements are pairs of the batch and a mask, and
             the padding is at the end of the arrays: `predictions[: mask.sum()]` are those of the rows. Where processes
-            read files of their own, it is at the end of each one's part.
+            read separate files, it is at the end of each one's part.
         failure_timeout_seconds: how long this process waits for others that do not make a call which all must make,
             300 s by default, or take no step, half an hour by default, and, after another one's failure, how long it
             may stay blocked on its devices, 30 s by default. For the latter two the first loader of a process decides.
@@ -147,7 +147,7 @@ def loader(
 def _prepared(
     dataset: Any, sharding: Any, specs: Any, input_options: Any
 ) -> tuple[MeshInput, MeshPlacement, InputOptions]:
-    """What a loader is made of, from its arguments, without a word to other processes."""
+    """Return what a loader is made of, from its arguments, without a word to other processes."""
     options = _checked(dataset, input_options)
     spec = dataset.element_spec
     check_spec(spec, dataset.node)

@@ -1,4 +1,4 @@
-"""Which rows of a batch each process reads, from the index maps of the leaves' shardings."""
+"""Rows of a batch that each process reads, from the index maps of the leaves' shardings."""
 
 import math
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ class MeshInput(DividedInput):
         if self.shard.own_batches and self.shard.policy is AutoShardPolicy.OFF and workers.shares < workers.count:
             raise InvalidArgumentError(
                 "ps.jax.loader: several processes of this mesh hold the same rows, so they cannot read from a named "
-                "job of the data service, which gives each of them other elements: leave out job_name"
+                "job of the data service, which gives each of them other elements: omit job_name"
             )
 
     def shard_of(self, worker: int) -> WorkerShard:

@@ -49,7 +49,7 @@ def shardings_of(sharding: Any, specs: Any, structure: Structure) -> list[NamedS
 
 
 def all_processes_have(sharding: Any) -> bool:
-    """Whether what is given for the shardings names devices of all of several processes, as far as it can be read."""
+    """Return whether the given shardings name devices of all of several processes, as far as they can be read."""
     meshes = [getattr(one, "mesh", one) for one in jax.tree.leaves(sharding, is_leaf=_is_leaf)]
     mesh = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), jax.sharding.get_mesh())
     count: int = jax.process_count()
@@ -57,7 +57,7 @@ def all_processes_have(sharding: Any) -> bool:
 
 
 def _broadcast(given: Any, structure: Structure) -> list[Any]:
-    """What is given for each leaf; one thing may stand for all leaves below it."""
+    """Return the entry for each leaf; one entry may be for all leaves below it."""
     if _is_leaf(given):
         return [given] * structure.leaf_count
     numbered = structure.unflatten(list(range(structure.leaf_count)))
@@ -133,7 +133,7 @@ def parts_along(sharding: NamedSharding, axis: int) -> int:
 
 
 def is_text(leaf: Any) -> bool:
-    """Whether a leaf, or its specification, is of strings or objects, which stay in host memory."""
+    """Return whether a leaf, or its specification, is of strings or objects, which stay in host memory."""
     return leaf.dtype.kind in "OSUT" and not getattr(leaf, "ragged_rank", 0)
 
 

@@ -1,6 +1,6 @@
 """Ends the workers of a launcher that was killed and could not do so itself.
 
-`CleanupProcess` starts this file as a small process of its own, which reads a pipe that only the launcher can write to.
+`CleanupProcess` starts this file as a small process, which reads a pipe that only the launcher can write to.
 When the launcher ends, in whatever way, the system closes the pipe: the process then kills all that are still listed.
 The file runs without the rest of penstock.
 """

@@ -36,7 +36,7 @@ class Signalled:
 
     def __str__(self) -> str:
         if self.signal_number == signal.SIGPIPE:
-            return "nobody reads the output any longer"
+            return "the output has no reader any longer"
         return "interrupted" if self.signal_number == signal.SIGINT else f"ended by {_name(self.signal_number)}"
 
 

@@ -24,9 +24,9 @@ class Group:
 
     Args:
         command: the program and its arguments.
-        environment: that of the workers, without what tells them of each other.
+        environment: that of the workers, without the variables about each other.
         outputs: where their standard output and their standard error go.
-        events: what is heard of them.
+        events: reports of them.
         grace_seconds: how long workers have to end, before and after SIGTERM.
     """
 
@@ -117,7 +117,7 @@ class Group:
     def _variables(self, num_workers: int) -> dict[str, str]:
         """The environment variables of all workers."""
         variables = {
-            "PYTHONUNBUFFERED": "1",  # Python would hold back what it writes to a pipe
+            "PYTHONUNBUFFERED": "1",  # Python would buffer its output to a pipe
             **self.environment,
             "PENSTOCK_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
             "PENSTOCK_NUM_WORKERS": str(num_workers),

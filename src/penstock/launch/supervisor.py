@@ -1,4 +1,4 @@
-"""`launch`: runs groups of workers until one has finished, and decides what follows the end of a group.
+"""`launch`: runs groups of workers until one has finished, and decides on the next step when a group ends.
 
 Threads and signal handlers only put events into a queue; the thread that called `launch` reads it.
 """
@@ -47,7 +47,7 @@ def launch(
         command: the program and its arguments.
         min_workers: no group is smaller; `num_workers` where None, so that every group is of the same size.
         max_restarts: how many lost workers are made up for; that a group grows again does not count.
-        devices_per_worker: gives each process as many virtual CPU devices of JAX, and no other devices.
+        devices_per_worker: gives each process this number of virtual CPU devices of JAX, and no other devices.
         environment: taken instead of this process's own.
         stdout: a binary file, this process's own by default; lines that workers write to `stderr` go there.
 
@@ -99,7 +99,7 @@ def _run_groups(
         cause = group.run(size, replaceable=replaceable, may_grow=size < num_workers)
         if isinstance(cause, CheckpointWritten):
             size = num_workers
-            errors.write(f"penstock: {cause.path} is complete: {size} workers go on from there".encode())
+            errors.write(f"penstock: {cause.path} is complete: {size} workers continue from there".encode())
         elif isinstance(cause, WorkerEnded) and replaceable:
             restarts += 1
             size = max(smallest, size - 1)

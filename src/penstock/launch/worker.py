@@ -54,7 +54,7 @@ class Output:
 
 
 class WorkerProcess:
-    """A process that leads a session of its own, so that whatever it starts can be ended with it.
+    """A process that leads its own session, so that its children can be ended with it.
 
     Two threads pass its output on, and one waits for its end.
 
@@ -94,21 +94,21 @@ class WorkerProcess:
         self._follower = _thread(self._follow)
 
     def send(self, signal_number: int) -> None:
-        """Signal the process and whatever it has started."""
+        """Signal the process and its children."""
         try:
             os.killpg(self._process.pid, signal_number)
         except (ProcessLookupError, PermissionError):  # gone; macOS says the latter of processes about to go
             return
 
     def join(self) -> None:
-        """Wait until the process, what it has started, and its output have ended."""
+        """Wait until the process, its children, and its output have ended."""
         self._follower.join()
 
     def _follow(self) -> None:
         status = self._process.wait()
         self._ended(self.number, status)
         self.send(signal.SIGTERM)
-        # What is left of the session holds the output open, such as multiprocessing's resource tracker at its work.
+        # The rest of the session holds the output open, such as multiprocessing's resource tracker at its work.
         self._join_relays(self._grace_seconds)
         self.send(signal.SIGKILL)
         self._cleanup.remove(self._process.pid)

@@ -19,11 +19,11 @@ NAMESPACE: Final = "penstock"
 
 @dataclass(frozen=True)
 class Settings:
-    """What all actors of a service have in common.
+    """Base of all actors of a service.
 
     Args:
         name: of the service.
-        life: of this service, which tells it from an earlier one of the same name.
+        life: of this service, which distinguishes it from an earlier one of the same name.
         alone: whether all of it is on one machine, and listens at its loopback address.
     """
 
@@ -69,7 +69,7 @@ class Dispatcher:
         self._server = DispatchServer(DispatcherConfig(work_dir=self._work_dir, **settings.listening()))
 
     def address(self) -> ServiceAddress:
-        """Where it is, and what to show to it."""
+        """Return where it is, and what to show to it."""
         settings = self._settings
         protocol = self._server.target.partition("://")[0]
         target = f"{protocol}://{joined_address(settings.own_host(), self._server.port)}"

@@ -33,14 +33,14 @@ _LOOPBACK: Final = "127.0.0.1"
 _REASON_SECONDS: Final = 0.5
 _LONGEST_REASON: Final = 300
 _ENCRYPT: Final = (
-    "give ps.ray.ParameterServers tls_cert, tls_key, tls_root and tls_name, or insecure=True where nobody else can "
+    "give ps.ray.ParameterServers tls_cert, tls_key, tls_root and tls_name, or insecure=True where no one else can "
     "reach their network"
 )
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an actor is: its machine, its process there, and where it listens."""
+    """Location of an actor: its machine, its process there, and its address."""
 
     machine: str
     process: int
@@ -49,11 +49,11 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What all actors of a strategy have in common.
+    """Base of all actors of a strategy.
 
     Attributes:
         alone: whether all of them are on one machine, where they listen at its loopback address.
-        tls: encrypts what they say between machines, if anything does.
+        tls: encrypts their messages between machines, if given.
     """
 
     secret: bytes = field(repr=False)
@@ -68,7 +68,7 @@ class _Settings:
         return Listener(lambda: access, _LOOPBACK if self.alone else "", local=self.shared_memory)
 
     def place(self, listener: Listener) -> "_Place":
-        """Where this actor listens, at the address by which Ray's machines know its own."""
+        """Return where this actor listens, at the address by which Ray's machines know its own."""
         host = _LOOPBACK if self.alone else ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return _Place(_machine(), os.getpid(), Address(host, listener.port, listener.local))
 
@@ -76,7 +76,7 @@ class _Settings:
         """The line to another actor.
 
         Raises:
-            UnavailableError: it cannot be reached, or is not what it should be.
+            UnavailableError: it cannot be reached, or is another process.
         """
         here, address = place.machine == _machine(), place.address
         if self.alone and not here:
@@ -104,7 +104,7 @@ class _Actor:
         self._arena = Arena(IDLE_BYTES)
 
     def place(self) -> _Place:
-        """Where it listens."""
+        """Return where it listens."""
         return self._settings.place(self._listener)
 
     def _take(self) -> tuple[int, ProcessLine]:
@@ -234,7 +234,7 @@ class _Actors(StartedProcesses):
         return process, []
 
     def _places(self, actors: list[Any], what: str, options: Mapping[str, Any]) -> list[_Place]:
-        """Where actors are.
+        """Return where actors are.
 
         Raises:
             UnavailableError: Ray has no place for one of them, or it cannot start.
@@ -278,7 +278,7 @@ class ParameterServers(Engine):
         tls_root: the authority that has signed it; None is one of those that the system trusts.
         tls_name: a name in the certificate that all actors are expected to have, since machines come and go; without
             it the certificate must name the address of each machine.
-        insecure: on several machines without TLS, where nobody else can reach their network.
+        insecure: on several machines without TLS, where no one else can reach their network.
         shared_memory: whether processes on one machine share memory; containers may not.
         start_timeout_seconds: how long to wait until Ray has placed an actor.
 

@@ -63,7 +63,7 @@ class RayService:
         self._thread.start()
 
     def status(self) -> Status:
-        """What it does, as `ps.service.status` returns it."""
+        """Return its status, as `ps.service.status` does."""
         return status(self.target)
 
     def scale(self, num_workers: int) -> None:
@@ -187,7 +187,7 @@ def service(
         tls_root: the authority that has signed it.
         tls_name: a name in the certificate that all servers are expected to have, since machines come and go; without
             it the certificate must name the address of each machine.
-        insecure: on several machines without TLS, where nobody else can reach their network.
+        insecure: on several machines without TLS, where no one else can reach their network.
         start_timeout_seconds: how long to wait until Ray has placed all of them.
 
     Raises:
@@ -216,7 +216,7 @@ def service(
     if not alone and tls_cert is None and not insecure:
         raise InvalidArgumentError(
             f"service: the Ray cluster has {len(machines)} machines, between which anybody on the way could read the "
-            "token: give tls_cert, tls_key, tls_root and tls_name, or insecure=True where nobody else can reach their "
+            "token: give tls_cert, tls_key, tls_root and tls_name, or insecure=True where no one else can reach their "
             "network"
         )
     settings = Settings(

@@ -14,7 +14,7 @@ from penstock.runtime.ports import free_port
 
 @dataclass
 class PenstockConfig(BackendConfig):
-    """Tells every worker of a Ray Train group who the others are, as `penstock launch` does on one machine.
+    """Connects the workers of a Ray Train group, as `penstock launch` does on one machine.
 
     Give it to `DataParallelTrainer(..., backend_config=ps.ray.PenstockConfig())`, or to `JaxTrainer(...,
     jax_config=ps.ray.PenstockConfig())`, which connects nothing by itself without a TPU or GPU. In the training
@@ -24,7 +24,7 @@ class PenstockConfig(BackendConfig):
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """What Ray Train starts for each group of workers."""
+        """Return what Ray Train starts for each group of workers."""
         return _PenstockBackend
 
 
@@ -36,7 +36,7 @@ class _PenstockBackend(Backend):
 
 
 def _address() -> str:
-    """Where worker 0 will listen: the address by which Ray's other machines reach this one."""
+    """Return where worker 0 will listen: the address by which Ray's other machines reach this one."""
     host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return joined_address(host, free_port())
 

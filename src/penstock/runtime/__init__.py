@@ -1,1 +1,1 @@
-"""How things run, knowing nothing of datasets: threads, channels, pacing."""
+"""Threads, processes, memory and pacing, which know nothing of datasets."""

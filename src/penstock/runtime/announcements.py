@@ -1,4 +1,4 @@
-"""How a worker tells its launcher that a checkpoint is complete: a line in a named pipe."""
+"""Messages of a worker to its launcher that a checkpoint is complete: a line in a named pipe."""
 
 import os
 import shutil

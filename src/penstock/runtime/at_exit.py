@@ -1,11 +1,11 @@
-"""What has to end before the process does: one registry for the whole package.
+"""One registry of everything that has to end before the process does.
 
 An object that runs something registers how it is ended. The registry keeps no object alive, and a forked process begins
 with an empty one. During Python's exit things end in this order:
 
 1. The main program has ended; pools of threads still take work: `finish_before_pools_close`.
-2. `atexit` calls its functions, the newest first. What is registered by `end_before_libraries` ends in a call of its
-   own, and so before the libraries that were imported until then; what is registered by `end_at_exit` ends in one
+2. `atexit` calls its functions, the newest first. Objects registered by `end_before_libraries` end in a separate
+   call, and so before the libraries that were imported until then; those registered by `end_at_exit` end in one
    call that is as old as the import of this file.
 
 From Python 3.12 on no thread can be started by then: what ends something must not need a new one.
@@ -45,7 +45,7 @@ def end_at_exit(thing: Thing, end: Callable[[Thing], None], *, last: bool = Fals
 
 
 def end_before_libraries(thing: Thing, end: Callable[[Thing], None]) -> None:
-    """As `end_at_exit`, before what libraries that are imported by now have registered with `atexit`."""
+    """Variant of `end_at_exit`, before what libraries that are imported by now have registered with `atexit`."""
     _before_libraries[thing] = end
     atexit.register(_end_one, weakref.ref(thing))
 
@@ -56,7 +56,7 @@ def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None
     It is called also if nothing refers to the object any more; `forget` prevents it. Threads of the user's may still
     run then. No public means comes in time: `atexit` calls its functions when `concurrent.futures` has closed all pools
     of threads, and a thread that waits for the main one, as by `main_thread().join()`, continues only then too.
-    `concurrent.futures` closes them by this very function of `threading`, and what was registered later is called
+    `concurrent.futures` closes them by this very function of `threading`, and functions registered later are called
     earlier. `tests/runtime/test_at_exit.py` names the version of Python that has changed this.
     """
     if _finish_all not in _hooked:
@@ -66,12 +66,12 @@ def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None
 
 
 def after_interrupt() -> bool:
-    """Whether the program has ended by Ctrl-C, and so whoever sits there waits for its end."""
+    """Return whether the program has ended by Ctrl-C, and so its user waits for the end."""
     return getattr(sys, "last_type", None) is KeyboardInterrupt
 
 
 def forget(thing: object) -> None:
-    """Undo what was registered for an object: it has ended. Takes no lock and waits for nothing."""
+    """Remove an object that has ended from the registry. Takes no lock and waits for nothing."""
     if _at_exit.pop(thing, None) is None and _before_libraries.pop(thing, None) is None:
         _unfinished.pop(id(thing), None)
 

@@ -1,8 +1,8 @@
 """The threads that call one function for one iteration, and how many more calls they can use.
 
 This file decides how much a parallel map reads ahead: a stream starts a further piece of work as long as its callers
-`want_more`, and threads cut it into tasks of `chunk` rows as they become free. So as many calls run as were asked for,
-below any operator, and nothing is read before a thread is free for it.
+`want_more`, and threads cut it into tasks of `chunk` rows as they become free. So the number of calls that was asked
+for runs, below any operator, and nothing is read before a thread is free for it.
 """
 
 import time
@@ -34,7 +34,7 @@ _LARGE_BYTES = 1 << 10
 class Bell:
     """Wakes the threads that wait for calls of one iteration when one of the calls has ended.
 
-    Whoever waits does so at a `SimpleQueue` of its own. Ctrl-C that comes as a thread begins to wait at a `Condition`
+    Each waiting thread has its own `SimpleQueue`. Ctrl-C that comes as a thread begins to wait at a `Condition`
     can leave its lock released: a RuntimeError, of releasing it again, then takes the place of the KeyboardInterrupt.
     """
 
@@ -45,7 +45,7 @@ class Bell:
 
     @property
     def rung(self) -> int:
-        """How often it has rung; read this before checking whether there is something to wait for."""
+        """Return how often it has rung; read this before checking whether there is something to wait for."""
         return self._rung
 
     def ring(self) -> None:
@@ -85,7 +85,7 @@ class Work:
     unit: int = 1
 
     def units(self, start: int, stop: int) -> int:
-        """How many tasks the rows from start to stop were estimated to be."""
+        """Return how many tasks the rows from start to stop were estimated to be."""
         return -(-stop // self.unit) - -(-start // self.unit)
 
 
@@ -127,12 +127,12 @@ class Callers:
 
     @property
     def chunk(self) -> int:
-        """How many rows a task should have: as many as take about as long as one should, or fewer large ones."""
+        """Return how many rows a task should have: as many as take about as long as one should, or fewer large ones."""
         return self._chunk if self._most_rows is None else min(self._chunk, self._most_rows)
 
     @property
     def want_more(self) -> bool:
-        """Whether a thread is without work, or soon will be."""
+        """Return whether a thread is without work, or soon will be."""
         return self._unfinished < (self.count if self._long else 2 * self.count)
 
     def rows_here(self, rows: int) -> int:
@@ -145,7 +145,7 @@ class Callers:
 
     @property
     def here_one_by_one(self) -> bool:
-        """Whether the reading thread makes the calls for rows that come one by one."""
+        """Return whether the reading thread makes the calls for rows that come one by one."""
         return self._are_short(1)
 
     def _are_short(self, rows: int) -> bool:
@@ -158,12 +158,12 @@ class Callers:
 
     @property
     def because(self) -> str:
-        """The reason why so many calls may run, for `explain()`; "" where a number was given."""
+        """The reason for the number of calls, for `explain()`; "" where a number was given."""
         return ""
 
     @property
     def know_results(self) -> bool:
-        """Whether it is known how many bytes the result of a row holds."""
+        """Return whether it is known how many bytes the result of a row holds."""
         return self._most_rows is not None
 
     def results_hold(self, nbytes: int) -> None:

@@ -13,7 +13,7 @@ class Closed(Exception):
 
 
 class Channel(Generic[Item]):
-    """Items in the order they were put, as many at a time as `capacity` allows.
+    """Items in the order they were put, at most `capacity` at a time.
 
     An item has a weight (its rows, say); the weights of the items inside never exceed the capacity, except that a
     single item may always pass.
@@ -34,7 +34,7 @@ class Channel(Generic[Item]):
 
     @property
     def _weight(self) -> int:
-        """Of the items inside."""
+        """Return the size of the items inside."""
         return self._put - self._taken
 
     def put(self, item: Item, weight: int = 1) -> None:
@@ -69,7 +69,7 @@ class Channel(Generic[Item]):
         return item
 
     def room(self) -> int:
-        """How much weight can be put at once (at least 1); waits until there is some.
+        """Return how much weight can be put at once (at least 1); waits until there is some.
 
         Raises:
             Closed: the channel was closed, before or while waiting.
@@ -78,7 +78,7 @@ class Channel(Generic[Item]):
         return self._capacity - self._weight
 
     def close(self) -> None:
-        """End the channel for both sides; what is inside is dropped."""
+        """End the channel for both sides; its items are dropped."""
         self._closed = True
         self._drop()
         self._wake_producer.put(None)

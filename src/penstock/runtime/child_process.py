@@ -14,7 +14,7 @@ _PARENT_SECONDS: Final = 1.0
 
 
 def status_in_words(status: int | None) -> str:
-    """The return code of a process, as what it has ended with; None of one that is about to end."""
+    """Return the end of a process in words by its return code; None if it is about to end."""
     if status is None:
         return "no status yet"
     if status == -signal.SIGKILL:
@@ -25,7 +25,7 @@ def status_in_words(status: int | None) -> str:
 def end_with_parent() -> None:
     """Let this child end when its parent has ended, even in the middle of a call that never returns.
 
-    The end of a pipe between them tells it the same, but only between calls.
+    The end of a pipe between them shows it too, but only between calls.
     """
     threading.Thread(target=_end_without, args=(os.getppid(),), name="penstock-parent", daemon=True).start()
 
@@ -39,7 +39,7 @@ def _end_without(parent: int) -> None:
 def leave_sigterm_to_parent() -> None:
     """Let SIGTERM not end this child: a scheduler may send it to all processes of a job, whose trainer saves first.
 
-    What it starts itself does not inherit this.
+    Its own children do not inherit this.
     """
     signal.signal(signal.SIGTERM, lambda *_: None)
 

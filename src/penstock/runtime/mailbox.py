@@ -1,7 +1,7 @@
 """One message at a time to another process of this machine, in a file without a name that both map.
 
 The file begins with the number of the message's parts and their lengths, 8 bytes each; the parts follow, each at a
-multiple of 64. A pipe beside it tells the other side that a message is there.
+multiple of 64. A pipe beside it announces messages to the other side.
 """
 
 import mmap
@@ -33,7 +33,7 @@ class Mailbox:
         self._mapped: mmap.mmap | None = None
 
     def write(self, parts: Sequence[Part]) -> None:
-        """Write a message, in place of the one before.
+        """Write a message over the one before.
 
         Raises:
             OSError: there is no room for it.
@@ -66,7 +66,7 @@ class Mailbox:
 
 
 def _places(begin: int, lengths: Sequence[int]) -> tuple[list[int], int]:
-    """Where parts of these lengths begin after a header, and where the last one ends."""
+    """Return where parts of these lengths begin after a header, and where the last one ends."""
     starts, end = [], begin
     for length in lengths:
         starts.append(end + -end % _ALIGNMENT)

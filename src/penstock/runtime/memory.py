@@ -91,7 +91,7 @@ def output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
 
 
 def shared_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-    """As `output`, for an array that needs no copy but where `allocate_from` has named a place: None in any other."""
+    """Variant of `output` for an array that needs a copy only where `allocate_from` has named a place; else None."""
     size = dtype.itemsize * math.prod(shape)
     memory = None if size < LARGE or dtype.hasobject else _from_allocator(size)
     return None if memory is None else memory.view(dtype).reshape(shape)

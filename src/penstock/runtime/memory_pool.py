@@ -1,7 +1,7 @@
 """Memory of large arrays that were freed, kept for the next ones of about their size.
 
 The system clears new pages, which takes longer than a batch is copied and a tenth of the time in which its images are
-decoded. The C library keeps what is freed where `keep_freed_memory` asks for it, but nothing above 32 MiB, and little
+decoded. The C library keeps freed memory where `keep_freed_memory` asks for it, but nothing above 32 MiB, and little
 of what other threads than the first allocate.
 """
 
@@ -18,7 +18,7 @@ SMALLEST: Final = 4 << 20
 _LARGEST_SHARE: Final = 1.25
 """Memory that is larger than wanted by more than this is left for others."""
 _LATEST: Final = 4
-"""Among so many that were wanted last, a size must be found twice."""
+"""Number of sizes wanted last among which one must be found twice."""
 
 
 def _fits(memory: Bytes, size: int) -> bool:
@@ -26,7 +26,7 @@ def _fits(memory: Bytes, size: int) -> bool:
 
 
 class _Freed:
-    """Memory that nobody uses; compared by identity, as its bytes need not be."""
+    """Unused memory; compared by identity, because its bytes may be equal."""
 
     __slots__ = ("memory",)
 
@@ -37,10 +37,10 @@ class _Freed:
 class MemoryPool:
     """Keeps up to `most` bytes that were freed, of sizes that are wanted again and again, as those of batches are.
 
-    Rows of varying sizes would find nothing that fits, and what is kept would add to the memory that they take.
+    Rows of varying sizes would find nothing that fits, and kept memory would add to theirs.
 
-    Garbage collection may call `_give_back` inside of any other method, in any thread, so there is no lock: whoever has
-    removed a piece from the list has it, and a list removes a piece once.
+    Garbage collection may call `_give_back` inside of any other method, in any thread, so there is no lock: the
+    method that has removed a piece from the list has it, and a list removes a piece once.
     """
 
     def __init__(self, most: int) -> None:
@@ -50,11 +50,11 @@ class MemoryPool:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are kept."""
+        """Return how many bytes are kept."""
         return sum(piece.memory.nbytes for piece in list(self._pieces))
 
     def take(self, size: int) -> tuple[Bytes, Any]:
-        """Memory of at least `size` bytes, and what is to be called when nobody uses it any more."""
+        """Return memory of at least `size` bytes, and a function to call when it is no longer used."""
         self._wanted = (*self._wanted[1 - _LATEST :], size)
         memory = self._taken(size)
         if memory is None:

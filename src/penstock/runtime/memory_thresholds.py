@@ -18,7 +18,7 @@ _LARGEST_BYTES = 32 << 20
 
 @cache
 def keep_freed_memory() -> None:
-    """Let this process keep up to 256 MiB that it has freed for what it allocates next, in pieces of up to 32 MiB.
+    """Let this process keep up to 256 MiB of freed memory for later allocations, in pieces of up to 32 MiB.
 
     It takes effect once; not with another C library, or if the environment already sets these thresholds.
     mallopt(3) describes the two thresholds.

@@ -12,10 +12,10 @@ _TIMES_WHAT_CAME = 16
 
 
 class Demand:
-    """What an iteration may read. Its streams share it.
+    """Limits of reading for an iteration. Its streams share them.
 
     Attributes:
-        ahead: whether more than what is asked for, where that saves time.
+        ahead: whether more than was asked for may be read, where that saves time.
     """
 
     ahead = True
@@ -52,7 +52,7 @@ class Pace:
         """Note that a block has come, possibly with fewer rows than were allowed.
 
         Args:
-            nbytes: what it holds.
+            nbytes: its size.
             rows: how many it has.
             asked: how many rows were asked for, if that may be fewer than were allowed: the cost of a smaller block
                 says nothing about larger ones.

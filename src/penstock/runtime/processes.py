@@ -1,6 +1,6 @@
 """Processes that answer messages: started as calls come, and kept for the next iteration.
 
-A process gets four descriptors: the pipe that tells it of a message, the one in which it tells of an answer, and the
+A process gets four descriptors: the pipe that announces messages, the one that announces answers, and the
 mailboxes of both. It ends when its pipe is closed, as the system does if this process is killed.
 """
 
@@ -28,7 +28,7 @@ _END: Final = None
 _IDLE_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 1.0
-"""So long calls may go on that nobody waits for any more."""
+"""Limit of calls whose results are no longer wanted."""
 
 
 class LostProcess(Exception):  # the caller makes an error of it
@@ -44,9 +44,9 @@ class LostProcess(Exception):  # the caller makes an error of it
 
 
 class Processes:
-    """As many processes as calls are made at the same time, by all iterations that use them.
+    """One process for each call made at the same time, shared by all iterations that use them.
 
-    They end when this object is no longer referenced, when nobody has asked them for a minute, and with this process.
+    They end when this object is no longer referenced, when they were idle for a minute, and with this process.
 
     Args:
         module: what the processes run, by `answer_until_told`.
@@ -59,14 +59,14 @@ class Processes:
         weakref.finalize(self, self._running.told.put, _END).atexit = False
 
     def caller(self, threads: Threads) -> "ProcessCaller":
-        """What asks the processes for one iteration, until its threads are stopped."""
+        """Return what asks the processes for one iteration, until its threads are stopped."""
         caller = ProcessCaller(self, self._running)
         threads.end_with(caller)
         return caller
 
 
 class ProcessCaller:
-    """Asks processes for one iteration. Several threads may do so, each has a process of its own meanwhile."""
+    """Asks processes for one iteration. Several threads may do so, each with its own process meanwhile."""
 
     def __init__(self, processes: Processes, running: "_Running") -> None:
         self._processes = processes  # they end when nothing refers to them
@@ -80,7 +80,7 @@ class ProcessCaller:
         self._running.told.put(tuple(self._calls))
 
     def answer_to(self, message: Sequence[Part]) -> list[memoryview]:
-        """What a process answers to a message.
+        """Return what a process answers to a message.
 
         Raises:
             Closed: the iteration has ended.
@@ -95,7 +95,7 @@ class ProcessCaller:
             return call.process.answer_to(message)
         except Closed:
             raise
-        except BaseException as error:  # who knows what it would answer next
+        except BaseException as error:  # its next answer may belong to this request
             self._running.give_up(call.process)
             if self._ended:
                 raise Closed from error
@@ -121,7 +121,7 @@ class _Running:
         self._changed = threading.Condition()
         self._processes: set[_Process] = set()
         self._idle: list[_Process] = []
-        # What the thread is told: to end, or which calls nobody waits for. The garbage collector may write to a queue
+        # Messages to the thread: to end, or which calls are unwanted. The garbage collector may write to a queue
         # of this kind.
         self.told: SimpleQueue[tuple[_Call, ...] | None] = SimpleQueue()
         # A daemon: the interpreter waits for all other threads before it calls what ends them.
@@ -168,7 +168,7 @@ class _Running:
             self._processes.difference_update(processes)
 
     def begin(self) -> _Call:
-        """A call of a process that nobody asks now."""
+        """A call whose process is not asked now."""
         with self._changed:
             while self._idle:
                 process = self._idle.pop()
@@ -234,7 +234,7 @@ class _Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, as far as the system knows."""
+        """Return whether it has ended, as far as the system knows."""
         with self._lock:
             return self._process.poll() is not None
 
@@ -248,7 +248,7 @@ class _Process:
         with self._lock:
             try:
                 return self._process.wait(_END_SECONDS)
-            except TimeoutExpired:  # it has closed its pipe, and goes on
+            except TimeoutExpired:  # it has closed its pipe, and keeps running
                 self._process.kill()
                 return self._process.wait()
 

@@ -1,4 +1,4 @@
-"""What programs send to other processes, as bytes: functions of the main program by value, mapped files by name."""
+"""Pickles for other processes: functions of the main program by value, mapped files by name."""
 
 import io
 import os
@@ -45,7 +45,7 @@ def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | No
 
 
 def loads(content: bytes) -> Any:
-    """What `dumps` wrote.
+    """Return what `dumps` wrote.
 
     Raises:
         StorageError: a file that was mapped is not here.
@@ -61,7 +61,7 @@ _Place = tuple[str, int, int, int, int, np.dtype[Any], tuple[int, ...], tuple[in
 
 
 def place_in_file(array: np.ndarray[Any, Any]) -> _Place | None:
-    """Where the bytes of an array are in the file that it shows, with the file's size; None if it shows none."""
+    """Return where the bytes of an array are in the file that it shows, with the file's size; None if it shows none."""
     root: Any = array
     while isinstance(root.base, np.ndarray):
         root = root.base

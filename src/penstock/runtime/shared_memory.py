@@ -195,7 +195,7 @@ def location_of(array: Array) -> tuple[Segment, int] | None:
 def nameless_file(size: int) -> int:
     """The descriptor of a new file of this size, which has no name: it is gone with the last that has it open.
 
-    On Linux nobody can make it smaller, which would end processes that have it mapped.
+    On Linux it cannot be made smaller, which would end processes that have it mapped.
 
     Raises:
         OSError: there is no room for it.

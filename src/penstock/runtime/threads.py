@@ -22,7 +22,7 @@ _here = threading.local()
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """The exceptions that a user's function may raise in place of an element, for an `except`: all but Ctrl-C.
+    """The exceptions that a user's function may raise instead of an element, for an `except`: all but Ctrl-C.
 
     Only the main thread is interrupted by Ctrl-C; in any other one a KeyboardInterrupt is a function's too. Classes
     that derive from BaseException alone, such as asyncio's CancelledError, cannot be listed: an `except` asks for them
@@ -37,12 +37,12 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 def threads_of(num_parallel_calls: int | None) -> int:
-    """How many threads `num_parallel_calls` means."""
+    """Return how many threads `num_parallel_calls` means."""
     return os.cpu_count() or 1 if num_parallel_calls == AUTOTUNE else num_parallel_calls or 1
 
 
 class Ending(Protocol):
-    """Something that runs until it is told to end, which may happen more than once."""
+    """Something that runs until `end` is called, which may happen more than once."""
 
     def end(self) -> None:
         """Let it end, without waiting for anything."""
@@ -66,7 +66,7 @@ class OwnThread:
         threads.end_with(self)
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """What a function returns in the thread.
+        """Return what a function returns in the thread.
 
         Raises:
             Closed: it has ended.
@@ -122,11 +122,11 @@ class Threads:
 
     @property
     def stopped(self) -> bool:
-        """Whether the results of the threads are no longer needed, so that long work should end early."""
+        """Return whether the results of the threads are no longer needed, so that long work should end early."""
         return self._stopped
 
     def start(self, target: Callable[[], None], name: str) -> None:
-        """Run `target` in a thread of its own. It must return when what it waits for is closed."""
+        """Run `target` in a separate thread. It must return when its input is closed."""
         # A daemon: the interpreter waits for all other threads before it calls what ends them.
         thread = threading.Thread(target=self._run, args=(target,), name=f"penstock-{name}", daemon=True)
         with self._starting:
@@ -139,7 +139,7 @@ class Threads:
 
     @property
     def run_here(self) -> bool:
-        """Whether the calling thread is one of these."""
+        """Return whether the calling thread is one of these."""
         threads = getattr(_here, "threads", None)
         return threads is not None and threads() is self
 

@@ -1,11 +1,11 @@
 """Callers whose number is found while they work: threads only for functions that gain by them.
 
 As long as a call takes less than 50 µs the thread that reads makes the calls. Otherwise they are compared once, by the
-time that a row takes: the reading thread, as many threads as there are processors, and twice as many as long as that
+time that a row takes: the reading thread, a thread for each processor, and twice the number as long as that
 gains. The fastest way stays until calls take another time than they did then.
 
 A number of threads that gained is remembered for the next iteration that calls the same function, or one of the same
-code: a function that makes a dataset makes the functions in it anew.
+code: a function that makes a dataset makes the functions in it each time.
 """
 
 import os
@@ -26,14 +26,14 @@ _HERE_SECONDS: Final = 0.02
 _FIRST_SECONDS: Final = 0.01
 """A comparison begins when the reading thread has made calls for so long, of which the first may be a slow one."""
 _AGAIN_SECONDS: Final = 5.0
-"""Threads that did not gain are tried again after so many seconds of calls, then after twice as many each time."""
+"""Seconds of calls after which threads that did not gain are tried again; it doubles each time."""
 _WINDOW_SECONDS: Final = 0.03
 _SETTLED_WINDOW_SECONDS: Final = 0.5
 _RECENT_SECONDS: Final = 0.25
 _GAIN: Final = 1.15
 """More threads stay only if a row takes less time by this factor."""
 _CHANGE: Final = 2.0
-"""Calls whose time differs by this factor from what it was have changed."""
+"""Factor by which the time of changed calls differs from before."""
 _ALIKE: Final = 4.0
 """Calls of one function in two iterations are alike if they differ by less than this factor."""
 _MOST: Final = 16
@@ -41,7 +41,7 @@ _MOST: Final = 16
 
 @dataclass
 class _Calls:
-    """What calls have cost.
+    """Cost of calls.
 
     Attributes:
         rows: for how many rows they were made.
@@ -91,7 +91,7 @@ class TunedCallers(Callers):
     """Callers that begin without threads: the thread that reads makes the calls while `serial`.
 
     Args:
-        function: what is called.
+        function: the called function.
     """
 
     def __init__(self, threads: Threads, bell: Bell, function: Any) -> None:
@@ -119,7 +119,7 @@ class TunedCallers(Callers):
 
     @property
     def want_more(self) -> bool:
-        """Whether a thread is without work, or soon will be."""
+        """Return whether a thread is without work, or soon will be."""
         return not self.serial and super().want_more
 
     @property
@@ -184,7 +184,7 @@ class TunedCallers(Callers):
             return
         self._window = _Calls()
         if window.handing < window.busy and window.worked < 1.5 * window.busy:
-            return  # nobody wants more than one at a time
+            return  # no more than one is wanted at a time
         if self._settled is None:
             self._compare(window)
         elif short or self._has_changed(window.row_worked):

@@ -43,7 +43,7 @@ class Wakeups:
             self._writer.send(b"\0")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until woken, or as many seconds as `timeout`; whether it was woken.
+        """Wait until woken, or for `timeout` seconds; return whether it was woken.
 
         Check the condition before and after the wait: one wait may end for several wakes.
         """

@@ -55,7 +55,7 @@ def decode(
     Frames are numbered from 0 in the order in which they are shown, whatever their order in the file. Decoding begins
     at the last key frame before the first frame that is wanted. So the cost of a frame depends on how far apart key
     frames are, which is often a few seconds: read neighbouring frames with one call. Frames are turned as players turn
-    them, where the file of a phone says so.
+    them, where the file of a phone has such a note.
 
     Args:
         source: the content of a file, or its name, which may have a protocol. For a local file
