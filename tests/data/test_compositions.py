@@ -116,7 +116,7 @@ def test_any_composition_conforms(source, steps):
     def make():
         return _composed(SOURCES[source](), steps).with_options(ps.Options(seed=9))
 
-    check_conformance(make, limit=25)
+    check_conformance(make, limit=16)
 
 
 FAILING = {
@@ -153,7 +153,7 @@ def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, faili
         dataset = FAILING[failing](_composed(SOURCES[source](), before))
         return _composed(dataset, after).with_options(ps.Options(seed=9))
 
-    limit = 30
+    limit = 20
     with iter(make()) as iterator:
         elements, failures, ended = drain(iterator, limit)
     with iter(make()) as iterator:
@@ -190,7 +190,7 @@ def test_no_row_fails_and_each_is_counted_once_wherever_the_state_is_taken(sourc
         dataset = FAILING[failing](_composed(SOURCES[source](), before))
         return _composed(dataset, after).with_options(ps.Options(seed=9, on_error="skip"))
 
-    limit = 25
+    limit = 16
     with iter(make()) as iterator:
         elements, states, errors = [], [iterator.state_dict()], [iterator.errors]
         for element in itertools.islice(iterator, limit):

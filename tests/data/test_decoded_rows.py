@@ -8,20 +8,28 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
+from penstock.formats import decoded_rows
 from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows
 
-_ROWS, _GROUP, _COLUMNS = 400_000, 10_000, 60
+_ROWS, _GROUP, _COLUMNS = 50_000, 1_250, 60
 _DECODED = _ROWS * _COLUMNS * 8
-_SLACK = 1 << 25
+_BOUND = CACHE_BYTES // 8
+_SLACK = 1 << 22
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Forty row groups of 4.8 MB, together 192 MB when they are decoded."""
+    """Forty row groups of 0.6 MB, together 24 MB when they are decoded."""
     path = tmp_path_factory.mktemp("kept") / "rows.parquet"
     column = pa.array(np.arange(_ROWS) // _GROUP)
     pq.write_table(pa.table({f"c{number}": column for number in range(_COLUMNS)}), path, row_group_size=_GROUP)
     return path
+
+
+@pytest.fixture
+def bound(monkeypatch):
+    """An eighth of what all datasets may keep together, for files that are as much smaller."""
+    monkeypatch.setattr(decoded_rows, "CACHE_BYTES", _BOUND)
 
 
 def held_by_arrow():
@@ -36,31 +44,33 @@ def exhaust(dataset):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bound")
 def test_datasets_together_keep_as_much_as_one(file):
     before = held_by_arrow()
     datasets = [ps.ParquetDataset(file) for _ in range(4)]
     held = []
     for dataset in datasets:
-        exhaust(dataset.batch(5_000))
+        exhaust(dataset.batch(625))
         held.append(held_by_arrow() - before)
     assert _DECODED <= held[0] < _DECODED + _SLACK
-    assert max(held) < CACHE_BYTES + _SLACK  # four of them decode 768 MB
-    assert min(held[1:]) > CACHE_BYTES - _SLACK
+    assert max(held) < _BOUND + _SLACK  # four of them decode 96 MB
+    assert min(held[1:]) > _BOUND - _SLACK
     del dataset, datasets[1:]
     assert held_by_arrow() - before < _SLACK  # the last two had it all
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bound")
 def test_rows_at_random_keep_no_more_than_the_bound(file, tmp_path):
     """Row groups that are decoded together share memory, of which one that is kept keeps all."""
     (tmp_path / "second.parquet").hardlink_to(file)
     before = held_by_arrow()
-    dataset = ps.ParquetDataset([file, tmp_path / "second.parquet"])  # 80 groups, 384 MB
+    dataset = ps.ParquetDataset([file, tmp_path / "second.parquet"])  # 80 groups, 48 MB
     most = 0
     for batch in dataset.shuffle(seed=1).batch(40).take(60):
         assert len(batch["c0"]) == 40
         most = max(most, held_by_arrow() - before)
-    assert CACHE_BYTES - _SLACK < most < CACHE_BYTES + _SLACK
+    assert _BOUND - _SLACK < most < _BOUND + _SLACK
     del dataset, batch
     assert held_by_arrow() - before < _SLACK
 

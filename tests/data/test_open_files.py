@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from forked import Forked
 
-FILES, ROWS = 100, 20
+FILES, ROWS = 40, 8
 LIMIT = 128
 
 MANY_DATASETS = """
@@ -82,4 +82,4 @@ def test_many_datasets_over_many_files_open_a_quarter_of_what_a_process_may(dire
 @pytest.mark.slow
 def test_threads_read_more_parquet_files_than_are_kept_open(directory) -> None:
     """A file was closed, and its descriptor given to another one, while another thread read it."""
-    assert run(FOUR_THREADS, directory, 2 * LIMIT) == [2 * sum(range(FILES * ROWS))] * 4
+    assert run(FOUR_THREADS, directory, LIMIT) == [2 * sum(range(FILES * ROWS))] * 4

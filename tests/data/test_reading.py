@@ -105,12 +105,12 @@ class CountedReads:
     ],
 )
 def test_rows_that_are_asked_for_one_by_one_are_read_together(build):
-    source = CountedReads(3_000)
+    source = CountedReads(1_000)
     pairs = ps.Dataset.from_source(source).shuffle(seed=1)
     expected = [int(number) for pair in pairs for number in pair]
     source.reads.clear()
     assert list(map(int, build(pairs))) == expected
-    assert len(source.reads) < 300
+    assert len(source.reads) < 100
 
 
 def test_rows_that_wait_do_not_come_alone_where_many_are_asked_for():

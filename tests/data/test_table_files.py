@@ -100,16 +100,16 @@ def test_records_end_where_pythons_reader_says(rows, end, size):
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", [True, False])
 def test_lines_that_end_as_on_other_systems_lose_no_row(tmp_path, end, last):
-    rows = [*(f"{number},word{number}" for number in range(200_000)), f'7,"in{end}{end}quotes"', "", "8,eight"]
+    rows = [*(f"{number},word{number}" for number in range(120_000)), f'7,"in{end}{end}quotes"', "", "8,eight"]
     path = file_of(tmp_path, end.join(["n,w", "", *rows]) + end * last)
     dataset = ps.CsvDataset(path)
-    assert len(dataset) == 200_002
-    found = list(dataset.batch(100_000))
-    assert np.concatenate([batch["n"] for batch in found]).tolist() == [*range(200_000), 7, 8]
+    assert len(dataset) == 120_002
+    found = list(dataset.batch(60_000))
+    assert np.concatenate([batch["n"] for batch in found]).tolist() == [*range(120_000), 7, 8]
     assert found[2]["w"].tolist() == [f"in{end}{end}quotes", "eight"]
-    path = file_of(tmp_path, end.join(["n,w", *rows[:150_000], "x,1,2", "9,nine"]) + end * last, "b.csv")
-    with pytest.raises(ps.ElementError, match=r"b.csv', line 150002: CSV parse error: Expected 2 columns, got 3"):
-        list(ps.CsvDataset(path).skip(149_999))
+    path = file_of(tmp_path, end.join(["n,w", *rows[:110_000], "x,1,2", "9,nine"]) + end * last, "b.csv")
+    with pytest.raises(ps.ElementError, match=r"b.csv', line 110002: CSV parse error: Expected 2 columns, got 3"):
+        list(ps.CsvDataset(path).skip(109_999))
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "shift_jis", "utf-8-sig"])
