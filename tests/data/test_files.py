@@ -357,6 +357,14 @@ def test_a_line_that_is_not_utf_8_costs_itself(tmp_path, chunk):
         ps.TextLineDataset(path, encoding="rose")
 
 
+def test_a_text_in_utf_16_is_told_as_one_and_read_when_converted(tmp_path):
+    path = written(tmp_path / "a", "one\nzwölf\n".encode("utf-16"))
+    with pytest.raises(ps.ElementError, match="line 1, .*; it is UTF-16: convert it, as by: iconv -f UTF-16 -t UTF-8"):
+        list(ps.TextLineDataset(path))
+    written(tmp_path / "a", (tmp_path / "a").read_bytes().decode("utf-16").encode())  # what the error advises
+    assert list(ps.TextLineDataset(path)) == ["one", "zwölf"]
+
+
 def test_a_missing_file_is_refused_at_the_call_or_named_when_it_is_met(tmp_path):
     there, missing = written(tmp_path / "a", b"one"), str(tmp_path / "missing")
     for files in (missing, [there, missing]):

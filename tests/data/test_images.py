@@ -303,3 +303,11 @@ def test_damaged_avif_files_are_errors_of_their_rows():
         data[place] ^= 0xFF
         with suppress(ps.ElementError):
             ps.image.decode(bytes(data))
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw"])
+def test_colours_of_8_bits_in_a_tiff_are_not_taken_for_16(compression):
+    for rows in range(1, 60):  # the place of a directory in the file may have the digits 16
+        file = io.BytesIO()
+        Image.fromarray(noise(rows, 7)).save(file, "TIFF", compression=compression)
+        assert np.array_equal(ps.image.decode(file.getvalue(), dtype="uint16"), noise(rows, 7).astype("u2") * 257)

@@ -155,7 +155,9 @@ def encode_png(pixels: Pixels) -> bytes:
 def _has_16_bits(image: Any) -> bool:
     """True if the file has more bits of each colour than Pillow reads."""
     arguments: Any = image.tile[0][3] if image.tile else ""
-    return "16" in str(arguments) or (image.format == "PPM" and arguments[-1] > _LARGEST[np.dtype(np.uint8)])
+    if image.format == "PPM":
+        return bool(arguments[-1] > _LARGEST[np.dtype(np.uint8)])
+    return "16" in str(arguments if isinstance(arguments, str) else arguments[0])
 
 
 def _pixels_of(image: Any, channels: int, dtype: str) -> Pixels:

@@ -35,29 +35,18 @@ def read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
         try:
             major, _ = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, by_columns, dtype = read(file)
+            shape, by_columns, dtype = read(_in_ascii(file) if major > 2 else file)
             if min(shape, default=0) < 0:
                 raise ValueError(f"it has the shape {shape}")
-            return shape, by_columns, _in_utf8(dtype) if major > 2 else dtype
+            return shape, by_columns, dtype
         except Exception as error:  # of Python's parser too, which NumPy has read what may be anything
             raise ValueError(str(error) or type(error).__name__) from error
 
 
-def _in_utf8(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A dtype whose names of fields are UTF-8, which was read as Latin-1: from version 3 on they are."""
-    if dtype.subdtype is not None:
-        return np.dtype((_in_utf8(dtype.subdtype[0]), dtype.subdtype[1]))
-    if dtype.fields is None or dtype.names is None:
-        return dtype
-    fields = {name.encode("latin-1").decode(): dtype.fields[name] for name in dtype.names}
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [_in_utf8(field[0]) for field in fields.values()],
-            "offsets": [field[1] for field in fields.values()],
-            "itemsize": dtype.itemsize,
-        }
-    )
+def _in_ascii(file: io.BytesIO) -> io.BytesIO:
+    """A header of version 3, in UTF-8, as one of version 2, which NumPy would read as Latin-1."""
+    text = file.read(int.from_bytes(file.read(4), "little")).decode().encode("ascii", "backslashreplace")
+    return io.BytesIO(len(text).to_bytes(4, "little") + text)
 
 
 def load(content: bytes) -> npt.NDArray[Any]:

@@ -1,5 +1,6 @@
 r"""Lines of text, ended by "\n" or "\r\n"."""
 
+import codecs
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from penstock.formats.records.record_format import Column, RecordFormat, RecordR
 
 _NEWLINE = ord("\n")
 _BYTE_ORDER_MARK = "\ufeff"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class LineReader(RecordReader):
         compression = compression_of(error.object[:8]) if self.number == 0 else ""
         if compression:
             message += f'; it looks like a file compressed by {compression}: give compression_type="{compression}"'
+        elif self.number == 0 and error.object[:2] in _UTF_16:
+            message += "; it is UTF-16: convert it, as by: iconv -f UTF-16 -t UTF-8"
         else:
             message += ": ps.TextLineDataset(..., encoding='latin-1'), or another, reads it"
         self._pass(1)
