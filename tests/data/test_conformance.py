@@ -230,6 +230,8 @@ SOURCES = {
     "from_source, by slices": lambda: ps.Dataset.from_source(OnDisk(np.arange(40).reshape(20, 2))),
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
     "from_generator": generated,
+    "select": lambda: ps.Dataset.range(20).map(noisy, seed=1).select([4, 19, 0, 4, 4, 7]),
+    "select of a shuffle": lambda: ps.Dataset.range(20).shuffle(seed=2).select(slice(15, 2, -3)),
     "list_files": lambda: named("*"),
     "list_files shuffled": lambda: named("*", shuffle=True),
     "TextLineDataset": lambda: ps.TextLineDataset(files() / "c.txt"),

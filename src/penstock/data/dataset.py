@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice, pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -28,7 +28,7 @@ from penstock.data.cached_rows import CachedRows
 from penstock.data.element_kinds import check_one_kind, merged_spec
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folder_datasets import FolderRequest, class_names_of
-from penstock.data.iterator import DatasetIterator, Element, Iterations
+from penstock.data.iterator import DatasetIterator, Element, Iterations, blocks_of
 from penstock.data.made_by import MadeBy
 from penstock.data.node import EVERYTHING, Node, Run, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
@@ -46,6 +46,7 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices
@@ -1106,8 +1107,38 @@ class Dataset(Generic[Element]):
             raise InvalidArgumentError(f"shard(index=...) must be below num_shards = {num_shards}, got {index}")
         return self._then(Shard(self.node, num_shards, index, site=user_site()))
 
-    def concatenate(self, dataset: "Dataset[Any]") -> "Dataset[Element]":
-        """All elements of this dataset, then all of the other.
+    def select(self, indices: Any) -> "Dataset[Element]":
+        """The elements at these positions, in this order, each as often as its position comes.
+
+        Any row is read by its number, so a shuffle above it is one of all of them. It holds the positions, at most 8
+        bytes each; of an array that maps a file, as `numpy.load(path, mmap_mode="r")` gives, those that it reads.
+
+        Args:
+            indices: an array or a list of integers, a slice, or a dataset of integers, whose first epoch is read now.
+
+        Raises:
+            InvalidTypeError: other positions than integers.
+            InvalidArgumentError: a position that is negative or beyond the end, or a dataset that is not read by index.
+
+        Example:
+            >>> import penstock as ps
+            >>> letters = ps.Dataset.from_tensor_slices(["a", "b", "c", "d"])
+            >>> list(letters.select([3, 0, 0])), list(letters.select(slice(None, None, -2)))
+            (['d', 'a', 'a'], ['d', 'b'])
+        """
+        if isinstance(indices, Dataset):
+            indices._check_ends("select")
+            with iter(indices) as numbers:
+                blocks = list(blocks_of(numbers))
+            if blocks and blocks[0].structure != LEAF:
+                raise InvalidTypeError(
+                    f"select(indices=...) takes a dataset of integers, got one of {blocks[0].spec()}"
+                )
+            indices = Block.concatenate(blocks).columns[0] if blocks else []
+        return self._then(Select(self.node, checked_rows(self.node, indices), site=user_site()))
+
+    def concatenate(self, dataset: "Dataset[Any]", *datasets: "Dataset[Any]") -> "Dataset[Element]":
+        """All elements of this dataset, then all of the other, or of the others one after the other.
 
         Raises:
             InvalidTypeError: not a dataset, or one whose elements have another structure or dtype. If only your
@@ -1119,15 +1150,15 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in ps.Dataset.range(2).concatenate(ps.Dataset.range(5, 7))]
             [0, 1, 5, 6]
         """
-        second = as_dataset("concatenate", dataset)
-        kinds = (self._kind(), second._kind())
+        others = [as_dataset("concatenate", other) for other in (dataset, *datasets)]
+        kinds = [self._kind(), *(other._kind() for other in others)]
         check_one_kind("concatenate", kinds)
-        joined = Concatenate((*_joined(self.node), second.node), site=user_site())
-        found = self._then(joined, options_of("concatenate", [self, dataset]))
+        joined = Concatenate((*_joined(self.node), *(other.node for other in others)), site=user_site())
+        found = self._then(joined, options_of("concatenate", [self, *others]))
         found._seen = None  # not asked anew for each of a chain
         if all(spec is not None for _, spec in kinds):
             with suppress(ElementError):  # axes differ in what was only seen in one element
-                found._seen = merged_spec(*[spec for _, spec in kinds])
+                found._seen = reduce(merged_spec, [spec for _, spec in kinds])
         return found
 
     def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
@@ -1822,7 +1853,7 @@ class Dataset(Generic[Element]):
         except InvalidTypeError:
             raise InvalidTypeError(
                 f"dataset[...] takes a number or a slice, got {index!r:.200}: map(lambda row: row[name]) gives a "
-                "column, ps.Dataset.from_tensor_slices(numbers).map(dataset.__getitem__) gives rows by their numbers"
+                "column, select(numbers) gives rows by their numbers"
             ) from None
         length = self.node.cardinality
         position = number + length if number < 0 <= length else number

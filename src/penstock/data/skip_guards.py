@@ -24,6 +24,7 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.select import Select
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.window import Window
@@ -33,7 +34,7 @@ from penstock.options import Options
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
 _DROP_ALIKE: Final = (
     *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
-    *(Shuffle, Prefetch, Zip, Concatenate),
+    *(Shuffle, Select, Prefetch, Zip, Concatenate),
 )
 _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 
