@@ -1,6 +1,6 @@
 """The analyzers by the names under which graphs hold them."""
 
-from penstock.transform import keyed_learners, learners, vocabulary_learners
+from penstock.transform import learners, vocabulary_learners
 from penstock.transform.learners import Learner
 
 LEARNERS: dict[str, type[Learner]] = {
@@ -11,9 +11,9 @@ LEARNERS: dict[str, type[Learner]] = {
     "informative_vocabulary": vocabulary_learners.LearnInformativeVocabulary,
     "mean_and_var": learners.LearnMoments,
     "min_and_max": learners.LearnExtrema,
-    "moments_per_key": keyed_learners.LearnMomentsPerKey,
+    "moments_per_key": learners.LearnMomentsPerKey,
     "quantiles": learners.LearnQuantiles,
-    "quantiles_per_key": keyed_learners.LearnQuantilesPerKey,
+    "quantiles_per_key": learners.LearnQuantilesPerKey,
     "size": learners.LearnSize,
     "sum": learners.LearnSum,
     "tukey": learners.LearnTukey,

@@ -90,7 +90,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
             # Replicas with equal shapes have equal traces.
             key = (call.tree, call.modes, tuple(map(jax.typeof, leaves)))
             if key not in known:
-                known[key] = traced(call, values, leaves)
+                known[key] = _traced(call, values, leaves)
             traces.append(known[key][0])
             structures.append(known[key][1])
         check_agreement("the function of strategy.run", structures)
@@ -104,7 +104,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
     return jax.jit(step if calls[0].framework else lambda *slices: step([], [], *slices)[0])
 
 
-def traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
+def _traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
     """The trace of one replica's call, and the structure of its result; new values and differences are outputs too."""
 
     def on_replica(*arguments: Any) -> Any:
