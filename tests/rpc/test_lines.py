@@ -295,6 +295,21 @@ def test_a_forked_process_does_not_keep_a_connection_open() -> None:
         its.close()
 
 
+def test_freed_memory_goes_back_with_the_next_message_of_a_line_that_gathers() -> None:
+    arena = Arena()
+    with two_ends(arena=arena, lends=True) as (near, far):
+        near.send(Said("one", (near.part(np.zeros(1 << 20, np.uint8)),)))
+        message = far.receive(20)
+        assert message is not None
+        array = far.array(message.arrays[0])
+        far.gathers = True
+        del array
+        assert not near.fill() and len(near._held) == 1
+        far.send(Said("two"))
+        assert near.receive(20) == Said("two") and not near._held
+    arena.close()
+
+
 # Tags
 
 

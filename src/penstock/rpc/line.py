@@ -122,6 +122,8 @@ class Line(Generic[T]):
         number: of the request that was received last, for its answer.
         quiet: the seconds since something was received last, as `is_silent` has counted them.
         lines: sockets that came with messages.
+        gathers: whether memory that is freed waits for the next message instead of going back in one of its own. Set it
+            while more messages are sent soon.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Line(Generic[T]):
         self._unsure_of_input = False
         self._asked = False
         self.number = 0
+        self.gathers = False
         self.quiet = 0.0
         self.lines: list[socket.socket] = []
         # Before the socket warns that it was not closed, where both are garbage of one cycle, as of an exception.
@@ -358,7 +361,7 @@ class Line(Generic[T]):
         if os.getpid() != self._process:  # a forked process has copies of the arrays; the line is its parent's
             return
         self._returned.append(token)
-        if self._sending.acquire(blocking=False):
+        if not self.gathers and self._sending.acquire(blocking=False):
             try:
                 with suppress(OSError):
                     self._queue(None, (), 0, 0)

@@ -101,6 +101,7 @@ class WorkerConnection:
             request = msgspec.structs.replace(request, codec="")
         number = next(self._numbers)
         line, complete = self._take(number), False
+        line.gathers = True  # each block is answered by a message
         try:
             with self._translating_errors():
                 line.send(request, number=number, seconds=_SILENT_SECONDS)
@@ -166,8 +167,11 @@ class WorkerConnection:
 
     def _release(self, line: WorkerLine, number: int, complete: bool) -> None:
         """Keep a line for the next request; one in the middle of an answer ends with the last array that it brought."""
+        line.gathers = False
         if not complete:
             self._stop(line, number)
+        with suppress(OSError):  # it has ended
+            line.give_back()
         with self._lock:
             self._busy.pop(line, None)
             if complete and not self._closed:
