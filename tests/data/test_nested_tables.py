@@ -279,3 +279,22 @@ def test_strings_that_parquet_holds_by_differences_are_read(tmp_path, encoding):
     table = pa.table({"name": names})
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, column_encoding={"name": encoding})
     assert [row["name"] for row in ps.ParquetDataset(tmp_path / "a.parquet")] == names
+
+
+def test_strings_that_are_not_utf8_name_their_column(tmp_path):
+    bytes_ = pa.array([b"a\xff", b"b"])
+    text = pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())
+    objects = pa.ListArray.from_arrays([0, 1, 2], pa.StructArray.from_arrays([text], ["s"]))
+    for name, column in (("text", text), ("objects", objects)):
+        pq.write_table(pa.table({name: column}), tmp_path / "a.parquet")
+        with pytest.raises(ps.StorageError, match=rf"a.parquet'.* got other bytes at \['{name}'\]: types={{'{name}'"):
+            list(ps.ParquetDataset(tmp_path / "a.parquet"))
+    pq.write_table(pa.table({"x": text}), tmp_path / "a.parquet")
+    assert [row["x"] for row in ps.ParquetDataset(tmp_path / "a.parquet", types={"x": bytes})] == [b"a\xff", b"b"]
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf \n{"x": "a"}\n{"x": "\xff"}\n{"x": "b"}\n')
+    rows = iter(ps.JsonLinesDataset(tmp_path / "a.jsonl"))
+    assert next(rows)["x"] == "a"
+    with pytest.raises(ps.ElementError, match=r"line 3: .* got other bytes at \['x'\]: types={'x': bytes}"):
+        next(rows)
+    assert next(rows)["x"] == "b"
+    assert ps.JsonLinesDataset(tmp_path / "a.jsonl", types={"x": bytes})[1]["x"] == b"\xff"

@@ -232,10 +232,17 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
             f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
             f"({kind.value_type if pa.types.is_dictionary(kind) else kind}): {_without_nulls(where)}"
         )
-    if is_plain:
-        return array.to_numpy(zero_copy_only=False)
-    if holds_objects(kind):
-        return Objects(array)
+    if is_plain or holds_objects(kind):
+        try:
+            if is_plain:
+                return array.to_numpy(zero_copy_only=False)
+            array.validate(full=True)  # while there is somebody who says where it is wrong
+            return Objects(array)
+        except pa.ArrowException as error:
+            advice = f"types={{{where.column!r}: bytes}} takes" if where.call in _READERS else "a binary column keeps"
+            raise InvalidArgumentError(
+                f"{where.call} takes strings in UTF-8, got other bytes{where}: {advice} them as they are"
+            ) from error
     if isinstance(array, pa.FixedShapeTensorArray):
         return array.to_numpy_ndarray()
     if isinstance(kind, pa.BaseExtensionType):

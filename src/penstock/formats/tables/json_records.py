@@ -1,6 +1,7 @@
 """JSON lines: a JSON object on each line."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -182,7 +183,8 @@ def _ends(data: bytes, whole: bool) -> npt.NDArray[np.int64]:
         return ends
     begins = np.append(0, ends[:-1])
     full = ~np.isin(content[begins], _SPACES)
+    full[0] &= not data.startswith(BOM_UTF8)
     for line in np.flatnonzero(~full).tolist():  # few lines begin with spaces
-        full[line] = bool(data[begins[line] : ends[line]].strip())
+        full[line] = bool(data[begins[line] : ends[line]].removeprefix(BOM_UTF8).strip())
     lines = np.flatnonzero(full)
     return ends[np.append(lines[1:] - 1, len(ends) - 1)] if len(lines) else ends[:0]
