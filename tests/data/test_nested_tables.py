@@ -298,3 +298,30 @@ def test_strings_that_are_not_utf8_name_their_column(tmp_path):
         next(rows)
     assert next(rows)["x"] == "b"
     assert ps.JsonLinesDataset(tmp_path / "a.jsonl", types={"x": bytes})[1]["x"] == b"\xff"
+
+
+def test_objects_are_cached_saved_and_come_through_a_data_service_as_they_were(tmp_path):
+    stamp = np.datetime64("2024-05-01T12:00", "us")
+    rows = [
+        {
+            "id": 1,
+            "m": [{"role": "user", "at": stamp, "n": 1, "x": 1.0, "raw": b"\xff", "none": None, "deep": [[1], []]}],
+        },
+        {"id": 2, "m": []},
+        {"id": 3, "m": [None, {"pair": ("a", 2**60)}]},
+    ]
+
+    def signed():
+        return ps.Dataset.from_list([{**row, "m": np.fromiter(row["m"], object, len(row["m"]))} for row in rows])
+
+    signed().save(tmp_path / "saved")
+    cached = signed().map(lambda row: row).cache(str(tmp_path / "cache"))
+    list(cached)
+    with ps.service.local(1) as service:
+        served = list(signed().apply(ps.service.distribute("distributed_epoch", service.target)))
+    for found in (list(ps.Dataset.load(tmp_path / "saved")), list(cached), served):
+        assert list(map(plain, found)) == rows
+        assert type(found[0]["m"][0]["x"]) is float and type(found[2]["m"][1]["pair"]) is tuple
+        assert found[0]["m"][0]["at"].dtype == stamp.dtype
+    with pytest.raises(ps.InvalidTypeError, match="cannot store objects with set in them"):
+        ps.Dataset.from_list([{"m": [{"a": {1}}]}]).save(tmp_path / "other")

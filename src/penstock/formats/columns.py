@@ -6,6 +6,7 @@
 | other fixed-width dtypes            | the same over fixed_size_binary, with NumPy's dtype in the metadata   |
 | arrays of unequal shape             | struct of a list of values and a list of lengths                      |
 | strings, bytes                      | large_string, large_binary                                            |
+| dictionaries, lists, pairs          | large_binary, as `packed_objects.py` packs them                       |
 
 The metadata of a field says how to read it: {"kind": …, "dtype": …, "shape": …}.
 """
@@ -13,6 +14,7 @@ The metadata of a field says how to read it: {"kind": …, "dtype": …, "shape"
 import json
 import math
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError
+from penstock.formats.packed_objects import CONTAINERS, pack, unpack
 from penstock.formats.plain_data import dtype_of_data, dtype_to_data
 
 Column = npt.NDArray[Any]
@@ -55,8 +58,8 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     """A column as an Arrow field and array.
 
     Raises:
-        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers, or strings that are
-            not valid Unicode.
+        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers, nor dictionaries and
+            lists of plain values, or strings that are not valid Unicode.
     """
     if column.dtype.kind == "V" and column.dtype.isbuiltin != 2:
         raise InvalidTypeError(f"cannot store values of dtype {column.dtype}: use one array for each field")
@@ -83,6 +86,9 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
         return _field(name, array, {"kind": "bytes"}), array
     if kinds == {np.ndarray}:
         return _encode_ragged(name, list(column))
+    if kinds & CONTAINERS and kinds <= {*CONTAINERS, NoneType}:
+        array = pa.array(map(pack, column), pa.large_binary())
+        return _field(name, array, {"kind": "objects"}), array
     named = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise InvalidTypeError(f"cannot store objects of type {named}: convert them by map, to numbers, strings or bytes")
 
@@ -104,6 +110,8 @@ def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Colum
     if meta["kind"] == "dense":
         dense = _decode_dense(array, dtype_of_data(meta["dtype"]), tuple(meta["shape"]))
         return dense.copy() if copy else dense
+    if meta["kind"] == "objects":
+        return np.fromiter(map(unpack, array.to_pylist()), object, len(array))
     rows = np.empty(len(array), dtype=object)
     if meta["kind"] != "ragged":
         rows[:] = array.to_pylist()
