@@ -1,5 +1,6 @@
 """`penstock convert`: files of one format as those of another, as a stranger would ask for it."""
 
+import json
 import os
 import signal
 import tarfile
@@ -69,6 +70,25 @@ def test_what_is_missing_in_a_table_is_masked(tmp_path, monkeypatch, capsys):
     assert pq.read_table("a.parquet").to_pylist()[1] == {"x": 0, "x_is_valid": False, "y": 3}
     assert main(["convert", "a.parquet", "b.npy", "--mask-nulls", "z"]) == 2
     assert "cannot mask 'z'" in capsys.readouterr().err
+
+
+def test_lists_of_unequal_length_and_of_objects_are_converted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"n": [5, 6], "words": [], "deep": [[1], [2, 3]], "m": []},
+        {"n": [5], "words": ["a"], "deep": [[4]], "m": [{"role": "user", "tools": None, "parts": []}]},
+        {"n": [], "words": ["b", "c"], "deep": [], "m": [{"role": None, "tools": ["t"], "parts": [{"x": 0.5}]}, None]},
+    ]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["convert", "a.jsonl", "a.parquet"]) == 0
+    assert pq.read_table("a.parquet").to_pylist() == rows
+    assert main(["convert", "a.parquet", "b", "--format", "parquet", "--rows-per-shard", "2"]) == 0
+    for dataset in (ps.Dataset.load("b"), ps.JsonLinesDataset("a.jsonl")):
+        found = list(dataset)
+        assert [row["m"].tolist() for row in found] == [row["m"] for row in rows]
+        assert [row["words"].tolist() for row in found] == [row["words"] for row in rows]
+        assert [[inner.tolist() for inner in row["deep"]] for row in found] == [row["deep"] for row in rows]
+        assert found[2]["n"].dtype == np.int64 and found[1]["deep"][0].dtype == np.int64
 
 
 @pytest.mark.usefixtures("people")

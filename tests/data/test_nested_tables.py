@@ -325,3 +325,9 @@ def test_objects_are_cached_saved_and_come_through_a_data_service_as_they_were(t
         assert found[0]["m"][0]["at"].dtype == stamp.dtype
     with pytest.raises(ps.InvalidTypeError, match="cannot store objects with set in them"):
         ps.Dataset.from_list([{"m": [{"a": {1}}]}]).save(tmp_path / "other")
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_lists_that_are_all_empty_are_read(tmp_path, read):
+    rows = [{"tags": [], "x": 1}, {"tags": [], "x": 2}]
+    assert list(map(plain, read(tmp_path, rows))) == rows

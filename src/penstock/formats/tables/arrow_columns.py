@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.tables.nulls import MaskNulls, masked
-from penstock.formats.tables.objects import Objects, holds_objects, innermost
+from penstock.formats.tables.objects import Objects, holds_objects, innermost, is_list
 
 _IN_NUMPY: Final = frozenset(
     kind.id
@@ -225,6 +225,8 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         array = pa.concat_arrays(array.chunks)
     kind = array.type
     is_plain = kind.id in _IN_NUMPY
+    if within and pa.types.is_null(kind) and not len(array):  # lists that are all empty do not show what they are of
+        return np.empty(0, object)
     for inner in () if is_plain or pa.types.is_struct(kind) else innermost(kind):
         _check_type(inner, kind, where)
     if array.null_count:
@@ -262,7 +264,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
 
 def _check_type(kind: pa.DataType, column: pa.DataType, where: _ColumnPath) -> None:
     """Refuse a type of values that NumPy has no place for, with what to do about their column."""
-    if kind.id in _IN_NUMPY or (pa.types.is_null(kind) and holds_objects(column)):
+    if kind.id in _IN_NUMPY or (pa.types.is_null(kind) and (is_list(column) or holds_objects(column))):
         return
     near = f"np.int{kind.bit_width}" if pa.types.is_time(kind) else "np.float64" if pa.types.is_decimal(kind) else "..."
     if where.call not in _READERS:

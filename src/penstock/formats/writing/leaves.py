@@ -15,7 +15,7 @@ from penstock.structure import Structure
 
 Column = npt.NDArray[Any]
 Columns = tuple[Column, ...]
-Kind = Literal["numbers", "text", "bytes", "any"]
+Kind = Literal["numbers", "text", "bytes", "lists", "any"]
 
 ONLY: Final = "value"
 """The name of a leaf that is a whole element."""
@@ -104,7 +104,7 @@ def _spec_of(column: Column, kind: Kind) -> LeafSpec:
 
 
 def _covering(specs: Iterable[LeafSpec], kind: Kind) -> LeafSpec:
-    """The specification that covers all of these; where any rows can be saved, perhaps that of objects.
+    """The specification that covers all of these; where any rows or lists can be saved, perhaps that of objects.
 
     Raises:
         ElementError: they have nothing in common.
@@ -112,7 +112,7 @@ def _covering(specs: Iterable[LeafSpec], kind: Kind) -> LeafSpec:
     try:
         return merged_specs(specs)
     except ElementError:
-        if kind != "any":
+        if kind not in ("any", "lists"):
             raise
         return TensorSpec((), object)
 
@@ -178,6 +178,8 @@ class SavedLeaf:
     def restored(self, values: Column) -> Column:
         """A column as it was saved, from what a format returns for it: perhaps of another dtype, or separate rows."""
         spec = self.spec
+        if self.kind == "lists":
+            return values
         if None in spec.shape or spec.ragged_rank:
             return _each(values, spec.dtype)
         if 0 in spec.shape:

@@ -11,7 +11,17 @@ import pyarrow.parquet as pq
 
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.columns import not_unicode
-from penstock.formats.writing.leaves import ONLY, Column, Columns, dense, is_ragged, kind_of, names_of
+from penstock.formats.writing.leaves import (
+    ONLY,
+    Column,
+    Columns,
+    Kind,
+    Leaves,
+    dense,
+    is_ragged,
+    kind_of,
+    names_of,
+)
 from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
@@ -44,8 +54,9 @@ class ParquetShardWriter(ShardWriter):
 
     def __init__(self, path: Path, specs: Sequence[LeafSpec]) -> None:
         super().__init__(path)
+        self.leaves = Leaves(_kind_of)
         self._specs = specs
-        self._types: list[pa.DataType] = []
+        self._types: list[pa.DataType | None] = []
         self._writer: Any = None
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = 0
@@ -75,9 +86,16 @@ class ParquetShardWriter(ShardWriter):
 
     def _flush(self) -> None:
         if self._pending:
-            table = pa.concat_tables(self._pending)
+            # Lists show their types row by row: a key that some objects lack is null in these.
+            known = [] if self._writer is None else [self._writer.schema.empty_table()]
+            table = _together([*known, *self._pending])
             if self._writer is None:
                 self._writer = pq.ParquetWriter(self.path, table.schema, write_page_checksum=True)
+            elif table.schema != self._writer.schema:
+                raise ElementError(
+                    f"rows are of {table.schema.to_string()}, and those before them of "
+                    f"{self._writer.schema.to_string()}: give all of them the same keys and types by map"
+                )
             self._writer.write_table(table, row_group_size=len(table))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
@@ -91,9 +109,50 @@ class ParquetShardWriter(ShardWriter):
             writer.close()
 
 
-def _type_of(path: str, spec: LeafSpec, column: Column) -> pa.DataType:
-    """The type of a column: axes of a fixed length become lists of fixed size."""
-    kind = kind_of(column)
+def _together(parts: list[pa.Table]) -> pa.Table:
+    """The rows of several tables, whose lists may have different types as far as they do not show them.
+
+    Raises:
+        ElementError: they have different types.
+    """
+    try:
+        return pa.concat_tables(parts, promote_options="default")
+    except pa.ArrowException as error:
+        raise ElementError(f"rows of lists are of different types: {error}") from error
+
+
+def _kind_of(column: Column) -> Kind:
+    """What the rows of a column hold: arrays of objects are lists, of which one without entries shows no more."""
+    is_of_lists = column.dtype == object and (column.ndim > 1 or (is_ragged(column) and column[0].dtype == object))
+    return "lists" if is_of_lists else kind_of(column)
+
+
+def _lists(value: Any) -> Any:
+    """A row as lists, as far as it is of objects."""
+    return list(map(_lists, value)) if isinstance(value, np.ndarray) and value.dtype == object else value
+
+
+def _of_lists(path: str, column: Column) -> pa.Array:
+    """Rows of lists and dictionaries as an Arrow array of the type that they show.
+
+    Raises:
+        InvalidTypeError: they are of no type of Arrow's.
+    """
+    try:
+        return pa.array(list(map(_lists, column)))
+    except pa.ArrowException as error:
+        raise InvalidTypeError(
+            f"Parquet has no type for {path or 'the element'}: {error}: convert it by map, for example by json.dumps, "
+            "or save in penstock's own format"
+        ) from error
+
+
+def _type_of(path: str, spec: LeafSpec, column: Column) -> pa.DataType | None:
+    """The type of a column: axes of a fixed length become lists of fixed size. None for lists that show their own."""
+    kind = _kind_of(column)
+    if kind == "lists":
+        _of_lists(path, column)
+        return None
     shape = list(spec.shape)
     if kind != "numbers":
         found = pa.string() if kind == "text" else pa.binary()
@@ -110,18 +169,21 @@ def _type_of(path: str, spec: LeafSpec, column: Column) -> pa.DataType:
             f"Parquet files hold arrays of which the first axis alone varies, got {spec} of {path}: encode the arrays, "
             "or save in penstock's own format"
         )
-    for length in reversed(shape):
+    for axis, length in reversed(list(enumerate(shape))):
+        varies = length is None or (len(shape) == 1 and axis in spec.assumed_axes)
         # Empty lists cannot have a fixed size.
-        found = pa.list_(found) if length is None or 0 in shape else pa.list_(found, length)
+        found = pa.list_(found) if varies or 0 in shape else pa.list_(found, length)
     return found
 
 
-def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
+def _array(path: str, kind: pa.DataType | None, column: Column) -> pa.Array:
     """A column as an Arrow array.
 
     Raises:
         ElementError: its rows have another shape than the specification, or contain NaT.
     """
+    if kind is None:
+        return _of_lists(path, column)
     column = dense(column)
     lists = []
     inner = kind
