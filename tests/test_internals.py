@@ -78,7 +78,7 @@ def test_nobody_uses_private_parts_of_another_room() -> None:
 
 # Outside of `data`, what is known of operators stands beside the code that asks for it, in these files alone.
 KNOW_OPERATORS = {
-    "distribute/feed/batch_nodes.py",
+    "distribute/feed/shards.py",
     "distribute/feed/inputs.py",
     "service/worker/cut.py",
     "service/worker/groups.py",

@@ -35,7 +35,7 @@ ENDED_BY = {
         data/saving/save.py: done.result()
         data/streams/prefetched.py: self._channel.get()
         distribute/feed/dataset.py: prefetcher.get()
-        distribute/feed/prefetch.py: self._channel.get()
+        distribute/feed/feed.py: self._channel.get()
         formats/remote/parts.py: Parts(file, begins, ends).result()
         formats/remote/parts.py: request.result()
         formats/remote/remote_files.py: future.result()

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.distribute.feed.joined_workers import JoinedWorkers
-from penstock.distribute.feed.step_sources import StepSource
+from penstock.distribute.feed.step_sources import JoinedWorkers, StepSource
 from penstock.distribute.feed.steps import HostStep, StepLeaf
 from penstock.sharding import SliceRule
 from penstock.structure import flatten

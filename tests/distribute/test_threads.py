@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.distribute.feed import dataset as input
-from penstock.distribute.feed.prefetch import Prefetcher
+from penstock.distribute.feed.feed import Prefetcher
 
 
 def prefetching() -> list[threading.Thread]:

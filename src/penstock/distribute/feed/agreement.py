@@ -1,23 +1,265 @@
-"""Agree with the other workers on each step: whether there is one, and how many rows every replica gets.
+"""What workers agree on: before the first epoch on files, seeds and lengths, and then on each step.
 
 JAX needs the same program in every process, so before a step runs all workers must know whether the replicas' slices
 are equal. Where lengths are known this is arithmetic; otherwise the workers exchange them over the control channel,
 ahead of the step.
 """
 
+import itertools
+import logging
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from penstock.data.contents import NodeFacts
+from penstock.data.listed_names import digest_of_names
 from penstock.data.skipped import SkippedRows
-from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import RowShape, StepSkips, WorkerStep
-from penstock.distribute.feed.steps import HostStep
-from penstock.errors import WorkerError
+from penstock.distribute.control.channel import CALL_SECONDS, Control
+from penstock.distribute.control.messages import StepSkips, WorkerInput, WorkerStep
+from penstock.distribute.feed.inputs import Inputs, Lengths, longest, rows_of_batches
+from penstock.distribute.feed.options import PartialBatch
+from penstock.distribute.feed.shards import last_may_be_short
+from penstock.distribute.feed.steps import HostStep, Layout, Sizes
+from penstock.errors import StorageError, WorkerError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
+from penstock.rng import draw_seed
+from penstock.sharding import slice_bounds
+from penstock.structure import flatten
 
-Sizes = list[tuple[int, ...]]
-Layout = tuple[RowShape, ...]
+_WHOLE = "Give every {} the whole dataset, of which each then gets its part"
+_OWN_DATASETS = "ps.Options(auto_shard_policy=ps.AutoShardPolicy.OFF)"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AgreedInput:
+    """What this worker reads, and what it knows of the others.
+
+    Attributes:
+        inputs: what this worker reads, with the seeds and the files that all use.
+        cardinality: the number of steps, for the worker that has most.
+        lengths: of each worker's own data, where every worker knows its own.
+        same_layout: whether all workers know the dtypes and shapes of their rows beforehand, and have the same.
+        full_rows: the rows of a replica in a full step; 0 where the workers' batches have no one size.
+        exact: whether that is known, and no function of the user's may have changed them.
+    """
+
+    inputs: Inputs
+    cardinality: int
+    lengths: list[Lengths] | None
+    same_layout: bool
+    full_rows: int
+    exact: bool
+
+
+def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> AgreedInput:
+    """Agree with the other workers on what all read.
+
+    Raises:
+        WorkerError: they distribute different datasets, or one of them did not come.
+        StorageError: a worker cannot read a file that worker 0 has listed.
+    """
+    lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
+    full = inputs.full_rows, inputs.exact
+    if inputs.shard is not None and inputs.workers.count > 1:
+        _logger.info("%s shards by %s: %s", call, inputs.shard.policy.name, inputs.shard.reason)
+    if control is None:
+        inputs.fix_seeds_alone()
+        return _agreed(inputs, cardinality, inputs.lengths_of_all(), full, same_layout=layout is not None)
+    known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
+    listed = [digest_of_names(names) for names in inputs.listed]
+    facts = (inputs.labels, inputs.facts(), inputs.workers.share)
+    own = WorkerInput(*facts, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed, full)
+    answers = control.gather(call, own, WorkerInput, timeout=CALL_SECONDS)
+    others = [one.listed for one in answers]
+    if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
+        return agree_on_input(call, _over_files_of_the_first(call, inputs, control), control)
+    _check_same_dataset(call, control.member, answers)
+    inputs.fix_seeds(answers[0].seed, answers[0].drawn)
+    counted = [Lengths(*one.lengths) for one in answers if one.lengths]
+    most = longest([one.cardinality for one in answers])
+    same_layout = layout is not None and all(one.leaves == layout for one in answers)
+    if any(one.full_rows != full for one in answers):
+        full = 0, False
+    return _agreed(inputs, most, counted if len(counted) == len(answers) else None, full, same_layout=same_layout)
+
+
+def _check_same_dataset(call: str, member: str, answers: list[WorkerInput]) -> None:
+    """Refuse datasets that differ; under AutoShardPolicy.OFF between workers that read the same share."""
+    apart = f"policy {AutoShardPolicy.OFF.name}" in answers[0].labels
+    first_with: dict[int, int] = {}
+    for worker, answer in enumerate(answers):
+        other = first_with.setdefault(answer.share if apart else 0, worker)
+        difference = _difference(answers[0].labels, answer.labels) or _difference(answers[other].nodes, answer.nodes)
+        if difference is not None:
+            own = "distribute_datasets_from_function" if call.startswith("distribute") else _OWN_DATASETS
+            raise WorkerError(
+                f"{call}: the {member}s distribute different datasets: {difference[0]} on {member} {other} is "
+                f"{difference[1]} on {member} {worker}. {_WHOLE.format(member)}; if each shall read all of a dataset "
+                f"of its own, say so by {own}"
+            )
+
+
+def _difference(first: Sequence[str | NodeFacts], other: Sequence[str | NodeFacts]) -> tuple[str, str] | None:
+    """The first of two labels, or facts of nodes, that differ."""
+    for one, another in itertools.zip_longest(first, other, fillvalue="nothing"):
+        if one != another and not (isinstance(one, NodeFacts) and one.is_as(another)):
+            return str(one), str(another) if str(one) != str(another) else f"{another} with other data or code"
+    return None
+
+
+def _few(listed: list[list[str]]) -> str:
+    """The names of files, shortly."""
+    return reprlib.repr([name for several in listed for name in several])
+
+
+def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inputs:
+    """The inputs over the files that worker 0 has listed.
+
+    If files are added or deleted meanwhile, the workers may have listed different ones.
+
+    Raises:
+        StorageError: a worker cannot read one of them; the same on every worker.
+        WorkerError: a worker has listed hardly any of them.
+    """
+    own = inputs.listed
+    (names, *_) = control.gather(
+        f"{call}: files", own if control.worker == 0 else [], list[list[str]], timeout=CALL_SECONDS
+    )
+    unread = others = ""
+    if own != names:
+        mine, first = ({name for several in listed for name in several} for listed in (own, names))
+        if 2 * len(mine & first) < max(len(mine), len(first)):
+            several = [
+                f"{control.member} 0 has listed {_few(names)}",
+                f"{control.member} {control.worker} has listed {_few(own)}",
+            ]
+            others = f"different datasets: {' and '.join(several)}. {_WHOLE.format(control.member)}"
+        _logger.warning(
+            "%s: this worker has listed other files than worker 0, and reads those: %d names differ, such as %s",
+            call,
+            len(mine ^ first),
+            sorted(mine ^ first)[:3] or "in their order",
+        )
+        try:
+            inputs = inputs if others else inputs.over_files(names)
+        except StorageError as failure:
+            member = control.member
+            unread = f"{member} {control.worker} cannot read the files that {member} 0 has listed: {failure}"
+    failed = control.gather(f"{call}: files read", (others, unread), tuple[str, str], timeout=CALL_SECONDS)
+    for different, unreadable in failed:
+        if different:
+            raise WorkerError(f"{call}: {different}")
+        if unreadable:
+            raise StorageError(f"{call}: {unreadable}")
+    return inputs
+
+
+def _agreed(
+    inputs: Inputs, cardinality: int, lengths: list[Lengths] | None, full: tuple[int, bool], *, same_layout: bool
+) -> AgreedInput:
+    if inputs.has_own_data and inputs.workers.count > 1 and cardinality != INFINITE_CARDINALITY:
+        cardinality = inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY
+    return AgreedInput(inputs, cardinality, lengths, same_layout, *full)
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of the steps, and how many steps there are.
+
+    Attributes:
+        agreed: what all workers read.
+        partial: what happens to a batch that does not fill all replicas equally.
+    """
+
+    agreed: AgreedInput
+    partial: PartialBatch
+
+    @property
+    def full(self) -> int:
+        """The rows of a replica in a full step; 0 where each step is full or partial for itself."""
+        return self.agreed.full_rows if self.partial is not PartialBatch.DROP or self.agreed.exact else 0
+
+    def cardinality(self) -> int:
+        """The number of steps."""
+        steps, lengths = self.agreed.cardinality, self.agreed.lengths
+        if self.partial is not PartialBatch.DROP or steps == INFINITE_CARDINALITY:
+            return steps
+        if lengths is None:
+            return UNKNOWN_CARDINALITY
+        return min(self.agreed.inputs.full_steps_of(one.count - (one.last < one.rows)) for one in lengths)
+
+    def of_every_step(self) -> int | None:
+        """The rows of every replica in every step; None where they differ or cannot be known."""
+        inputs, lengths = self.agreed.inputs, self.agreed.lengths
+        cut, batch_rows = inputs.slices_per_batch, self._rows_of_batches()
+        if self.partial is PartialBatch.RAGGED and inputs.workers.replicas_in_sync == 1:
+            return batch_rows
+        if self.partial is not PartialBatch.RAGGED and self.agreed.exact:
+            return self.full
+        if self.partial is PartialBatch.PAD and batch_rows is not None and not inputs.has_own_data:
+            return max(self.full, -(-batch_rows // cut))
+        if self.partial is not PartialBatch.RAGGED:
+            return None
+        if not inputs.has_own_data:
+            return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
+        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
+            return None
+        rows = lengths[0].rows // cut
+        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self.agreed.cardinality - 1, 0))
+        return rows if all(size == rows for sizes in ends for size in sizes) else None
+
+    def _rows_of_batches(self) -> int | None:
+        """The rows of every batch; those of the first alone are assumed of others that have as many below functions."""
+        dataset = self.agreed.inputs.dataset
+        spec = dataset.element_spec
+        assumed = 0 in flatten(spec)[0][0].assumed_axes
+        return None if assumed and last_may_be_short(dataset.node) else rows_of_batches(spec)
+
+    def of_a_ragged_step(self, full: int) -> set[int]:
+        """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.
+
+        Where they cannot be known, the answer is that of a full step and one fewer.
+        """
+        if self.partial is not PartialBatch.RAGGED:
+            return set()
+        inputs, lengths = self.agreed.inputs, self.agreed.lengths
+        if lengths is None:
+            return {full, full - 1} if self.of_every_step() is None else set()
+        one = lengths[0]
+        if not inputs.has_own_data:
+            batches = [slice_bounds(one.rows_of_batch(batch), inputs.slices_per_batch) for batch in (0, one.count - 1)]
+            steps = [{stop - start for start, stop in bounds} for bounds in batches]
+        else:
+            ends = [inputs.sizes_at(lengths, step) for step in (0, max(self.agreed.cardinality - 1, 0))]
+            steps = [{size for sizes in end for size in sizes} for end in ends]
+        return next((sizes for sizes in steps if len(sizes) > 1), set())
+
+    def may_be_none(self) -> bool:
+        """Whether some replica may be left without rows in a step that others have, as far as is known."""
+        inputs, lengths = self.agreed.inputs, self.agreed.lengths
+        if self.partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
+            return False
+        if lengths is None:
+            spec = inputs.dataset.element_spec
+            rows = None if 0 in flatten(spec)[0][0].assumed_axes else rows_of_batches(spec)
+            ends = inputs.has_own_data and self.agreed.cardinality != INFINITE_CARDINALITY
+            return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
+        if not inputs.has_own_data:
+            return any(_has_empty(rows, inputs.slices_per_batch) for rows in {lengths[0].rows, lengths[0].last})
+        # Between these batches all are alike.
+        batches = {batch for one in lengths for batch in (0, one.count - 1, one.count) if batch >= 0}
+        turns = range(inputs.steps_of(1))
+        steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
+        return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
+
+
+def _has_empty(rows: int, slices: int) -> bool:
+    """Whether a batch of so many rows leaves some of so many slices without any."""
+    start, stop = slice_bounds(rows, slices)[-1]
+    return start == stop
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,19 @@ from penstock.data.skipped import SkippedRows
 from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control.channel import Control
-from penstock.distribute.feed.agreed_input import agree_on_input
-from penstock.distribute.feed.agreement import Agreement, ComputedAgreement, ExchangedAgreement, LocalAgreement
+from penstock.distribute.feed.agreement import (
+    Agreement,
+    ComputedAgreement,
+    ExchangedAgreement,
+    LocalAgreement,
+    StepRows,
+    agree_on_input,
+)
 from penstock.distribute.feed.explain import explain
-from penstock.distribute.feed.feed import PlaceLeaves, StepFeed
+from penstock.distribute.feed.feed import Outcome, PlaceLeaves, Prefetcher, Step, StepFailure, StepFeed
 from penstock.distribute.feed.inputs import DividedInput, Inputs
-from penstock.distribute.feed.joined_workers import JoinedWorkers
 from penstock.distribute.feed.options import InputOptions, PartialBatch
-from penstock.distribute.feed.prefetch import Outcome, Prefetcher, Step, StepFailure
-from penstock.distribute.feed.step_rows import StepRows
-from penstock.distribute.feed.step_sources import StepSource
+from penstock.distribute.feed.step_sources import JoinedWorkers, StepSource
 from penstock.distribute.values import PerReplica
 from penstock.errors import (
     ClosedError,

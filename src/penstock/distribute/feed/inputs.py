@@ -17,13 +17,16 @@ from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.shards import without_hints
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
-from penstock.distribute.feed.agreement import Layout, Sizes
-from penstock.distribute.feed.batch_nodes import batch_lengths, sources_of_batches
-from penstock.distribute.feed.joined_workers import JoinedWorkers
 from penstock.distribute.feed.options import InputReplicationMode, PartialBatch
-from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard, shard_of_worker
-from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
-from penstock.distribute.feed.steps import Template, check_spec, unbatched
+from penstock.distribute.feed.shards import (
+    StrategyWorkers,
+    WorkerShard,
+    batch_lengths,
+    shard_of_worker,
+    sources_of_batches,
+)
+from penstock.distribute.feed.step_sources import Elements, GlobalBatches, JoinedWorkers, StepSource, WorkerBatches
+from penstock.distribute.feed.steps import Layout, Sizes, Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import SliceRule
@@ -232,9 +235,6 @@ class DividedInput(Inputs):
         self.division = list(division)
         self._padded_at_end = padded_at_end
         self._whole = dataset
-        # The given dataset without sharding hints, with which it cannot be read.
-        readable = without_hints(dataset.node)
-        self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
         self.shard = self.shard_of(workers.index)
         self.has_own_data = self.shard.own_batches
         self._part = dataset
@@ -297,9 +297,11 @@ class DividedInput(Inputs):
         if self.workers.count > 1 or self.shard.node is not self._whole.node:
             self._part = Dataset(self.shard.node, options)
 
-    @property
+    @cached_property
     def dataset(self) -> Dataset:
-        return self._sample
+        # Without sharding hints, with which it cannot be read.
+        readable = without_hints(self._whole.node)
+        return self._whole if readable is self._whole.node else Dataset(readable, self._whole.options())
 
     @property
     def labels(self) -> list[str]:
