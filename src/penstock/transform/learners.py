@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,28 +24,31 @@ from penstock.transform.tukey import tukey_parameters
 SUMS = {"e": "f4", "f": "f4", "d": "f8"}
 
 
-class Learner(ABC):
+Summary = TypeVar("Summary", bound=Accumulator)
+
+
+class Learner(ABC, Generic[Summary]):
     """Learner of one analyzer: an accumulator that is fed with columns."""
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
         self.dtype = ""
-        self.accumulator: Any = self.empty()
+        self.accumulator = self.empty()
 
     @abstractmethod
-    def empty(self) -> Accumulator:
+    def empty(self) -> Summary:
         """The accumulator of no rows."""
 
     def add(self, *columns: Any) -> None:
         """Learn from a block of rows; by default from the numbers of one column."""
-        (column,) = columns
-        self.accumulator.add(self.numbers(column))
+        (column,), accumulator = columns, cast(Any, self.accumulator)
+        accumulator.add(self.numbers(column))
 
     @abstractmethod
     def result(self, assets: Path) -> tuple[Any, ...]:
         """Return the learned value; vocabularies are files in the directory `assets`."""
 
-    def merge(self, other: "Learner") -> None:
+    def merge(self, other: "Learner[Summary]") -> None:
         """Learn what another one has learned."""
         self.dtype = self.dtype or other.dtype
         self.accumulator.merge(other.accumulator)
@@ -86,10 +89,8 @@ class Learner(ABC):
         return found if found.kind == "f" else np.dtype("f4")
 
 
-class LearnExtrema(Learner):
+class LearnExtrema(Learner[Extrema]):
     """The smallest and the largest number."""
-
-    accumulator: Extrema
 
     def empty(self) -> Extrema:
         return Extrema(self.elementwise)
@@ -104,10 +105,8 @@ class LearnExtrema(Learner):
         return np.asarray(most, dtype), np.asarray(0 if dtype.kind == "u" else -most, dtype)
 
 
-class LearnSum(Learner):
+class LearnSum(Learner[Sum]):
     """The sum of all numbers."""
-
-    accumulator: Sum
 
     def empty(self) -> Sum:
         return Sum(self.elementwise)
@@ -117,10 +116,8 @@ class LearnSum(Learner):
         return (found.astype(SUMS[dtype.char]) if dtype.kind == "f" else found,)
 
 
-class LearnSize(Learner):
+class LearnSize(Learner[Sum]):
     """Number of values."""
-
-    accumulator: Sum
 
     def empty(self) -> Sum:
         return Sum(self.elementwise)
@@ -133,10 +130,8 @@ class LearnSize(Learner):
         return (self.accumulator.result().astype(np.int64),)
 
 
-class LearnMoments(Learner):
+class LearnMoments(Learner[Moments]):
     """The mean and the variance of the finite numbers."""
-
-    accumulator: Moments
 
     def empty(self) -> Moments:
         return Moments(self.elementwise)
@@ -177,10 +172,8 @@ class Places(Accumulator):
             place.load(part)
 
 
-class LearnQuantiles(Learner):
+class LearnQuantiles(Learner[Places]):
     """The boundaries between buckets of equal weight."""
-
-    accumulator: Places
 
     def empty(self) -> Places:
         return Places(Quantiles)
@@ -204,10 +197,8 @@ def boundaries(quantiles: Quantiles, buckets: int) -> Array:
     return np.zeros(buckets - 1, np.float32) if found is None else found[1:-1].astype(np.float32)
 
 
-class LearnCovariance(Learner):
+class LearnCovariance(Learner[Covariance]):
     """The covariance matrix of vectors, or its largest eigenvectors."""
-
-    accumulator: Covariance
 
     def empty(self) -> Covariance:
         return Covariance()
@@ -224,10 +215,8 @@ class LearnCovariance(Learner):
         ).astype(self.arguments["dtype"])
 
 
-class LearnTukey(Learner):
+class LearnTukey(Learner[Places]):
     """Location, scale and tails of a Tukey HH distribution."""
-
-    accumulator: Places
 
     def empty(self) -> Places:
         return Places(Quantiles)
@@ -240,7 +229,7 @@ class LearnTukey(Learner):
             self.arguments["shape"] = list(values.shape[1:]) if self.elementwise else []
             self.accumulator.add(wide)
 
-    def merge(self, other: Learner) -> None:
+    def merge(self, other: Learner[Places]) -> None:
         super().merge(other)
         self.arguments.setdefault("shape", other.arguments.get("shape"))
 
@@ -258,10 +247,8 @@ class LearnTukey(Learner):
         return tuple(np.array(part, self.float_dtype()).reshape(shape) for part in zip(*found, strict=True))
 
 
-class LearnHistogram(Learner):
+class LearnHistogram(Learner[Sum]):
     """Numbers of values between boundaries."""
-
-    accumulator: Sum
 
     def empty(self) -> Sum:
         return Sum(elementwise=True)
@@ -277,10 +264,8 @@ class LearnHistogram(Learner):
         return (self.accumulator.result(),)
 
 
-class LearnDocumentCounts(Learner):
+class LearnDocumentCounts(Learner[Sum]):
     """In how many rows each token occurs, and how many rows there are."""
-
-    accumulator: Sum
 
     def empty(self) -> Sum:
         return Sum(elementwise=True)
@@ -296,10 +281,8 @@ class LearnDocumentCounts(Learner):
         return (found[:-1], found[-1]) if found.ndim else (np.zeros(0, np.int64), np.int64(0))
 
 
-class LearnQuantilesPerKey(Learner):
+class LearnQuantilesPerKey(Learner[KeyedQuantiles]):
     """The boundaries of the buckets of each key."""
-
-    accumulator: KeyedQuantiles
 
     def empty(self) -> KeyedQuantiles:
         return KeyedQuantiles()
@@ -317,10 +300,8 @@ class LearnQuantilesPerKey(Learner):
         return pa.array(list(found), pa.large_binary()), np.array(rows, np.float32).reshape(len(rows), buckets - 1)
 
 
-class LearnMomentsPerKey(Learner):
+class LearnMomentsPerKey(Learner[Places]):
     """Mean, variance, smallest and largest number of each key."""
-
-    accumulator: Places
 
     def empty(self) -> Places:
         return Places(KeyedMoments)

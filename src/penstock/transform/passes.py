@@ -247,7 +247,7 @@ def _missing(learners: Mapping[str, Any]) -> dict[str, int]:
     return {name[len(_MISSING) :]: int(found.result()) for name, found in learners.items() if name.startswith(_MISSING)}
 
 
-def learner_of(node: GraphNode) -> Learner:
+def learner_of(node: GraphNode) -> Learner[Any]:
     """Return the learner of an analyzer."""
     arguments = {name: value for name, value in node.arguments.items() if name != "name"}
     return LEARNERS[node.operation.removeprefix("analyze.")](**arguments)

@@ -1,9 +1,11 @@
 """The analyzers by the names under which graphs hold them."""
 
+from typing import Any
+
 from penstock.transform import learners, vocabulary_learners
 from penstock.transform.learners import Learner
 
-LEARNERS: dict[str, type[Learner]] = {
+LEARNERS: dict[str, type[Learner[Any]]] = {
     "count_per_key": vocabulary_learners.LearnCountPerKey,
     "covariance": learners.LearnCovariance,
     "document_counts": learners.LearnDocumentCounts,

@@ -25,10 +25,8 @@ from penstock.transform.vocabulary_files import RECORDS_SUFFIX, with_frequencies
 _NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
 
 
-class LearnCountPerKey(Learner):
+class LearnCountPerKey(Learner[Counts]):
     """The distinct keys in order, and how often each occurs."""
-
-    accumulator: Counts
 
     def empty(self) -> Counts:
         return Counts()
@@ -47,10 +45,8 @@ class LearnCountPerKey(Learner):
         return numbers, counts
 
 
-class VocabularyLearner(Learner):
+class VocabularyLearner(Learner[Counts]):
     """Tokens in a file, ranked by their counts."""
-
-    accumulator: Counts
 
     def empty(self) -> Counts:
         return Counts()
