@@ -1,5 +1,7 @@
 """A data service, and parameter servers, of Ray actors, on a Ray cluster that is really started, once."""
 
+import ctypes
+import importlib
 import os
 import signal
 import threading
@@ -60,6 +62,29 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         until(lambda: workers_alive(service) == 1)
     with pytest.raises(ps.ServiceError, match="the data service at ray://.* has ended, because this program"):
         next(iter(dataset.apply(ps.service.distribute("distributed_epoch", service))))
+
+
+def hang_once(flag: Path) -> Any:
+    """A function that never returns the first time, with Python's lock held: no thread of its process runs on."""
+
+    def function(x: np.ndarray) -> np.ndarray:
+        if x == 7 and not flag.exists():
+            flag.touch()
+            ctypes.PyDLL(None).sleep(10**6)
+        return x
+
+    return function
+
+
+@pytest.mark.extended
+def test_a_worker_that_hung_was_never_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("penstock.ray.service")
+    monkeypatch.setattr(module, "_SILENT_SECONDS", 20.0)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.2)
+    with ps.ray.service(num_workers=1, worker_options={"num_cpus": 0.5}) as service:
+        dataset = ps.Dataset.range(20).map(hang_once(tmp_path / "hung"))
+        elements = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        assert [int(x) for x in elements] == list(range(20))
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_named_datasets_and_jobs_that_nobody_reads_are_kept(
 def test_closing_an_iterator_waited_minutes_for_a_dispatcher_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = ps.service.DispatchServer()
     address = dispatcher.target.split("://")[1]
-    worker = Forked("-m", "penstock", "worker", "--dispatcher", address, "--quiet")
+    worker = Forked("-m", "penstock", "worker", "--dispatcher", address, "--log-level", "warning")
     try:
         iterator = iter(ps.Dataset.range(1 << 40).apply(ps.service.distribute("distributed_epoch", address)))
         next(iterator)

@@ -25,6 +25,10 @@ _logger = logging.getLogger(__name__)
 _CHECK_SECONDS: Final = 0.2
 _DRAIN_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 5.0
+"""The time between two questions to each data worker."""
+_SILENT_SECONDS: Final = 60.0
+"""A data worker that has not answered for so long is started again; one that starts may take as long."""
 
 
 class RayService:
@@ -47,6 +51,7 @@ class RayService:
         self._wanted = num_workers
         self._ending = threading.Event()
         self._workers: list[Any] = []
+        self._asked: dict[Any, tuple[Any, float]] = {}  # what each worker was asked, and since when it has not answered
         own = {"name": settings.dispatcher, "namespace": NAMESPACE, "num_cpus": 0, "max_task_retries": -1}
         self._dispatcher: Any = (
             ray.remote(Dispatcher).options(max_restarts=-1, max_concurrency=8, **own).remote(settings)
@@ -126,13 +131,33 @@ class RayService:
         except RayError as error:
             raise ServiceError(f"the {what} of {self.target} could not start: {error}") from error
 
+    def _restart_silent_ones(self) -> None:
+        """Have Ray start silent workers again: a call that never returns may hold the interpreter's lock."""
+        now = time.monotonic()
+        for worker in self._workers:
+            asked, since = self._asked.get(worker) or (worker.process.remote(), now)
+            if ray.wait([asked], timeout=0)[0]:
+                asked, since = worker.process.remote(), now
+            elif now - since > _SILENT_SECONDS:
+                _logger.warning("a data worker of %s has fallen silent and is started again", self.target)
+                ray.kill(worker, no_restart=False)
+                asked, since = worker.process.remote(), now
+            self._asked[worker] = asked, since
+
     def _keep(self) -> None:
         decide_at = time.monotonic() + DECISION_SECONDS
+        look_at = 0.0
         while not self._ending.wait(_CHECK_SECONDS):
             while len(self._workers) < self._wanted:
                 self._workers.append(self._worker())
             while len(self._workers) > self._wanted:
-                threading.Thread(target=_let_leave, args=(self._workers.pop(),), daemon=True).start()
+                leaving = self._workers.pop()
+                self._asked.pop(leaving, None)
+                threading.Thread(target=_let_leave, args=(leaving,), daemon=True).start()
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _LOOK_SECONDS
+                with suppress(RayError):
+                    self._restart_silent_ones()
             if self._scaler is None or time.monotonic() < decide_at:
                 continue
             decide_at = time.monotonic() + DECISION_SECONDS

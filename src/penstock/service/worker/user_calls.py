@@ -54,7 +54,8 @@ class UserCalls:
         finally:
             with self._changed:
                 self._running -= 1
-                self._changed.notify_all()
+                if self._alone is not None:
+                    self._changed.notify_all()
 
     def pull(self, stream: Stream, rows: int) -> Block | Exception | None:
         """The next rows of a stream, or the exception that it raises.
