@@ -49,8 +49,7 @@ from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
-from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices
-from penstock.data.operators.timeseries import TimeseriesWindows
+from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices, TimeseriesWindows
 from penstock.data.operators.window import Window
 from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
@@ -1737,7 +1736,7 @@ class Dataset(Generic[Element]):
         def save(made_by: MadeBy) -> None:
             save_dataset(self, saving.save.SaveRequest("snapshot", directory, format, shards, None, made_by))
 
-        saving.snapshots.make_snapshot(directory, self.node, self._options, save)
+        saving.save.make_snapshot(directory, self.node, self._options, save)
         return self._then(Dataset.load(directory).node)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:

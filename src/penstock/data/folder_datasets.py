@@ -9,7 +9,7 @@ from penstock.data.arguments import check_parallel_calls, user_site
 from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
-from penstock.data.operators.folder_files import FolderFiles
+from penstock.data.operators.indexed_files import FolderFiles
 from penstock.data.operators.sources import Listing
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.media.example_folder import ExampleFolder, FileReader, Labels, divided

@@ -15,10 +15,9 @@ from penstock.data.operators.collection import Source
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.folder_files import FolderFiles
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.indexed_files import FolderFiles, IndexedFiles
 from penstock.data.operators.order import ShardHint
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles

@@ -1,4 +1,4 @@
-"""The rows of files that can be read by number: one node for every such format."""
+"""The rows of files that can be read by number: one node for all such formats, and one for files of one row each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,8 @@ from penstock.formats.remote.parts import ask_ahead, at_once
 from penstock.paths import has_protocol, names_in_directory
 from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import Threads, failures
-from penstock.structure import flatten
+from penstock.spec import TensorSpec
+from penstock.structure import LEAF, flatten
 
 _FILES_AHEAD: Final = 32
 """Half as many as formats keep open."""
@@ -167,6 +168,43 @@ class IndexedFiles(ByMethod, OneInput):
                 f"got {lengths.pop()}"
             )
         return Block(tuple(map(np.asarray, columns)), structure, len(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class FolderFiles(ByMethod, OneInput):
+    """The names of its input, known to be files: by them the dataset is divided where that is by file.
+
+    An element of the input is a name, or (name, start, stop), which means its only record.
+    """
+
+    depends_on = DependsOn.ANY
+    reads_files = True
+    fails = False
+    directory: str
+    class_names: tuple[str, ...] | None = field(repr=False)
+
+    @property
+    def identity(self) -> None:
+        """The names alone count."""
+        return None
+
+    @derived
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), object)
+
+    @derived
+    def indexable(self) -> bool:
+        return self.input.indexable
+
+    def records_in(self, file: str) -> int:
+        return 1
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        block = self.input.read(run, epoch, indices)
+        return Block((block.columns[0],), LEAF, len(block))
+
+    def arguments(self) -> list[Any]:
+        return [f"directory={self.directory!r}"]
 
 
 class _AheadFiles:

@@ -10,6 +10,5 @@ from penstock.extras import when_used
 if TYPE_CHECKING:
     from penstock.data.saving import load as load
     from penstock.data.saving import save as save
-    from penstock.data.saving import snapshots as snapshots
 
-__getattr__ = when_used(__name__, "load", "save", "snapshots")
+__getattr__ = when_used(__name__, "load", "save")

@@ -1,4 +1,7 @@
-"""Saving a dataset in shards: in several threads where its rows are read by index, and resumed where it was killed."""
+"""Saving a dataset in shards: in several threads where its rows are read by index, and resumed where it was killed.
+
+A snapshot is a dataset that is saved once, and taken from there as long as its pipeline stays the same.
+"""
 
 import logging
 import os
@@ -19,12 +22,12 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.saving.progress import SaveProgress
 from penstock.data.saving.shard import NOTES, SavePlan, ShardNotes, ShardTask, iterator_at, write_shard
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.plain_data import spec_to_data
 from penstock.formats.writing.format_names import shard_format
 from penstock.formats.writing.manifest import describe_no_rows, write_manifest
 from penstock.formats.writing.shard_format import Description
-from penstock.formats.writing.work_directory import WorkDirectory, writing_at
+from penstock.formats.writing.work_directory import WorkDirectory, writing_at, written_once
 from penstock.options import Options, check_integer
 from penstock.paths import has_protocol, local_path
 from penstock.structure import flatten
@@ -319,3 +322,17 @@ def _fingerprint(node: Node, options: Options) -> str:
         return fingerprint_of(node, options)
     except InvalidTypeError:  # of something in this process alone
         return ""
+
+
+def make_snapshot(path: Path, node: Node, options: Options, save: Callable[[MadeBy], None]) -> None:
+    """Let there be a snapshot of a pipeline, which `save` writes with the note that it is given.
+
+    Several processes may call it at the same time: one writes, the others wait, and go on with it if it dies.
+
+    Raises:
+        StorageError: what is there was made by another pipeline, or is no snapshot.
+    """
+    made_by = MadeBy(node, options)
+    written_once(path, lambda: save(made_by))
+    if not made_by.is_of(path):
+        raise StorageError(f"'{path}' exists, and is no snapshot: take another path")

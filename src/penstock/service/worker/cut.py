@@ -15,11 +15,10 @@ from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.collection import Source
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.folder_files import FolderFiles
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.indexed_files import FolderFiles, IndexedFiles
 from penstock.data.operators.order import Repeat, Take
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
