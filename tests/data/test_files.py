@@ -225,7 +225,8 @@ def test_a_range_of_a_file_is_those_records_of_it(tmp_path, chunk, bounds, compr
     ranges = ps.Dataset.from_tensor_slices(([path, path], [start] * 2, [stop] * 2))
     expected = SEVERAL[start : None if stop < 0 else stop] * 2
     assert list(ps.TFRecordDataset(ranges, compression)) == expected
-    check_conformance(lambda: ps.TFRecordDataset(ranges, compression))
+    if chunk == 7:
+        check_conformance(lambda: ps.TFRecordDataset(ranges, compression))
 
 
 def test_records_are_passed_over_by_seeking(tmp_path):

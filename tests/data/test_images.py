@@ -133,8 +133,17 @@ def library(request, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(20, 30), (31, 30), (10, 12), (7, 40), (70, 100), (3, 3)])
-@pytest.mark.parametrize(("channels", "dtype"), [(3, np.uint8), (1, np.uint8), (4, np.uint8), (3, np.float32)])
+@pytest.mark.parametrize(
+    ("channels", "dtype", "size"),
+    [
+        *(
+            (3, dtype, size)
+            for dtype in (np.uint8, np.float32)
+            for size in [(20, 30), (31, 30), (10, 12), (7, 40), (3, 3)]
+        ),
+        *((channels, np.uint8, size) for channels in (1, 4) for size in [(10, 12), (70, 100)]),
+    ],
+)
 def test_bilinear_is_one_definition_whatever_library_resizes(size, channels, dtype, library):
     pixels = noise(31, 47, channels).reshape(31, 47, channels).astype(dtype)
     resized = ps.image.resize(pixels, size)

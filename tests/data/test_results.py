@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,8 +71,15 @@ def leaves_alone(label: str) -> list[list[Any]]:
     return [sorted(leaves(pair), key=str) for pair in zip(images, labels, strict=True)]
 
 
-@pytest.mark.parametrize("label", VALUES)
-@pytest.mark.parametrize("kind", KINDS)
+def in_turn() -> Iterator[Any]:
+    """Each container of each value in this thread or in three, in turn; the other way in the extended tests."""
+    for number, (kind, label) in enumerate(product(KINDS, VALUES)):
+        for place, calls in enumerate((None, 3)):
+            other = (number + number // len(VALUES) + place) % 2  # the next container begins with the other way
+            yield pytest.param(kind, label, calls, marks=pytest.mark.extended if other else ())
+
+
+@pytest.mark.parametrize(("kind", "label", "parallel"), list(in_turn()))
 def test_containers_hold_what_their_leaves_alone_would_be(kind: str, label: str, parallel: int | None) -> None:
     make, value = KINDS[kind], VALUES[label]
     found = ps.Dataset.range(ROWS).map(lambda x: make(np.full(2, x), value(int(x))), num_parallel_calls=parallel)

@@ -4,7 +4,7 @@ import pytest
 from ipv6 import needs_ipv6
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @needs_ipv6
 def test_workers_train_together_where_there_is_only_ipv6(workers) -> None:
     """The coordinator, the control channel by which the steps of filtered rows are agreed on, and the collectives."""

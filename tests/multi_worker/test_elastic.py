@@ -61,7 +61,7 @@ def assert_as_undisturbed(lines: list[dict]) -> None:
         assert sorted(taken) == list(range(ELEMENTS))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_lost_worker_costs_the_steps_since_the_checkpoint(tmp_path: Path) -> None:
     lines, said = trained(tmp_path, ["6-0.5-0"], workers=2, min_workers=1, every=5)
     assert said == "penstock: worker 1 failed first: ended by SIGKILL. Restart 1 of 1, with 1 worker(s)"

@@ -336,5 +336,5 @@ class Service(RuleBasedStateMachine):
 @pytest.mark.hypothesis  # as those with `given` are: `make properties` runs it
 def test_every_element_goes_to_exactly_one_reader_whoever_dies_and_returns() -> None:
     run_state_machine_as_test(
-        Service, settings=settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
+        Service, settings=settings(max_examples=2 * settings.default.max_examples, stateful_step_count=50)
     )
