@@ -238,6 +238,20 @@ def test_a_record_alone_is_parsed_as_one_of_a_batch():
         assert parsed(bytes(damaged)) == parsed([bytes(damaged)]), at
 
 
+def test_features_and_defaults_that_change_between_calls_are_noticed():
+    record, features, defaults = example(i=integers(3)), {"i": ps.TensorSpec((), np.int64)}, {}
+    assert ps.parse_example(record, features, defaults) == {"i": 3}
+    features["d"], defaults["d"] = ps.TensorSpec((), np.int64), 7
+    assert ps.parse_example(record, features, defaults) == {"i": 3, "d": 7}
+    defaults["d"] = 8
+    assert ps.parse_example(record, features, defaults) == {"i": 3, "d": 8}
+    features["i"] = ps.TensorSpec((1,), np.int16)
+    assert ps.parse_example(record, features, defaults)["i"].tolist() == [3]
+    defaults["none"] = 1
+    with pytest.raises(ps.InvalidArgumentError, match="of fixed shape, got 'none'"):
+        ps.parse_example(record, features, defaults)
+
+
 def test_what_cannot_be_asked_for():
     for make, kind, message in (
         (lambda: ps.parse_example("rose", {}), ps.InvalidTypeError, "records of bytes, got str"),

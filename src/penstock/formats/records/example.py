@@ -8,6 +8,7 @@ All records of a call are walked together: what one step reads of every record, 
 """
 
 import math
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -66,21 +67,43 @@ def parse_example(
         >>> batch["i"][1]
         array([3, 4, 5, 6, 7, 8, 9])
     """
-    wanted = Wanted.of("parse_example", features, defaults or {})
+    wanted, kinds = _asked(features, defaults)
     given = [records] if isinstance(records, bytes) else list(records)
-    if set(map(type, given)) == {bytes} and len(wanted.stored) == len(wanted.results) == len(wanted.keys):
-        kinds = {name: kind for name, ((key, kind), ragged) in wanted.results.items() if key == name and not ragged}
-        if len(kinds) == len(wanted.results):
-            alike = (
-                features_of_one(records, kinds, wanted.defaults)
-                if isinstance(records, bytes)
-                else columns_of_one_layout(given, kinds)
-            )
-            if alike is not None:
-                return alike
+    if kinds is not None and set(map(type, given)) == {bytes}:
+        alike = (
+            features_of_one(records, kinds, wanted.defaults)
+            if isinstance(records, bytes)
+            else columns_of_one_layout(given, kinds)
+        )
+        if alike is not None:
+            return alike
     batch = RecordBytes(given)
     columns = wanted.columns(batch, batch.features(wanted.keys))
     return first_rows(columns) if isinstance(records, bytes) else columns
+
+
+def _asked(
+    features: Mapping[str, LeafSpec | RaggedFeature], defaults: Mapping[str, Any] | None
+) -> tuple["Wanted", dict[str, "_Kind"] | None]:
+    """What a call asks for, and the kind of each feature if none is made of another one.
+
+    It is kept for the next call: of one record, working it out takes as long as parsing.
+    """
+    defaults = defaults or {}
+    given = *features, *features.values(), *defaults, *defaults.values()
+    kept = _kept.get("asked")
+    if kept is not None and len(kept[0]) == len(given) and all(map(operator.is_, kept[0], given)):
+        return kept[1]
+    wanted = Wanted.of("parse_example", features, defaults)
+    kinds = {name: kind for name, ((key, kind), ragged) in wanted.results.items() if key == name and not ragged}
+    plain = len(kinds) == len(wanted.results) == len(wanted.stored) == len(wanted.keys)
+    asked = wanted, kinds if plain else None
+    _kept["asked"] = given, asked
+    return asked
+
+
+_kept: Final[dict[str, tuple[tuple[Any, ...], tuple["Wanted", dict[str, "_Kind"] | None]]]] = {}
+"""The names and specifications of the last call, and what was worked out of them."""
 
 
 def first_rows(columns: Mapping[str, Column]) -> dict[str, Any]:
