@@ -51,8 +51,8 @@ def connected(workers: int, hub: Hub | None = None, host: str = HOST, more: int 
             controls.append(Control((host, hub.port), hub.key, worker, workers + more))
             open_ends.callback(controls[-1].close)
         yield controls
-    hub._thread.join(timeout=30)
-    assert not hub._thread.is_alive()
+    hub._server._thread.join(timeout=30)
+    assert not hub._server._thread.is_alive()
     assert [control._thread.is_alive() for control in controls] == [False] * workers
 
 
@@ -581,6 +581,14 @@ def test_what_is_no_message_ends_its_sender_alone(said) -> None:
         for message in errors(others, lambda control: control.gather("a", 1, int)):
             assert message.startswith("WorkerError: worker 2 of 3 was lost: what came is no message: ")
         assert [control.sent for control in others] == [1, 1]
+
+
+def test_half_a_message_of_one_worker_holds_up_no_other() -> None:
+    with connected(3) as controls:
+        os.write(controls[2]._line.fileno(), struct.pack("<IQ", 100, 0) + b"half of it")
+        controls[1].fail("ran out of luck")
+        (message,) = errors(controls[:1], lambda control: control.gather("a", 1, int))
+        assert message == "WorkerError: worker 1 of 3 ran out of luck"
 
 
 def test_a_message_that_is_too_long_ends_its_sender_alone() -> None:

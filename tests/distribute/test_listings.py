@@ -31,7 +31,7 @@ def on_two_workers(task: Callable[[int, Control], Any]) -> list[Any]:
         for control in controls:
             ends.callback(control.close)
         found = list(threads.map(task, range(2), controls))
-    hub._thread.join(timeout=30)
+    hub._server._thread.join(timeout=30)
     return found
 
 

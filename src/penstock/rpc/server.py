@@ -4,12 +4,13 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from penstock.rpc.connection import SocketConnection
-from penstock.rpc.line import Line, TooLongError
+from penstock.rpc.line import TICK_SECONDS, Line, TooLongError
 from penstock.rpc.listener import Listener
 
 _logger = logging.getLogger(__name__)
@@ -21,21 +22,25 @@ class LineServer(Generic[T]):
     """Takes the calls of a listener, and what comes over their lines, in a thread of its own until `stop`.
 
     Args:
-        open_line: makes the line over a connection.
+        open_line: makes the line over a connection, given the number of who has called; None hangs up.
         hear: called in the thread with each message, or with a TooLongError in its place. It must not wait.
-        ended: called in the thread with each line that has ended, which is then closed.
+        ended: called in the thread with each line that has ended, and why; the line is then closed.
+        tick: called in the thread about every `TICK_SECONDS`, with the seconds since the last call.
     """
 
     def __init__(
         self,
         name: str,
         listener: Listener,
-        open_line: Callable[[SocketConnection], Line[T]],
+        open_line: Callable[[int, SocketConnection], Line[T] | None],
         hear: Callable[[Line[T], T | TooLongError], None],
-        ended: Callable[[Line[T]], None] = lambda _: None,
+        ended: Callable[[Line[T], Exception], None] = lambda line, error: None,
+        tick: Callable[[float], None] | None = None,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._listener = listener
-        self._open_line, self._hear, self._ended = open_line, hear, ended
+        self._open_line, self._hear, self._ended, self._tick = open_line, hear, ended, tick
+        self._pause = None if tick is None else tick_seconds
         self._lines: set[Line[T]] = set()
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -45,18 +50,25 @@ class LineServer(Generic[T]):
         self._thread.start()
 
     def _run(self) -> None:
+        looked = time.monotonic()
         while True:
-            for key, events in self._selector.select():
+            for key, events in self._selector.select(self._pause):
                 if key.fileobj is self._stop_reader:
-                    return
+                    return self._close()
                 if key.fileobj is self._listener:
                     self._admit()
-                elif key.data in self._lines:
+                elif key.data in self._lines:  # what another one has said may have ended it
                     self._exchange(key.data, events)
+            if self._tick is not None:
+                before, looked = looked, time.monotonic()
+                self._tick(looked - before)
 
     def _admit(self) -> None:
-        _, connection = self._listener.take()
-        line = self._open_line(connection)
+        caller, connection = self._listener.take()
+        line = self._open_line(caller, connection)
+        if line is None:
+            connection.close()
+            return
         self._lines.add(line)
         self._selector.register(line, selectors.EVENT_READ, line)
         self._exchange(line, selectors.EVENT_READ)  # what came with its proof is here already
@@ -66,17 +78,13 @@ class LineServer(Generic[T]):
         try:
             if events & selectors.EVENT_READ:
                 line.fill()
-            while line.has_more():
+            while line in self._lines and line.has_more():
                 self._hear_one(line)
             with suppress(BrokenPipeError):  # who hears nothing more may still say something
                 line.flush()
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
-            if self._selector.get_key(line).events != wanted:
-                self._selector.modify(line, wanted, line)
+            self.watch(line)
         except (EOFError, OSError) as end:
-            if isinstance(end, OSError) and end.errno is None:
-                _logger.warning("a line has ended: %s", end)
-            self._end(line)
+            self.end(line, end)
 
     def _hear_one(self, line: Line[T]) -> None:
         try:
@@ -86,19 +94,40 @@ class LineServer(Generic[T]):
         if message is not None:
             self._hear(line, message)
 
-    def _end(self, line: Line[Any]) -> None:
-        self._lines.discard(line)
-        self._selector.unregister(line)
-        self._ended(line)
-        line.close()
+    def watch(self, line: Line[T]) -> None:
+        """Have what is left of a message be sent; called in the thread after a line was sent something."""
+        if line in self._lines:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+            if self._selector.get_key(line).events != wanted:
+                self._selector.modify(line, wanted, line)
+
+    def end(self, line: Line[T], error: Exception) -> None:
+        """End a line, in the thread. A second call does nothing."""
+        if line in self._lines:
+            if isinstance(error, OSError) and error.errno is None:  # the line's own error, not the system's
+                _logger.warning("a line has ended: %s", error)
+            self._lines.discard(line)
+            self._selector.unregister(line)
+            self._ended(line, error)
+            line.close()
+
+    def close_listener(self) -> None:
+        """Take no more calls; called in the thread."""
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def leave(self) -> None:
+        """End all lines and the thread soon, without waiting for it."""
+        self._stop_writer.close()
 
     def stop(self) -> None:
         """End all lines, and listen no more. A second call does nothing."""
-        self._stop_writer.close()
+        self.leave()
         self._thread.join()
+
+    def _close(self) -> None:
         self._listener.close()
-        with suppress(RuntimeError):
-            for line in list(self._lines):
-                self._end(line)
+        for line in list(self._lines):
+            self.end(line, EOFError())
         self._selector.close()
         self._stop_reader.close()

@@ -2,9 +2,7 @@
 
 import logging
 import secrets
-import selectors
 import threading
-import time
 from typing import Final
 
 from penstock.addresses import is_loopback
@@ -17,8 +15,10 @@ from penstock.distribute.control.messages import (
     WorkerLeft,
     control_line,
 )
-from penstock.rpc.line import TICK_SECONDS
+from penstock.rpc.connection import SocketConnection
+from penstock.rpc.line import TICK_SECONDS, TooLongError
 from penstock.rpc.listener import Access, Listener
+from penstock.rpc.server import LineServer
 
 _logger = logging.getLogger(__name__)
 
@@ -39,67 +39,41 @@ class Hub:
         self.key = secrets.token_bytes(32)
         # At all addresses, unless the others are on this machine: what they reach may be an address that it does not
         # have, such as a service's of Kubernetes, and its own name often resolves to 127.0.1.1 here.
-        self._listener = Listener(lambda: Access((self.key,)), host if is_loopback(host) else "")
-        self.port = self._listener.port
+        listener = Listener(lambda: Access((self.key,)), host if is_loopback(host) else "")
+        self.port = listener.port
         self._workers = workers
         self._lines: dict[int, ControlLine] = {}
         self._came: set[int] = set()
         self._left: set[int] = set()
         self._early: list[tuple[int, Message]] = []  # what was said before all had come
         self._first_ended = threading.Event()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
-        self._thread.start()
+        self._server = LineServer(
+            "penstock-control-hub", listener, self._admit, self._hear, self._ended, self._tick, TICK_SECONDS
+        )
 
-    def _serve(self) -> None:
-        looked = time.monotonic()
-        while self._lines or len(self._came) < self._workers:
-            for key, events in self._selector.select(TICK_SECONDS):
-                if key.data is None:
-                    self._admit()
-                elif key.data in self._lines:  # what another one has said may have ended it
-                    self._exchange(key.data, events)
-            before, looked = looked, time.monotonic()
-            for worker, line in list(self._lines.items()):
-                self._look_for_silence(worker, line, looked - before)
-        self._selector.close()
-
-    def _admit(self) -> None:
-        worker, connection = self._listener.take()
+    def _admit(self, worker: int, connection: SocketConnection) -> ControlLine | None:
         if worker in self._came or not 0 <= worker < self._workers:
             _logger.warning("the control channel turned worker %d away, which is none or has come before", worker)
-            connection.close()
-            return
+            return None
         self._came.add(worker)
-        self._lines[worker] = control_line(connection)
-        self._selector.register(connection, selectors.EVENT_READ, worker)
+        line = self._lines[worker] = control_line(connection)
         if len(self._came) == self._workers:
-            self._selector.unregister(self._listener)
-            self._listener.close()
+            self._server.close_listener()
             early, self._early = self._early, []
             for sender, message in early:
                 self._forward(sender, message)
-        self._exchange(worker, selectors.EVENT_READ)  # what came with its proof is here already
+        return line
 
-    def _exchange(self, worker: int, events: int) -> None:
-        """Receive and send what can be without waiting for the worker."""
-        line = self._lines[worker]
-        try:
-            if events & selectors.EVENT_READ:
-                line.fill()
-            if events & selectors.EVENT_WRITE:
-                line.flush()
-            while worker in self._lines and line.has_more():
-                message = line.receive_one()
-                if isinstance(message, WorkerLeft):
-                    self._left.add(worker)
-                if message is not None:
-                    self._forward(worker, message)
-            self._watch(worker)
-        except (EOFError, OSError) as error:
-            said = isinstance(error, OSError) and error.errno is None  # the line's own error, not the system's
-            self._lose(worker, str(error) if said else "its process has ended")
+    def _worker_of(self, line: ControlLine) -> int:
+        return next(worker for worker, its in self._lines.items() if its is line)
+
+    def _hear(self, line: ControlLine, message: Message | TooLongError) -> None:
+        if isinstance(message, TooLongError):
+            raise message
+        worker = self._worker_of(line)
+        if isinstance(message, WorkerLeft):
+            self._left.add(worker)
+        self._forward(worker, message)
 
     def _forward(self, sender: int, message: Message) -> None:
         if len(self._came) < self._workers:
@@ -110,36 +84,33 @@ class Hub:
                 continue
             try:
                 line.send(message, seconds=0)
-                self._watch(worker)
+                self._server.watch(line)
             except OSError as error:  # it has ended, which reading from its own line reports
                 _logger.debug("a message could not be passed on: %r", error)
             if line.unsent_bytes > _MOST_WAITING:
-                self._lose(worker, f"it takes no messages, and {line.unsent_bytes:,} bytes wait for it")
+                waiting = f"it takes no messages, and {line.unsent_bytes:,} bytes wait for it"
+                self._server.end(line, ConnectionError(waiting))
 
-    def _watch(self, worker: int) -> None:
-        line = self._lines.get(worker)
-        if line is not None:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
-            if self._selector.get_key(line).events != events:
-                self._selector.modify(line, events, worker)
+    def _tick(self, seconds: float) -> None:
+        for line in list(self._lines.values()):
+            try:
+                if line.is_silent(seconds):
+                    silent = f"nothing was heard of it for {line.quiet:.0f} seconds"
+                    self._server.end(line, ConnectionError(silent))
+            except OSError as error:  # which reading reports
+                _logger.debug("a worker could not be asked for a sign of life: %r", error)
 
-    def _look_for_silence(self, worker: int, line: ControlLine, seconds: float) -> None:
-        try:
-            if line.is_silent(seconds):
-                self._lose(worker, f"nothing was heard of it for {line.quiet:.0f} seconds")
-        except OSError as error:  # which reading reports
-            _logger.debug("a worker could not be asked for a sign of life: %r", error)
-
-    def _lose(self, worker: int, why: str) -> None:
-        line = self._lines.pop(worker, None)
-        if line is None:
-            return
-        self._selector.unregister(line)
-        line.close()
+    def _ended(self, line: ControlLine, error: Exception) -> None:
+        worker = self._worker_of(line)
+        del self._lines[worker]
         if worker == 0:
             self._first_ended.set()
         if worker not in self._left:
+            said = isinstance(error, OSError) and error.errno is None  # the line's own error, not the system's
+            why = str(error) if said else "its process has ended"
             self._forward(worker, WorkerFailed(worker, f"was lost: {why}"))
+        if not self._lines and len(self._came) == self._workers:
+            self._server.leave()
 
     def finish(self) -> None:
         """At the end of this process, after worker 0 has left: wait until the other workers have been told."""

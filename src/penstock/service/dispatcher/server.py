@@ -149,7 +149,7 @@ class _RunningDispatcher:
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
 
-    def _open(self, connection: SocketConnection) -> Line[bytes]:
+    def _open(self, caller: int, connection: SocketConnection) -> Line[bytes]:
         most_bytes = self._config.max_message_bytes + _ENVELOPE_BYTES
         return Line(connection, bytes, None, most_bytes=most_bytes, tagged=not connection.encrypted)
 

@@ -75,7 +75,7 @@ class BlockServer:
             allocate_from(self.arena.allocate)
         self._server = LineServer("penstock-lines", listener, self._open, self._hear, self._end)
 
-    def _open(self, connection: SocketConnection) -> Line[FromReader]:
+    def _open(self, caller: int, connection: SocketConnection) -> Line[FromReader]:
         arena = self.arena if connection.on_one_machine else None
         line: Line[FromReader] = Line(connection, FromReader, arena, most_bytes=_LONGEST_REQUEST)
         self._readers[line] = _Reader(line, self._produce, self._automatic)
@@ -86,7 +86,7 @@ class BlockServer:
             raise message
         self._readers[line].hear(message, line.number)
 
-    def _end(self, line: Line[FromReader]) -> None:
+    def _end(self, line: Line[FromReader], error: Exception) -> None:
         self._readers.pop(line).end()
 
     def stop(self) -> None:
