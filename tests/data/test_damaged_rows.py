@@ -87,3 +87,15 @@ def test_a_file_of_damaged_rows_alone_gives_none(tmp_path):
         (tmp_path / name).write_text("a,b\n" + row * 500)
     rows = iter(ps.CsvDataset(tmp_path / "*.csv").with_options(ps.Options(on_error="skip")))
     assert len(list(rows)) == 500 and rows.errors.count == 500
+
+
+def test_a_line_of_null_alone_is_an_error_of_its_row(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\nnull\n{"a": 2}\n')
+    rows = iter(ps.JsonLinesDataset(tmp_path / "a.jsonl"))
+    assert next(rows)["a"] == 1
+    with pytest.raises(ps.ElementError, match="a.jsonl', line 2: "):
+        next(rows)
+    assert next(rows)["a"] == 2
+    (tmp_path / "b.jsonl").write_text("null\n")
+    with pytest.raises(ps.StorageError, match="b.jsonl': its first line is no JSON object, .*got null"):
+        ps.JsonLinesDataset(tmp_path / "b.jsonl")

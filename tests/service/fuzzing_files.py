@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock as ps
+from penstock.cli.file_kinds import dataset_of, kind_of
 
 _MOST_ROWS = 50
 _FEATURES = {"i": ps.TensorSpec((), np.int64), "f": ps.TensorSpec((None,), np.float32), "s": ps.TensorSpec((), object)}
@@ -55,8 +56,11 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "tar_files": partial(_rows, ps.TarDataset),
     "mds_files": partial(_rows, ps.MdsDataset),
     "parquet_files": partial(_rows, ps.ParquetDataset),
+    "parquet_files_with_masks": partial(_rows, partial(ps.ParquetDataset, mask_nulls=True)),
+    "arrow_files": partial(_rows, lambda path: dataset_of(kind_of(str(path)), [str(path)], True)),
     "csv_files": partial(_rows, ps.CsvDataset),
     "json_lines_files": partial(_rows, ps.JsonLinesDataset),
+    "json_lines_files_with_masks": partial(_rows, partial(ps.JsonLinesDataset, mask_nulls=True)),
     "examples": partial(_value, _parsed),
     "sequence_examples": partial(_value, lambda content: ps.parse_sequence_example(content, _FEATURES, _FEATURES)),
     "images": partial(_value, ps.image.decode),
@@ -105,11 +109,30 @@ def _mds() -> bytes:
     return np.array([2, begin, begin + 12, begin + 24], "<u4").tobytes() + head + 2 * sample
 
 
-def _parquet() -> bytes:
-    table = pa.table({"x": range(20), "s": ["rose", None] * 10, "l": [[1, 2], []] * 10})
-    sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=7)
-    return sink.getvalue()
+def _table() -> pa.Table:
+    message = [{"role": "user", "parts": [{"n": 1}, None]}, {"role": None, "parts": None}]
+    columns = {"x": range(20), "s": ["rose", "violet"] * 10, "l": [[1, 2], []] * 10, "m": [message, []] * 10}
+    tags = pa.array([[("a", 1)], [("b", None)]] * 10, pa.map_(pa.string(), pa.int8()))
+    return pa.table(columns | {"o": [{"b": b"x", "p": None}] * 20, "tags": tags})
+
+
+def _parquet() -> list[bytes]:
+    found = []
+    for options in ({"row_group_size": 7}, {"use_dictionary": False, "compression": "none"}):
+        sink = io.BytesIO()
+        pq.write_table(_table().drop("o") if "compression" in options else _table(), sink, **options)
+        found.append(sink.getvalue())
+    return found
+
+
+def _arrow() -> list[bytes]:
+    found = []
+    for begin in (pa.ipc.new_file, pa.ipc.new_stream):
+        sink = io.BytesIO()
+        with begin(sink, _table().schema) as writer:
+            writer.write_table(_table())
+        found.append(sink.getvalue())
+    return found
 
 
 def _images() -> list[bytes]:
@@ -156,6 +179,11 @@ def _videos() -> list[bytes]:
     return found
 
 
+def _json_lines() -> list[bytes]:
+    rows = [b'{"a": 1, "b": [1, 2], "c": {"d": "x"}}\n{"a": 2, "b": [], "c": {"d": "y"}}\n']
+    return [*rows, b"".join(json.dumps({"m": row["m"], "o": 1}).encode() + b"\n" for row in _table().to_pylist())]
+
+
 def seeds(target: str) -> list[bytes]:
     """Whole files, from which damaged ones are made."""
     many: dict[str, Callable[[], list[bytes]]] = {
@@ -165,9 +193,12 @@ def seeds(target: str) -> list[bytes]:
         "compressed_files": lambda: [gzip.compress(_tfrecord())],
         "tar_files": _tar,
         "mds_files": lambda: [_mds()],
-        "parquet_files": lambda: [_parquet()],
+        "parquet_files": _parquet,
+        "parquet_files_with_masks": _parquet,
+        "arrow_files": _arrow,
         "csv_files": lambda: [b'a,b,"c d"\n1,2.5,rose\n2,,"vio\nlet"\n'],
-        "json_lines_files": lambda: [b'{"a": 1, "b": [1, 2], "c": {"d": "x"}}\n{"a": 2, "b": [], "c": {"d": "y"}}\n'],
+        "json_lines_files": _json_lines,
+        "json_lines_files_with_masks": _json_lines,
         "examples": lambda: [ps.serialize_example({"i": 300, "f": np.ones(3, np.float32), "s": b"rose"})],
         "sequence_examples": lambda: list(
             itertools.islice(ps.TFRecordDataset(_written_by_others / "sequences.tfrecord"), 3)

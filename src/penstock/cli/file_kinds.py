@@ -227,9 +227,11 @@ def dataset_of(kind: Kind, names: list[str], mask_nulls: bool | list[str] = Fals
 
 def _arrow(names: list[str], mask_nulls: bool | list[str], _: str) -> ps.Dataset[Any]:
     table = pa.concat_tables(map(_arrow_table, names))
-    return ps.Dataset.from_arrow(
-        table, mask_nulls=maskable(table.column_names) if mask_nulls is True else mask_nulls or True
-    )
+    masks = maskable(table.column_names) if mask_nulls is True else mask_nulls or True
+    try:
+        return ps.Dataset.from_arrow(table, mask_nulls=masks)
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # names that are not UTF-8, also in Arrow's errors
+        raise ps.StorageError(f"{names[0]!r} cannot be read as an Arrow file: {error}") from error
 
 
 def _arrow_table(name: str) -> pa.Table:
@@ -241,7 +243,7 @@ def _arrow_table(name: str) -> pa.Table:
             table = (pa.ipc.open_stream if begin == _ARROW_STREAM else pa.ipc.open_file)(source).read_all()
             table.validate(full=True)  # Arrow follows offsets wherever they lead
             return table
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ps.StorageError(f"{name!r} cannot be read as an Arrow file: {error}") from error
 
 

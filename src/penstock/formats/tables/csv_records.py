@@ -143,7 +143,7 @@ def csv_records(
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = {column: types[column] for column in names if column in types}
-    body = _in_utf8(body, encoding, "replace")  # what cannot be read is an error where it is read
+    body = body.decode(encoding, "replace").encode()  # what cannot be read is an error where it is read
     decoder = _Decoder(pa.schema([]), tuple(names), delimiter, null_values)
     schema = _sampled(call, name, body, known, decoder)
     found = chosen_schema(call, name, schema, columns, types, label)
@@ -209,8 +209,8 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _in_utf8(data: bytes, encoding: str, errors: str = "strict") -> bytes:
-    return data if encoding == "utf-8" else data.decode(encoding, errors).encode()
+def _in_utf8(data: bytes, encoding: str) -> bytes:
+    return data if encoding == "utf-8" else data.decode(encoding).encode()
 
 
 @dataclass(frozen=True)

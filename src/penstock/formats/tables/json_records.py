@@ -169,6 +169,8 @@ def _kept_types(table: pa.Table, guessed: Iterable[str], data: bytes) -> dict[st
 
 
 def _table(data: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    if data.removeprefix(BOM_UTF8).lstrip().startswith(b"null"):  # Arrow's reader would end the process
+        raise pa.ArrowInvalid("expected an object, got null in row 0")
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
     reading = pj.ReadOptions(block_size=len(data) + 1, use_threads=False)
     return pj.read_json(pa.BufferReader(data), reading, options)
