@@ -106,7 +106,7 @@ def _shown_at(index: _Index, seconds: float, unit: float) -> int:
 def _stream(call: str, source: Source) -> Iterator[tuple[Any, Any, str]]:
     with opened(call, source) as (file, name):
         with by_library(f"{name} is no video that is known, or cut or damaged"):
-            container = av.open(file, "r", metadata_errors="replace")  # titles may be in any encoding
+            container = av.open(file, "r", **_ANY_TITLES)
         with container:
             stream = next(iter(container.streams.video), None)
             if stream is None or stream.codec_context is None:
@@ -117,6 +117,10 @@ def _stream(call: str, source: Source) -> Iterator[tuple[Any, Any, str]]:
 
 
 _indexes: Final = KeptByFile[_Index]()
+_ANY_TITLES: Final[dict[str, Any]] = (
+    {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+)
+"""From 19 on PyAV takes titles in any encoding without being asked."""
 _FRAMES_LOST: Final = 4
 """About how many frames a decoder has begun that are lost when it goes elsewhere."""
 
