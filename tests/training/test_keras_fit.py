@@ -435,7 +435,7 @@ def refused(match: str, dataset: Any, error: type[Exception] = ps.InvalidArgumen
 @pytest.mark.slow
 def test_what_a_dataset_brings_itself_is_refused() -> None:
     refused("sample_weight=.*make elements of", rows(FEATURES, LABELS), sample_weight=WEIGHTS)
-    refused("weights of its own", rows(FEATURES, LABELS, WEIGHTS), class_weight={0: 1.0})
+    refused("its own weights", rows(FEATURES, LABELS, WEIGHTS), class_weight={0: 1.0})
     refused("no labels", rows(FEATURES), class_weight={0: 1.0})
     refused("labels of shape", rows(FEATURES, np.zeros((30, 2, 2))), class_weight={0: 1.0})
     refused("dictionary of classes", rows(FEATURES, LABELS), ps.InvalidTypeError, class_weight=[1.0])

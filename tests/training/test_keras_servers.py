@@ -186,7 +186,7 @@ def test_fit_refuses_models_that_it_cannot_train(strategy) -> None:
         own.compile("sgd", loss="mse")
         unbuilt.compile("sgd", loss="mse")
     empty = ps.Dataset.from_tensor_slices((X[:0], Y[:0])).batch(8)
-    for refused, match in ((model, "needs model.compile"), (own, "OwnStep has a train_step of its own")):
+    for refused, match in ((model, "needs model.compile"), (own, "OwnStep has its own train_step")):
         with strategy.scope(), pytest.raises(ps.InvalidArgumentError, match=match):
             refused.fit(empty, steps_per_epoch=1, verbose=0)
     with pytest.raises(ps.InvalidArgumentError, match="got a dataset without any batch"):

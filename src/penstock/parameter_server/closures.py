@@ -70,13 +70,13 @@ def dumps(what: str, value: Any, reduce: Reduce = lambda value: NotImplemented) 
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to another process: {type(error).__name__}: {error}; "
-            "make what is to blame where it is used, inside the function"
+            "create the object to blame inside the function that uses it"
         ) from error
     return file.getvalue()
 
 
 def loads(content: bytes) -> Any:
-    """What `dumps` wrote."""
+    """Return what `dumps` wrote."""
     reader = pickle.Unpickler(io.BytesIO(content))
     value = reader.load()
     while (unfilled := reader.load()) is not None:
@@ -86,7 +86,7 @@ def loads(content: bytes) -> Any:
 
 
 def result_bytes(value: Any) -> bytes:
-    """What a closure has returned; arrays of JAX as NumPy's.
+    """Return what a closure has returned; arrays of JAX as NumPy's.
 
     Raises:
         InvalidTypeError: something in it cannot leave the worker.

@@ -1,4 +1,4 @@
-"""What servers have to apply of closures that have finished, and what they are asked to show."""
+"""Commits of finished closures, and snapshots of the servers."""
 
 import socket
 from collections import deque
@@ -63,7 +63,7 @@ class StartedWorker:
 
 @dataclass(eq=False)
 class Commitment:
-    """A closure that has finished, until the servers have applied what it has pushed.
+    """A finished closure, until the servers have applied its pushes.
 
     Attributes:
         waiting: how many servers have not yet.
@@ -79,7 +79,7 @@ class Commitment:
 
 @dataclass
 class _Snapshot:
-    """What all servers hold, until all have shown it.
+    """A snapshot of all servers, until all have sent theirs.
 
     Attributes:
         positions: of the workers' iterators.
@@ -102,7 +102,7 @@ class Servers:
         release: called with a worker that may have its next closure.
 
     Attributes:
-        settling: a commitment of several servers, which keep what they have applied once all could apply it.
+        settling: a commitment of several servers, which keep their part once all could apply it.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Servers:
             self.send(server, message)
 
     def take_snapshot(self, future: "Future[Any]", positions: dict[tuple[int, int], bytes]) -> None:
-        """Ask all servers for what they hold now; the result has the positions beside it."""
+        """Ask all servers for their values now; the result also has the positions."""
         self._snapshots.append(_Snapshot(future, positions))
         self.send_to_all(Snapshot())
 
@@ -173,7 +173,7 @@ class Servers:
                 self.send(server, Commit(commitment.closure.number, worker.number, len(servers) == 1))
             if len(servers) > 1:
                 self.settling = commitment
-            else:  # what it reads in its next closure, the server answers after this commit
+            else:  # the server answers reads of its next closure after this commit
                 self._release(worker)
 
     def hear(self, server: int) -> None:

@@ -1,4 +1,4 @@
-"""`ClusterCoordinator`: schedules functions, and waits for what they give."""
+"""`ClusterCoordinator`: schedules functions, and waits for their results."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,7 +20,7 @@ from penstock.parameter_server.strategy import ParameterServerStrategy
 
 
 class RemoteValue:
-    """What a scheduled function gives, once it has run; from `ClusterCoordinator.schedule`.
+    """Result of a scheduled function, once it has run; from `ClusterCoordinator.schedule`.
 
     Example:
         >>> import penstock as ps
@@ -100,8 +100,8 @@ class ClusterCoordinator:
 
         Args:
             fn: is called as `fn(*args, **kwargs)` in the worker's process.
-            args: arrays, numbers and other values that can be sent; of a `RemoteValue` only what it fetched.
-            kwargs: likewise.
+            args: arrays, numbers and other values that can be sent; of a `RemoteValue` only the fetched value.
+            kwargs: the same by name.
 
         Returns:
             A `RemoteValue`, whose `fetch()` waits for the result.
@@ -136,7 +136,7 @@ class ClusterCoordinator:
     def join(self) -> None:
         """Wait until everything that was scheduled has run, and its pushes are applied.
 
-        The first error of a function cancels what is queued. It is kept until `join`, `done` or `schedule` raises it,
+        The first error of a function cancels all queued calls. It is kept until `join`, `done` or `schedule` raises it,
         when no function runs any more; then the coordinator takes new ones.
 
         Raises:
@@ -152,7 +152,7 @@ class ClusterCoordinator:
             self._raise_error()
 
     def done(self) -> bool:
-        """Whether everything that was scheduled has run; waits for nothing, unless a function has failed.
+        """Return whether everything that was scheduled has run; waits for nothing, unless a function has failed.
 
         Raises:
             Exception: as `join`.
@@ -162,7 +162,7 @@ class ClusterCoordinator:
             return not (self._dispatch.queue or self._dispatch.running)
 
     def fetch(self, value: Any) -> Any:
-        """A structure with each `RemoteValue` replaced by what it fetches; all else passes through.
+        """Return a structure with each `RemoteValue` replaced by its value; all else passes through.
 
         Raises:
             Exception: as `RemoteValue.fetch`.
@@ -170,7 +170,7 @@ class ClusterCoordinator:
         return jax.tree.map(lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, value)
 
     def create_per_worker_dataset(self, dataset: Any) -> PerWorkerDataset:
-        """A dataset that each worker reads by an iterator of its own; pass `iter(...)` of it to functions.
+        """A dataset that each worker reads by its own iterator; pass `iter(...)` of it to functions.
 
         Args:
             dataset: a `ps.Dataset`, which every worker reads whole; or a function that returns one, which may take a

@@ -1,4 +1,4 @@
-"""Per-worker datasets: each worker reads an iterator of its own, from the position of its last finished function."""
+"""Per-worker datasets: each worker reads its own iterator, from the position of its last finished function."""
 
 import inspect
 import weakref
@@ -15,7 +15,7 @@ class PerWorkerDataset:
     """A dataset that every worker makes for itself; from `coordinator.create_per_worker_dataset`.
 
     Attributes:
-        dataset: what it was created of.
+        dataset: the one to read.
 
     Example:
         >>> import penstock as ps
@@ -62,12 +62,12 @@ def enter_pipeline(context: InputContext) -> None:
 
 
 def worker_context() -> InputContext | None:
-    """Which worker this process is; None if it is none."""
+    """Return which worker this process is; None if it is none."""
     return _pipeline[0] if _pipeline else None
 
 
 def first_context(num_workers: int) -> InputContext:
-    """What the first worker's function gets."""
+    """Return what the first worker's function gets."""
     return InputContext(num_workers, 0, num_workers)
 
 

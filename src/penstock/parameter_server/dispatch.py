@@ -1,6 +1,6 @@
 """Gives closures to workers, one at a time to each, in a thread of the coordinator's process.
 
-It alone decides what counts. A worker that has finished a closure says so here, having staged its pushes at the
+It alone decides what counts. A worker that has finished a closure reports it here, having staged its pushes at the
 servers; they apply them when this thread commits the closure, which it does once. What a lost worker has staged is
 discarded, and its closure goes to another. So a closure may run twice, and is applied once, on all servers. A closure
 that has pushed to several servers is committed to all of them before the next one is, and kept if all could apply it.
@@ -103,7 +103,7 @@ class Dispatch:
         return [worker.process.pid for worker in self._workers]
 
     def wake(self) -> None:
-        """Have the thread look at what has changed; with the lock held."""
+        """Wake the thread to look at the changes; with the lock held."""
         if self._asleep:
             self._asleep = False
             self._wake_writer.send(b"\0")
@@ -136,7 +136,7 @@ class Dispatch:
             self._wake_writer.send(b"\0", socket.MSG_DONTWAIT)
 
     def snapshot(self) -> "Future[Any]":
-        """What all servers hold, and the workers' positions, of one moment."""
+        """Return what all servers hold, and the workers' positions, of one moment."""
         future: Future[Any] = Future()
         with self.changed:
             if self.fatal is not None:
@@ -146,7 +146,7 @@ class Dispatch:
         return future
 
     def stop(self) -> None:
-        """End the thread and the workers. What has not run is cancelled."""
+        """End the thread and the workers. Calls that have not run are cancelled."""
         with self.changed:
             self._stopping = True
             self.wake()
@@ -206,7 +206,7 @@ class Dispatch:
             if isinstance(line, Line):
                 worker.line = line
                 self._selector.register(line, selectors.EVENT_READ, worker)
-                self._exchange(worker, selectors.EVENT_READ)  # what came with its proof is here already
+                self._exchange(worker, selectors.EVENT_READ)  # bytes that came with its proof are here already
             elif isinstance(line, UnavailableError) and worker.index not in self._known:  # there is no place for it
                 raise line
             else:
@@ -280,7 +280,7 @@ class Dispatch:
             self._watch_line(worker)
 
     def _exchange(self, worker: StartedWorker, events: int) -> None:
-        """Receive and send what can be without waiting for the worker, and do what it has said."""
+        """Receive and send what can be without waiting for the worker, and handle its messages."""
         line = worker.line
         assert line is not None
         try:

@@ -1,4 +1,4 @@
-"""What starts servers and workers: the interface of an engine, which may place them on other machines."""
+"""Interface of an engine, which starts servers and workers, possibly on other machines."""
 
 import importlib
 import socket
@@ -12,7 +12,7 @@ from penstock.parameter_server.messages import ProcessLine
 from penstock.runtime.shared_memory import Arena
 
 _ENGINES: Final = {"local": "penstock.parameter_server.local_engine", "ray": "penstock.ray.parameter_servers"}
-"""The module of each engine that has a name; what it calls `engine` makes it."""
+"""Modules of the named engines; their `engine` makes one."""
 
 
 class Process(ABC):
@@ -25,7 +25,7 @@ class Process(ABC):
 
     @abstractmethod
     def status(self) -> str:
-        """How it has ended, for a message."""
+        """Return how it has ended, for a message."""
 
     @abstractmethod
     def write_stacks(self) -> None:
@@ -77,7 +77,7 @@ class StartedProcesses(ABC):
 
 
 class Engine(ABC):
-    """Where the processes of a `ps.ParameterServerStrategy` run."""
+    """Engines that run the processes of a `ps.ParameterServerStrategy`."""
 
     @abstractmethod
     def start(self) -> StartedProcesses:

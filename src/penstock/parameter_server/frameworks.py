@@ -11,15 +11,15 @@ class ServedFramework(ABC):
 
     @abstractmethod
     def place(self, strategy: Any) -> None:
-        """Put on the servers what was made in the strategy's scope and is not there yet."""
+        """Move new variables of the strategy's scope to the servers."""
 
     @abstractmethod
     def take_back(self, strategy: Any) -> None:
-        """Let what was made in the strategy's scope have its newest values in this process, where it stays."""
+        """Fetch the newest values of the variables of the strategy's scope into this process, where they stay."""
 
     @abstractmethod
     def reduced(self, strategy: Any, value: Any) -> Any:
-        """What pickle writes of an object that goes to a worker; NotImplemented for all that is not the framework's.
+        """Reduce an object for pickle on its way to a worker; NotImplemented for objects of others.
 
         Raises:
             InvalidArgumentError: a variable that is on no server of the strategy's.
@@ -47,7 +47,7 @@ def take_all_back(strategy: Any) -> None:
 
 
 def reduced_by_any(strategy: Any, value: Any) -> Any:
-    """As `ServedFramework.reduced`, of the framework to which the object belongs."""
+    """Variant of `ServedFramework.reduced`, of the framework to which the object belongs."""
     for load in _loaders:
         if (reduced := load().reduced(strategy, value)) is not NotImplemented:
             return reduced

@@ -1,4 +1,4 @@
-"""The functions that a coordinator schedules: each is pickled once, and released when nobody will need it again.
+"""The functions that a coordinator schedules: each is pickled once, and released when it is no longer needed.
 
 A program may schedule a new function for every step, such as a lambda that captures a batch. What workers know of it
 ends with it here.
@@ -39,7 +39,7 @@ class ScheduledFunctions:
     """Those that the program still has, those that wait or run, and those that were scheduled last.
 
     Args:
-        pickled: writes what is named as bytes, or raises why it cannot.
+        pickled: returns the pickle of an object that it names in errors.
         forget: called with the number of a function that was released, in any thread and at any time.
     """
 

@@ -1,6 +1,6 @@
 """The shards that one server holds of some variables, and the rule by which pushes change them.
 
-What is pushed is unsettled at first: `settle` keeps it, or brings back what was there before.
+Pushes are unsettled at first: `settle` keeps them, or brings back the values before.
 """
 
 from functools import partial
@@ -54,7 +54,7 @@ class HeldVariables:
         self._unsettled = after
 
     def settle(self, *, keep: bool) -> None:
-        """Keep what was pushed since the last call, or forget it."""
+        """Keep the pushes since the last call, or forget them."""
         if self._unsettled is None:
             return
         if keep:
@@ -140,7 +140,7 @@ class HeldTable:
         array[rows] = new
 
     def settle(self, *, keep: bool) -> None:
-        """Keep what was pushed since the last call, or bring back what was there before."""
+        """Keep the pushes since the last call, or bring back the values before."""
         if keep:
             self._states_before = list(self._state)
         else:

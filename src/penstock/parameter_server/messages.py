@@ -1,4 +1,4 @@
-"""What coordinator, workers and servers send each other over their lines."""
+"""Messages between coordinator, workers and servers."""
 
 import socket
 from typing import Final
@@ -47,7 +47,7 @@ class ReadRows(msgspec.Struct, frozen=True, tag="read rows"):
 
 
 class LoadVariables(msgspec.Struct, frozen=True, tag="load"):
-    """To a server: take these values, and these arrays of the rule's state. What is None or missing stays."""
+    """To a server: take these values, and these arrays of the rule's state. Entries that are None or missing stay."""
 
     variables: int
     values: tuple[ArrayPart | None, ...] = ()
@@ -87,13 +87,13 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
 
 class Settle(msgspec.Struct, frozen=True, tag="settle"):
-    """To a server: what was applied last is kept, or undone because another server could not apply its part."""
+    """To a server: keep the last changes, or undo them because another server could not apply its part."""
 
     keep: bool
 
 
 class Discard(msgspec.Struct, frozen=True, tag="discard"):
-    """To a server: forget a worker process, and what it has staged."""
+    """To a server: forget a worker process and its staged pushes."""
 
     process: int
 
@@ -177,7 +177,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """From a worker: a closure has ended.
 
     Attributes:
-        result: the pickle of what it returned, or of the exception that it raised.
+        result: the pickle of its result, or of the exception that it raised.
         servers: where it has staged pushes.
         positions: the state of each iterator that it has read, as a pickle.
     """

@@ -39,7 +39,7 @@ class FixedShardsPartitioner:
 
 @dataclass(frozen=True)
 class MinSizePartitioner:
-    """As many shards as possible, up to `max_shards`, of about `min_shard_bytes` or more.
+    """Cuts into shards of about `min_shard_bytes` or more, at most `max_shards`.
 
     Example:
         >>> MinSizePartitioner(min_shard_bytes=4, max_shards=2)((6, 1), "float32")
@@ -102,7 +102,7 @@ def row_bounds(shape: tuple[int, ...], dtype: npt.DTypeLike, partitioner: Partit
 
 
 def _count(partitioner: Partitioner, shape: tuple[int, ...], answer: Any) -> int:
-    """How many shards a partitioner wants, which may be a function of the user's."""
+    """Return how many shards a partitioner wants, which may be a function of the user's."""
     expected = f"variable_partitioner: {partitioner!r:.200} must give a number of shards for each axis of {shape}"
     try:
         counts = list(map(index, answer))

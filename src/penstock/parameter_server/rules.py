@@ -1,4 +1,4 @@
-"""How servers change variables by what is pushed to them: by an optimizer, or by addition."""
+"""Rules by which servers apply pushes to variables: an optimizer, or addition."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
@@ -44,7 +44,7 @@ class OptaxRule:
 
 
 class Addition:
-    """Adds what is pushed, as for counts and moving averages."""
+    """Adds pushed values, as for counts and moving averages."""
 
     def for_shards(self, leaves: Sequence[int]) -> Self:
         """The same for all."""

@@ -65,7 +65,7 @@ class Server:
         try:
             self._control.send(Ready())
             for line in (self._control, self._reader):
-                self._exchange(line, -1, selectors.EVENT_READ)  # what came with its proof is here already
+                self._exchange(line, -1, selectors.EVENT_READ)  # bytes that came with its proof are here already
             while True:
                 while more := [(line, process) for line, process in self._lines() if line.has_more()]:
                     for line, process in more:
@@ -102,7 +102,7 @@ class Server:
     def _add(self, process: int, line: ProcessLine) -> None:
         self._workers[process] = line
         self._selector.register(line, selectors.EVENT_READ, (line, process))
-        self._exchange(line, process, selectors.EVENT_READ)  # what came with its proof is here already
+        self._exchange(line, process, selectors.EVENT_READ)  # bytes that came with its proof are here already
 
     def _exchange(self, line: ProcessLine, process: int, events: int) -> None:
         """Receive and send what can be without waiting for the other end, or note its end."""
@@ -131,7 +131,7 @@ class Server:
     def _end(self, line: ProcessLine, process: int, end: Exception) -> None:
         if process < 0:
             raise _CoordinatorEnded from end
-        # What it has staged may still be committed: the coordinator says so, or discards it.
+        # Its staged pushes may still be committed: the coordinator commits or discards them.
         if self._is_watched(line):
             self._selector.unregister(line)
 
@@ -274,7 +274,7 @@ class Server:
     def _snapshot(self) -> SnapshotTaken:
         try:
             return SnapshotTaken(tuple(self._saved(number) for number in self._held))
-        except Exception as error:  # such as for want of memory: the server goes on
+        except Exception as error:  # such as for want of memory: the server continues
             self._control.withdraw()
             return SnapshotTaken((), _said(error))
 
@@ -289,7 +289,7 @@ class _CoordinatorEnded(Exception):
 
 
 def _said(error: Exception) -> str:
-    """What an error says, and what to do where memory is what is missing."""
+    """Return the text of an error, with a remedy where memory is missing."""
     said = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in said:
         return f"{said}; the server is out of memory: give it more, or divide the variables among more servers (num_ps)"

@@ -98,7 +98,7 @@ class ParameterServerStrategy:
                 raise lost(server)
 
     def create_variables(self, values: Any, optimizer: Any) -> ServerVariables:
-        """Variables on the servers, which pushed gradients change by an optimizer of their own.
+        """Create variables on the servers, which pushed gradients change by their own optimizer.
 
         Args:
             values: their first values: a pytree of arrays and numbers.
@@ -113,7 +113,7 @@ class ParameterServerStrategy:
         return self.create_by_rule(values, _rule_of(optimizer))
 
     def create_by_rule(self, values: Any, rule: Rule, *, saved: bool = True) -> ServerVariables:
-        """As `create_variables`, of which pushes change the values by any rule, and which checkpoints may leave out."""
+        """Variant of `create_variables` for any rule of applying pushes; checkpoints may omit them."""
         variables = ServerVariables(self._create(values, rule, table=False), self._server_lines)
         self.variables.append(variables)
         if saved:
@@ -208,7 +208,7 @@ class ParameterServerStrategy:
         return WorkersDatasets(dataset_fn)
 
     def pickled(self, what: str, value: Any) -> bytes:
-        """What goes to a worker as bytes; variables that were made in the scope stay on the servers.
+        """Return what goes to a worker as bytes; variables that were made in the scope stay on the servers.
 
         Raises:
             InvalidTypeError: something in it exists in this process only.
@@ -234,7 +234,7 @@ class ParameterServerStrategy:
 
     @property
     def server_lines(self) -> ServerLines:
-        """How this process reaches the servers."""
+        """Return how this process reaches the servers."""
         return self._server_lines
 
     def _check_open(self) -> None:

@@ -32,11 +32,11 @@ class VariableShard(msgspec.Struct, frozen=True):
 
 
 class VariablesLayout(msgspec.Struct, frozen=True):
-    """Where variables are: pickled with every handle of them.
+    """Location of variables: pickled with every handle of them.
 
     Attributes:
         number: of the variables, on every server.
-        tree: their structure, with the number of its leaf in place of each.
+        tree: their structure, with the number of its leaf instead of each.
         shapes, dtypes: of the leaves.
     """
 
@@ -60,13 +60,13 @@ TakePush = Callable[[int, int, list[Array]], None]
 
 
 class ServerLines:
-    """How this process reaches the servers: on a worker, or in the program that made the strategy.
+    """Connection of this process to the servers: on a worker, or in the program that made the strategy.
 
     Attributes:
         push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
         closures: how many closures this worker has begun.
         broken: whether a line has ended, or another machine cannot be reached; it does not come back.
-        before_end: called when the function that runs has returned; what they push is the function's too.
+        before_end: called when the function that runs has returned; their pushes are the function's too.
     """
 
     def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None) -> None:
@@ -134,7 +134,7 @@ def enter(servers: ServerLines) -> None:
 
 
 def lines_of_worker() -> ServerLines | None:
-    """How this worker reaches the servers; None in any other process."""
+    """Return how this worker reaches the servers; None in any other process."""
     return _of_worker[0] if _of_worker else None
 
 
@@ -245,7 +245,7 @@ class ServerVariables:
     def push(self, gradients: Any) -> None:
         """Have the optimizer on the servers apply gradients, when the function that calls this has succeeded.
 
-        Several pushes of a function are applied one after the other; what it reads does not show them yet.
+        Several pushes of a function are applied one after the other; its reads do not show them yet.
 
         Args:
             gradients: a pytree of the variables' structure and shapes.

@@ -1,4 +1,4 @@
-"""The program of a worker: runs closures one after the other, and stages at the servers what they push."""
+"""The program of a worker: runs closures one after the other, and stages their pushes at the servers."""
 
 import faulthandler
 import signal
@@ -37,7 +37,7 @@ class WorkerProgram:
     def __init__(
         self, index: int, workers: int, coordinator: ProcessLine, servers: list[ProcessLine], arena: Arena
     ) -> None:
-        self._context = InputContext(workers, index)  # nobody is in sync with another worker
+        self._context = InputContext(workers, index)  # workers are not in sync with each other
         self._coordinator = coordinator
         self._servers = servers
         self._arena = arena

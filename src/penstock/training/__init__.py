@@ -1,1 +1,1 @@
-"""What training loops need around a step: scaled losses, Keras models in `strategy.run` and in `fit`, checkpoints."""
+"""Tools of training loops around a step: scaled losses, Keras models in `strategy.run` and in `fit`, checkpoints."""

@@ -35,7 +35,7 @@ def compute_average_loss(
 
     Raises:
         InvalidTypeError: losses that are not floating point, or a denominator that is no integer.
-        InvalidArgumentError: losses without an axis, a negative denominator, or one left out outside `strategy.run`.
+        InvalidArgumentError: losses without an axis, a negative denominator, or none outside `strategy.run`.
 
     Example:
         >>> import jax.numpy as jnp, penstock as ps

@@ -37,7 +37,7 @@ def host_copy(path: str, value: Any) -> Any:
 
 
 def is_spread(sharding: Any) -> bool:
-    """Whether several workers hold different parts of an array."""
+    """Return whether several workers hold different parts of an array."""
     return sharding is not None and not (sharding.is_fully_addressable or sharding.is_fully_replicated)
 
 

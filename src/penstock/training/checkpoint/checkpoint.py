@@ -37,7 +37,7 @@ class Checkpoint:
     An object is one of these, or a structure of them (tuples, lists, dictionaries, whatever JAX knows as a tree):
 
     - a Keras model, layer, optimizer, metric, variable or seed generator: restored in place, each variable on its
-      devices. A compiled model includes its optimizer and its metrics. `restore` builds what is not built yet;
+      devices. A compiled model includes its optimizer and its metrics. `restore` builds missing parts;
     - a Flax NNX module, optimizer or metric: restored in place;
     - anything with `state_dict()` and `load_state_dict()`, such as the iterator of a dataset, or PyTorch's modules and
       optimizers: restored in place;
@@ -315,7 +315,7 @@ class Checkpoint:
 
 
 def _is_shared(arrays: dict[str, Any]) -> bool:
-    """Whether several workers have parts of the same arrays, which therefore stay JAX arrays."""
+    """Return whether several workers have parts of the same arrays, which therefore stay JAX arrays."""
     return any(isinstance(array, jax.Array) for array in arrays.values())
 
 
@@ -332,7 +332,7 @@ class _Writer:
         """Begin a task. The one before must have been waited for."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._task = thread.submit(task)
-        # Orbax writes with pools of threads of its own, which must still take work.
+        # Orbax writes with its own pools of threads, which must still take work.
         finish_before_pools_close(self._task, partial(_finish, self._task))
         thread.shutdown(wait=False)
 

@@ -17,7 +17,7 @@ def _nnx() -> Any:
 
 
 def is_flax(value: Any) -> bool:
-    """Whether an object is a Flax NNX module, optimizer, metric or random number generator."""
+    """Return whether an object is a Flax NNX module, optimizer, metric or random number generator."""
     nnx = _nnx()
     return nnx is not None and isinstance(value, nnx.Pytree)
 

@@ -26,7 +26,7 @@ INDEX_FILE = "index/metadata"
 
 
 class Folder(ABC):
-    """A directory of checkpoints, by their names; a replacement counts under the name of what it replaces."""
+    """A directory of checkpoints, by their names; a replacement counts under the name of the replaced one."""
 
     @abstractmethod
     def split(self) -> tuple["Folder", str]:
@@ -54,19 +54,19 @@ class Folder(ABC):
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether there is something of that name."""
+        """Return whether there is something of that name."""
 
     @abstractmethod
     def is_file(self, name: str) -> bool:
-        """Whether it is a file."""
+        """Return whether it is a file."""
 
     @abstractmethod
     def is_complete(self, name: str) -> bool:
-        """Whether it is a complete checkpoint."""
+        """Return whether it is a complete checkpoint."""
 
     @abstractmethod
     def is_taken(self, name: str) -> bool:
-        """Whether something of this name is not a checkpoint, so that it must not be deleted."""
+        """Return whether something of this name is not a checkpoint, so that it must not be deleted."""
 
     @abstractmethod
     def current_path(self, name: str) -> str:

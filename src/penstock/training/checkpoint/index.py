@@ -1,6 +1,6 @@
 """The index of a checkpoint: an entry for each array, and the states of iterators.
 
-It is written beside the arrays, in the same atomic step, as JSON with a checksum of its own.
+It is written beside the arrays, in the same atomic step, as JSON with its own checksum.
 """
 
 import itertools
@@ -166,7 +166,7 @@ def check_names(path: str, stored: Index, here: Iterable[str], *, partial: bool)
 
 
 def difference(expected: list[Item], got: list[Item], *, partial: bool = False) -> str | None:
-    """How an object differs from what is stored of it, array by array, as text for an error; None where they agree.
+    """Compare an object with its stored arrays: the differences as text for an error; None where they agree.
 
     Args:
         partial: what is stored may have more items.
@@ -223,5 +223,5 @@ def _differing_entries(expected: list[Item], got: list[Item]) -> list[tuple[Entr
 def _advice(expected: list[Item], got: list[Item]) -> str:
     mine, other = ({item.path for item in items if item.path.endswith("/optimizer")} for items in (expected, got))
     if other - mine:
-        return "; compile the model before, or leave out what compile gave it by restore(path, partial=True)"
+        return "; compile the model before, or omit the optimizer and metrics of compile by restore(path, partial=True)"
     return "; it was saved before it was compiled: restore it before compile, too" if mine - other else ""

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and which of them is the best."""
+"""Selection of the checkpoints that are kept, and of the best one."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from penstock.training.checkpoint.numbered import checkpoints_at
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints of a prefix are kept when a new one is complete; see `Checkpoint` for the options.
+    """Rule of which checkpoints of a prefix are kept when a new one is complete; see `Checkpoint` for the options.
 
     Raises:
         InvalidArgumentError: options that cannot work.

@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 def is_keras(value: Any) -> bool:
-    """Whether an object is one of Keras's that has variables."""
+    """Return whether an object is one of Keras's that has variables."""
     known = keras()
     return known is not None and isinstance(
         value, (known.Variable, known.Layer, known.Optimizer, known.Metric, known.random.SeedGenerator)
@@ -121,7 +121,7 @@ class SaveableKeras(Saveable):
     def _build_layer(self, item: Item) -> None:
         if item.build is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras warns if it cannot; the error below says so
+                warnings.simplefilter("ignore")  # Keras warns if it cannot; the error below covers it
                 self.target.build_from_config(item.build)
         if not _has_variables(self.target) and item.entries:
             raise self._not_built("no variables to restore")
@@ -244,7 +244,7 @@ def _split(name: str, known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _plain_config(layer: Any) -> Any:
-    """What a layer that is not built can be built from, as lists of numbers; None if it has not said."""
+    """Return what a layer that is not built can be built from, as lists of numbers; None if it has not said."""
     config = layer.get_build_config() if layer.built else None
     return _lists(config) if config else None
 

@@ -116,7 +116,7 @@ def version_at(path: str) -> tuple[str, float]:
 
 
 def is_replaced(path: str, version: tuple[str, float]) -> bool:
-    """Whether the checkpoint at a path was replaced since it had this version."""
+    """Return whether the checkpoint at a path was replaced since it had this version."""
     folder, name = folder_and_name(path)
     return folder.exists(name) and version_at(path) != version
 

@@ -94,7 +94,7 @@ class NamedObject:
             saveable.prepare(by_path)
 
     def difference(self, stored: list[Item], *, partial: bool) -> str | None:
-        """How it differs from what is stored, as text for an error; None where they agree."""
+        """Compare it with the stored one: the differences as text for an error; None where they agree."""
         return difference([item for saveable in self._saveables for item in saveable.items()], stored, partial=partial)
 
     def needed(self, stored: list[Item]) -> list[Entry]:

@@ -15,7 +15,7 @@ _OPTIONS = ("max_to_keep", "keep_every_n", "best", "asynchronous")
 
 
 def writes_in_background(asynchronous: bool) -> bool:
-    """Whether to write in the background: as asked for, except where the end of the program would lose a checkpoint.
+    """Return whether to write in the background: as asked, unless the end of the program would lose a checkpoint.
 
     Python 3.12.0 to 3.12.2 cannot start threads after the main program has ended, which Orbax needs to finish writing.
 

@@ -30,7 +30,7 @@ class RemoteFolder(Folder):
     """A directory of a file system that fsspec knows.
 
     Raises:
-        MissingExtraError: fsspec, or what it needs for this protocol, is not installed.
+        MissingExtraError: fsspec, or its package for this protocol, is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -74,7 +74,7 @@ class RemoteFolder(Folder):
         return self._has_index(self._path_to(name))
 
     def is_taken(self, name: str) -> bool:
-        return False  # what has no index there was left by a save that was killed
+        return False  # a directory without an index was left by a killed save
 
     def current_path(self, name: str) -> str:
         return self.path_of(self._path_to(name))

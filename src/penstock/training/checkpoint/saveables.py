@@ -1,6 +1,6 @@
 """The leaves of the objects of a checkpoint: how each is copied to host memory, and how it is restored.
 
-Keras objects, Flax modules and what has a state of its own are restored in place; arrays, numbers and strings are
+Keras objects, Flax modules and objects with a state are restored in place; arrays, numbers and strings are
 values, of which `restore` returns new ones.
 """
 

@@ -25,7 +25,7 @@ class SplitState:
     """A state, split into plain data and arrays.
 
     Attributes:
-        plain: the state, with names in place of its arrays, and lists in place of tuples.
+        plain: the state, with names instead of its arrays, and lists instead of tuples.
         arrays: copies of its arrays in host memory, by their names.
         entries: their entries in the index.
 

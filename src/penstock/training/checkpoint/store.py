@@ -33,7 +33,7 @@ def write(
     Args:
         path: the directory that it becomes.
         arrays: by the names of the index's entries.
-        index: what is in it.
+        index: its content.
         barrier: where the workers wait for each other, if all of them make this call. The returned function then waits
             until all have written. Otherwise this process alone writes, within that function.
     """
@@ -91,7 +91,7 @@ def read_arrays(path: str, index: Index, needed: list[Entry], shardings: Mapping
 
     Args:
         path: of the checkpoint.
-        index: what is in it.
+        index: its content.
         needed: which arrays.
         shardings: of arrays of which this process reads its own parts; it does where the whole has no checksum.
 
@@ -138,7 +138,7 @@ def _read(path: Path, needed: list[Entry], parts: Mapping[str, Any]) -> dict[str
 def _checkpointer(processes: set[int], barrier: WriteBarrier | None = None) -> Any:
     """Orbax's writer and reader, on which these processes make the same calls; with a barrier, only a writer."""
     alike = ocp.options.MultiprocessingOptions(primary_host=min(processes), active_processes=processes)
-    # What is written are copies already: a further copy of each would be one too many.
+    # The written arrays are copies already.
     registry = ocp.type_handlers.create_type_handler_registry(
         (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)),
         (jax.Array, ocp.type_handlers.ArrayHandler(primary_host=min(processes))),

@@ -67,7 +67,7 @@ class WorkerGroup:
 
 
 class WriteBarrier:
-    """Where the workers that write one checkpoint wait for each other in the background.
+    """Barrier of the workers that write one checkpoint, in the background.
 
     It takes the place of Orbax's barrier, at which a worker waits for twenty minutes for one that failed to write.
 

@@ -1,4 +1,4 @@
-"""The states of Keras's callbacks: what they have counted and compared, given back to those of a resumed `fit`."""
+"""States of Keras's callbacks, restored into those of a resumed `fit`."""
 
 import inspect
 import json
@@ -135,7 +135,7 @@ def _with_arrays(state: Any, directory: Path) -> Any:
 
 
 class AfterOthers(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """The last callback of a `fit`: it is told when all others have been told.
+    """The last callback of a `fit`, called after all others.
 
     Args:
         begun: called at the beginning of training.

@@ -58,7 +58,7 @@ def check_made_inside(variables: Sequence[Any], exempt: set[int]) -> None:
         if not was_seen(variable):
             raise InvalidArgumentError(
                 f"strategy.run got a function that writes to the Keras variable {variable.path}, which was made before "
-                "penstock was imported, so that nothing is known of what it is for: import penstock first, and make "
+                "penstock was imported, so that its purpose is unknown: import penstock first, and make "
                 "the model, the optimizer and the metrics inside `with strategy.scope():`"
             )
         if id(variable) not in inside:

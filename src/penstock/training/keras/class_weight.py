@@ -40,7 +40,7 @@ class ClassWeight:
             InvalidArgumentError: something else, or labels that are no single array with one class for a row.
         """
         if not isinstance(batch, tuple) or len(batch) != 2:
-            instead = "weights of its own" if isinstance(batch, tuple) and len(batch) == 3 else "no labels"
+            instead = "its own weights" if isinstance(batch, tuple) and len(batch) == 3 else "no labels"
             raise InvalidArgumentError(
                 f"model.fit(class_weight=...) needs elements of (x, y), and this dataset's have {instead}: leave "
                 "class_weight out, or take the weights out of the dataset"

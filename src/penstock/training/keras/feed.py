@@ -72,7 +72,7 @@ class ModelFeed:
             model: its variables are placed on the devices before the first batch.
             strategy: the attribute `strategy`.
             whole: whether every worker gets all rows of every batch: Keras fetches predictions, and a worker can
-                fetch only what is on its own devices.
+                fetch only parts on its own devices.
             class_weight: adds weights to each batch.
         """
         self._model, self._whole, self._class_weight = model, whole, class_weight
@@ -84,7 +84,7 @@ class ModelFeed:
         self.strategy = strategy
 
     def is_read_by(self, model: Any) -> bool:
-        """Whether `prepare` was last called for this model."""
+        """Return whether `prepare` was last called for this model."""
         return self._model is model
 
     def resume(self, state: Any, skip: int) -> bool:
@@ -156,7 +156,7 @@ class ModelFeed:
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that the last pass left out."""
+        """The rows that the last pass skipped."""
         return self._errors if self._iterator is None else self._iterator.errors
 
     @property
@@ -167,7 +167,7 @@ class ModelFeed:
 
     @property
     def endless(self) -> bool:
-        """Whether a pass never ends."""
+        """Return whether a pass never ends."""
         return self._dataset.cardinality() == INFINITE_CARDINALITY
 
     @moving_explicitly

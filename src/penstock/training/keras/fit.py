@@ -166,7 +166,7 @@ def _leaving_batches_in_place(original: Callable[..., Any]) -> Callable[..., Any
     @wraps(original)
     def _get_iterator(self: Any) -> Any:
         # Keras puts batches on a device some steps ahead. Those of a strategy are on its devices already, and JAX
-        # refuses to put anywhere what is partly on the devices of other workers.
+        # refuses to move arrays that are partly on the devices of other workers.
         data = self.data_adapter
         if isinstance(data, DatasetInput) and feed_of(data).strategy is not None:
             return data.get_jax_iterator()
@@ -180,7 +180,7 @@ def _forgetting_length(original: Callable[..., Any]) -> Callable[..., Any]:
     @contextmanager
     def catch_stop_iteration(self: Any) -> Iterator[None]:
         # Keras takes the batches of the first epoch for those of all, where the data does not say how many it has. But
-        # that epoch may have been entered in the middle, and a random function may decide how many rows are left out.
+        # that epoch may have been entered in the middle, and a random function may decide how many rows are skipped.
         with original(self):
             yield
         if isinstance(self.data_adapter, DatasetInput):

@@ -36,7 +36,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that the last pass left out up to its last batch, as `DatasetIterator.errors` says it."""
+        """The rows that the last pass skipped up to its last batch, as `DatasetIterator.errors` names them."""
         return self._feed.errors
 
     def get_jax_iterator(self) -> Iterator[Any]:
@@ -53,7 +53,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
 
 
 def feed_of(data: DatasetInput) -> ModelFeed:
-    """What reads the dataset for Keras's models."""
+    """Return what reads the dataset for Keras's models."""
     return data._feed
 
 

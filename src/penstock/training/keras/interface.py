@@ -25,7 +25,7 @@ def when_made(kind: Any, tell: Callable[[Any], None]) -> None:
 
 
 def replace_method(kind: Any, name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put `wrapped(method)` in place of a method, in the class that defines it.
+    """Replace a method by `wrapped(method)`, in the class that defines it.
 
     A class that only inherits the method would otherwise look to Keras as if it had overridden it: `load_model` then
     leaves its models uncompiled.
@@ -40,7 +40,7 @@ def jax_epoch_iterator() -> Any:
 
 
 def has_value(variable: Any) -> bool:
-    """Whether a variable has been initialised; one that is made while a step is traced is so only afterwards."""
+    """Return whether a variable has been initialised; one that is made while a step is traced is so only afterwards."""
     return variable._value is not None
 
 
@@ -66,7 +66,7 @@ def built_with(optimizer: Any) -> list[Any]:
 
 
 def config_with_objects(optimizer: Any) -> dict[str, Any]:
-    """What `from_config` makes the same optimizer of; a schedule of learning rates is in it as an object."""
+    """Return what `from_config` makes the same optimizer of; a schedule of learning rates is in it as an object."""
     config: dict[str, Any] = optimizer.get_config()
     if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         config["learning_rate"] = optimizer._learning_rate
@@ -74,7 +74,7 @@ def config_with_objects(optimizer: Any) -> dict[str, Any]:
 
 
 def excluded_from_decay(optimizer: Any) -> Any:
-    """What `exclude_from_weight_decay` has noted."""
+    """Return what `exclude_from_weight_decay` has noted."""
     return getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
 
 
@@ -89,11 +89,11 @@ def set_path(variable: Any, path: str) -> None:
 
 
 _COMPILED = ("train_function", "test_function", "predict_function", "_jax_state", "_eval_epoch_iterator", "history")
-"""Attributes of a model that belong to this process: programs that JAX has compiled, and what they work on."""
+"""Attributes of a model that belong to this process: programs that JAX has compiled, and their data."""
 
 
 def tracked_collection(value: Any) -> Any:
-    """What pickle writes of a collection that Keras watches: it is filled first, and watched afterwards."""
+    """Return what pickle writes of a collection that Keras watches: it is filled first, and watched afterwards."""
     if isinstance(value, TrackedList):
         return TrackedList, (), vars(value), iter(value)
     if isinstance(value, TrackedDict):
@@ -104,7 +104,7 @@ def tracked_collection(value: Any) -> Any:
 
 
 def is_plain_object(value: Any) -> bool:
-    """Whether an object is one of those that Keras pickles by its own file format."""
+    """Return whether an object is one of those that Keras pickles by its own file format."""
     return isinstance(value, KerasSaveable)
 
 
@@ -114,7 +114,7 @@ def attributes_for_worker(value: Any) -> dict[str, Any]:
 
 
 def trains_by_own_step(model: Any) -> bool:
-    """Whether a model's `train_step` is Keras's."""
+    """Return whether a model's `train_step` is Keras's."""
     return type(model).train_step is keras.src.backend.jax.trainer.JAXTrainer.train_step
 
 

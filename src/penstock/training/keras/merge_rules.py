@@ -1,4 +1,4 @@
-"""How the replicas' new values of a Keras variable are merged, by what the variable is for."""
+"""Rules by which the replicas' new values of a Keras variable are merged, by the variable's purpose."""
 
 import weakref
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from penstock.training.keras.objects import owner_kinds
 
 
 class MergeRule(Enum):
-    """How the replicas' new values of a variable are merged into one."""
+    """Rule by which the replicas' new values of a variable are merged into one."""
 
     SUM = auto()
     """The increments of all replicas are summed."""

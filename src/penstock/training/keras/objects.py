@@ -13,7 +13,7 @@ import keras
 from penstock.distribute.framework import scope_is_open
 
 OWNERS = (keras.optimizers.Optimizer, keras.random.SeedGenerator, keras.Metric)
-"""The classes whose variables are merged by rules of their own; of several owners the last class counts."""
+"""The classes whose variables are merged by special rules; of several owners the last class counts."""
 NOTED = (keras.Variable, keras.Layer, *OWNERS)
 
 _seen: dict[int, weakref.ref[Any]] = {}
@@ -32,7 +32,7 @@ def note(made: Any) -> None:
 
 
 def was_seen(variable: Any) -> bool:
-    """Whether a variable was made since penstock and Keras were both imported."""
+    """Return whether a variable was made since penstock and Keras were both imported."""
     return id(variable) in _seen
 
 
@@ -56,7 +56,7 @@ def owner_kinds() -> dict[int, Any]:
 
 
 def is_of_keras(variable: Any) -> bool:
-    """Whether a variable belongs to one of Keras's own metrics, rather than to a user's."""
+    """Return whether a variable belongs to one of Keras's own metrics, rather than to a user's."""
     owners = [one for one in _living(_owners) if any(variable is other for other in _variables_of(one))]
     return bool(owners) and all(type(owner).__module__.startswith("keras.") for owner in owners)
 

@@ -1,4 +1,4 @@
-"""Records what Keras makes in the scope of a `ps.ParameterServerStrategy`, and what it compiles in any."""
+"""Records of the objects that Keras makes in the scope of a `ps.ParameterServerStrategy`, or compiles in any."""
 
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -19,7 +19,7 @@ def note_in_scope(made: Any) -> None:
 
 
 def made_in_scope(strategy: Any) -> list[Any]:
-    """What was made in the scope of a strategy and is still used, in its order."""
+    """Return the objects made in the scope of a strategy that are still used, in order."""
     return [made for reference in _made.get(strategy, ()) if (made := reference()) is not None]
 
 

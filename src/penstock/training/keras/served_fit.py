@@ -44,7 +44,7 @@ def fit(
         Keras's `History`.
 
     Raises:
-        InvalidArgumentError: no `steps_per_epoch`; or a model that is not compiled, or has a `train_step` of its own.
+        InvalidArgumentError: no `steps_per_epoch`; or a model that is not compiled, or has its own `train_step`.
         OutOfRangeError: a worker's dataset has ended.
         Exception: what a step raised, or a callback.
     """
@@ -92,13 +92,13 @@ def _check(model: Any) -> None:
         )
     if not trains_by_own_step(model):
         raise InvalidArgumentError(
-            f"{type(model).__name__} has a train_step of its own, which would apply gradients on the worker: schedule "
+            f"{type(model).__name__} has its own train_step, which would apply gradients on the worker: schedule "
             "functions with ps.ClusterCoordinator instead"
         )
 
 
 def _build(model: Any, strategy: ParameterServerStrategy, data: Any) -> None:
-    """Make what is not there yet of the variables of the model, its metrics and its optimizer."""
+    """Make missing variables of the model, its metrics and its optimizer."""
     if isinstance(data, PerWorkerDataset):
         data = data.dataset
     check_dataset("model.fit", data)
@@ -156,7 +156,7 @@ class _Epochs:
         self._callbacks.on_train_batch_end(step, {"loss": value.fetch()})
 
     def _clear(self) -> None:
-        """Wait for what is still running; its error has been raised already."""
+        """Wait for running calls; their error has been raised already."""
         with suppress(Exception):
             self._coordinator.join()
 
@@ -181,7 +181,7 @@ def _scheduled(model: Any) -> Callable[..., float]:
 
 
 class TrainSteps:
-    """Steps of a model on a worker, which push gradients and what is added to metrics and moving averages."""
+    """Steps of a model on a worker, which push gradients and additions to metrics and moving averages."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

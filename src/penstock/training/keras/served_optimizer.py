@@ -162,7 +162,7 @@ class ServedOptimizer:
         raise InvalidArgumentError(f"optimizer.apply got a gradient of {path!r}, with which it was not built")
 
     def apply_gradients(self, grads_and_vars: Any) -> None:
-        """As `apply`, of pairs.
+        """Variant of `apply`, of pairs.
 
         Raises:
             InvalidArgumentError, ElementError: as `apply`.

@@ -103,7 +103,7 @@ class ProgramValues:
 class WorkerValues:
     """Variables as a function on a worker sees them: one version, and what the function itself assigns.
 
-    When it returns, what it has added to them is pushed.
+    When it returns, its additions to them are pushed.
     """
 
     def __init__(self, variables: ServerVariables, weights: bool) -> None:
@@ -117,7 +117,7 @@ class WorkerValues:
         self._own: dict[int, Any] = {}
 
     def value(self, place: int) -> Any:
-        """The array of the version that this function reads, or what it has assigned."""
+        """The array of the version that this function reads, or the one it has assigned."""
         self._enter()
         return self._own.get(place, self._read[place])
 
@@ -195,7 +195,7 @@ _copies: ContextVar[_OneMoment | None] = ContextVar("penstock_copies_of_served_v
 def copies_of_served() -> Iterator[None]:
     """A context in which variables on servers keep the values that they are first read with.
 
-    What is assigned to them stays in the context, so that a model can be evaluated while workers train it.
+    Assignments to them stay in the context, so that a model can be evaluated while workers train it.
     """
     token = _copies.set(_OneMoment())
     try:

@@ -118,6 +118,6 @@ class _Recording(keras.StatelessScope):  # type: ignore[misc]  # Keras has no ty
 
 
 def _of_replica(state: Any, replica: Any) -> Any:
-    """A seed of its own for each replica; that of replica 0 is the seed itself."""
+    """Return a separate seed for each replica; that of replica 0 is the seed itself."""
     mixed = jnp.asarray(replica).astype(jnp.uint32) * np.uint32(0x9E3779B9)
     return jnp.stack([state[0] ^ mixed.astype(state.dtype), state[1]])

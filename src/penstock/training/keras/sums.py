@@ -71,6 +71,6 @@ def _keeps_shape(equation: Any, number: int) -> bool:
 
 
 def _keeps_kind(equation: Any) -> bool:
-    """Whether floating-point values stay so: a sum that is rounded to integers is not a sum."""
+    """Return whether floating-point values stay so: a sum that is rounded to integers is not a sum."""
     before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
     return bool(jnp.issubdtype(before, jnp.inexact) == jnp.issubdtype(after, jnp.inexact))
