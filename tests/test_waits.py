@@ -75,8 +75,6 @@ ENDED_BY = {
         training/keras/served_fit.py: self._coordinator.join()""",
     "the end of the line to the parent, or of the parent, at which the process ends": """
         parameter_server/server.py: self._selector.select()""",
-    "the end of the server, which `stop` writes to a socket of its own": """
-        rpc/server.py: self._selector.select()""",
     "a process that was killed": """
         parameter_server/local_engine.py: self._process.wait()
         runtime/processes.py: self._process.wait()
