@@ -621,8 +621,13 @@ class Line(Generic[T]):
         for number in list(self._unmapped):
             self._forget_unmapped(number)
         self.connection.close()
-        while self._pieces:
-            self._pieces.popleft().forget_files()
+        sending = self._sending.acquire(timeout=_LOCK_SECONDS)  # another thread may be between two steps of a message
+        try:
+            while self._pieces:
+                self._pieces.popleft().forget_files()
+        finally:
+            if sending:
+                self._sending.release()
         self._held.clear()
 
 
