@@ -55,7 +55,7 @@ class AlteringDispatcher(_RunningDispatcher):
         super().__init__(config)
 
     def _hear(self, line: Any, message: Any) -> None:
-        reply = self._answer(message)
+        reply = self._answer(message, line.connection.secret)
         _, asked = unsealed(message, _messages, "the dispatcher", "somebody")
         with self._listening:
             self.heard.append((asked, reply))
