@@ -93,7 +93,7 @@ def checked_argument_numbers(numbers: Any, arguments: int) -> tuple[int, ...]:
 
 
 def checked_pair(result: Any) -> tuple[Any, Any]:
-    """What a step with a state gave, if that is a pair of a state and a result.
+    """Return what a step with a state gave, if that is a pair of a state and a result.
 
     Raises:
         InvalidTypeError: it is not.

@@ -126,7 +126,7 @@ class ReplicaContext(ABC):
 
     @property
     def has_rows(self) -> bool:
-        """Whether this replica has data in this step: False only in a ragged step that left it without."""
+        """Return whether this replica has data in this step: False only in a ragged step that left it without."""
         return True
 
     @abstractmethod
@@ -191,7 +191,7 @@ def get_replica_context() -> ReplicaContext:
 
 
 def in_replica() -> bool:
-    """Whether the caller runs inside `strategy.run(...)`."""
+    """Return whether the caller runs inside `strategy.run(...)`."""
     return _replica.get() is not None
 
 

@@ -70,7 +70,7 @@ class Framework(ABC):
 
     @abstractmethod
     def name(self, variable: Any) -> str:
-        """What an error calls a variable."""
+        """Return what an error calls a variable."""
 
     @abstractmethod
     def values(self, variables: Sequence[Any]) -> list[Any]:
@@ -102,7 +102,7 @@ def frameworks_scope() -> Iterator[None]:
 
 
 def scope_is_open() -> bool:
-    """Whether a variable that is made now belongs to a strategy."""
+    """Return whether a variable that is made now belongs to a strategy."""
     return bool(_open_scopes)
 
 

@@ -70,7 +70,7 @@ def flatten_nested(value: Any) -> tuple[list[Any], Nest]:
 
 
 def _children(value: Any) -> dict[Any, Any] | None:
-    """What a container holds, by name; None for a leaf."""
+    """Return what a container holds, by name; None for a leaf."""
     if value is None:
         return {}
     if isinstance(value, OrderedDict):

@@ -49,7 +49,7 @@ def joined(values: tuple[Any, ...], axis: int, call: str = "strategy.gather") ->
 
 
 def count_of(values: tuple[Any, ...], axes: tuple[int, ...]) -> int:
-    """How many numbers a sum over all values, and over axes of each, has."""
+    """Return how many numbers a sum over all values, and over axes of each, has."""
     return sum(math.prod(value.shape[axis] for axis in axes) for value in values)
 
 

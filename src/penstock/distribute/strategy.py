@@ -250,7 +250,7 @@ class Strategy(ABC):
     def _run(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> Any:
-        """As `run`, whose arguments were checked."""
+        """Variant of `run`, whose arguments were checked."""
 
     def run_steps(
         self,
@@ -360,7 +360,7 @@ class Strategy(ABC):
     def _compile(  # noqa: B027  # in host memory nothing is compiled
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> None:
-        """As `compile`, whose arguments were checked."""
+        """Variant of `compile`, whose arguments were checked."""
 
     def reduce(self, op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None = None) -> Any:
         """The sum or mean of a value over all replicas, and over axes of each replica's value as well.
@@ -449,7 +449,7 @@ class Strategy(ABC):
 
     @cached_property
     def _listings(self) -> Share | None:
-        """What shares listings with the other workers; None if there are no others."""
+        """Return what shares listings with the other workers; None if there are no others."""
         return None if self._control is None else WorkersListings(self._control).names
 
     @abstractmethod

@@ -77,7 +77,7 @@ class PerReplica:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the stacked form has one row on each device; JAX builds this class from any results, too."""
+        """Return whether the stacked form has one row on each device; JAX builds this class from any results, too."""
         shards = getattr(self.stacked, "addressable_shards", ())
         return len(shards) == self.count and all(shard.data.shape[:1] == (1,) for shard in shards)
 

@@ -55,7 +55,7 @@ class RanksStore:
 
 
 def meeting_of(ranks: Ranks | None, failure_timeout_seconds: float | None) -> Meeting | None:
-    """Where the ranks meet for one more loader; None for one that is alone."""
+    """Return where the ranks meet for one more loader; None for one that is alone."""
     if ranks is None or ranks.count == 1:
         return None
     call = next(_calls)

@@ -80,7 +80,7 @@ def launched() -> Ranks | None:
 
 
 def group_is_initialised() -> bool:
-    """Whether this process has a default process group."""
+    """Return whether this process has a default process group."""
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 

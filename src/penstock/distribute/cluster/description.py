@@ -48,7 +48,7 @@ class IncompleteError(InvalidArgumentError):
 
 
 def is_address(address: str) -> bool:
-    """Whether this is HOST:PORT."""
+    """Return whether this is HOST:PORT."""
     return _ADDRESS.fullmatch(address) is not None
 
 
@@ -70,7 +70,7 @@ def whole_number(environment: Environment, name: str) -> int:
 
 
 def several(environment: Environment, name: str) -> bool:
-    """Whether a variable says that there are several processes."""
+    """Return whether a variable says that there are several processes."""
     return bool(environment.get(name)) and whole_number(environment, name) > 1
 
 

@@ -20,7 +20,7 @@ _LAUNCHES: Final = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "PBS_JOBID")
 
 
 def open_mpi(environment: Environment) -> Cluster | None:
-    """What Open MPI 4 or 5 says.
+    """Return what Open MPI 4 or 5 says.
 
     Version 4 names the machine of `mpirun`, where process 0 is unless hosts were ordered otherwise. Version 5 says how
     many processes run on this machine: if all do, process 0 is here; otherwise the address stays unknown.
@@ -42,7 +42,7 @@ def open_mpi(environment: Environment) -> Cluster | None:
 
 
 def mpich(environment: Environment) -> Cluster | None:
-    """What Hydra says, the launcher of MPICH and Intel MPI.
+    """Return what Hydra says, the launcher of MPICH and Intel MPI.
 
     It sets PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS (pmodels/mpich, src/pm/hydra/proxy/pmip_cb.c), and
     nothing that says where process 0 is, unless all processes are on this machine.

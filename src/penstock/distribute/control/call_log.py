@@ -46,7 +46,7 @@ class CallLog:
             self._moved = time.monotonic()
 
     def news(self) -> MadeCalls | None:
-        """What to tell the others, if there are calls that they were not told of."""
+        """Return what to tell the others, if there are calls that they were not told of."""
         with self._lock:
             if self._told == self._count:
                 return None

@@ -45,7 +45,7 @@ CALL_SECONDS = 300.0
 
 
 def call_seconds(failure_timeout_seconds: float | None) -> float:
-    """How long a call that all workers make waits for those that do not make it."""
+    """Return how long a call that all workers make waits for those that do not make it."""
     return CALL_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
 
 
@@ -137,7 +137,7 @@ class Control:
 
     @property
     def closed(self) -> bool:
-        """Whether this worker has left the channel."""
+        """Return whether this worker has left the channel."""
         return self._closed
 
     def gather(
@@ -255,7 +255,7 @@ class Control:
             raise WorkerError(self._failure)
 
     def check_collective(self, call: str) -> None:
-        """As `check_in_main`, before a call with a collective, which all workers must make in the same order.
+        """Variant of `check_in_main`, before a call with a collective, which all workers must make in the same order.
 
         Raises:
             WorkerError: a worker failed, was lost, or has ended its program.
@@ -271,7 +271,7 @@ class Control:
         self._calls.note(call)
 
     def check_in_main(self, topic: str = "") -> None:
-        """As `check`, in the main thread, which learns of the failure by the error."""
+        """Variant of `check`, in the main thread, which learns of the failure by the error."""
         self._last_call = time.monotonic()
         try:
             self.check(topic)

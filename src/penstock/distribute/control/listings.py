@@ -35,7 +35,7 @@ class WorkersListings:
         self._count = 0
 
     def names(self, pattern: str, look: Callable[[], list[str]]) -> list[str]:
-        """What `look` returned on worker 0, if that asks for the same pattern; else what it returns here.
+        """Return what `look` returned on worker 0, if that asks for the same pattern; else what it returns here.
 
         Raises:
             PenstockError: of `look`, on worker 0.

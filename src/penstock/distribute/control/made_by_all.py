@@ -38,5 +38,5 @@ def made_by_all(control: Control, topic: str, call: str) -> Iterator[None]:
 
 
 def _outcomes(control: Control, topic: str, failure: str) -> list[str]:
-    """What each worker has failed with within the context; "" where it has not."""
+    """Return what each worker has failed with within the context; "" where it has not."""
     return control.gather(f"{topic}, its arguments", failure, str, timeout=CALL_SECONDS)

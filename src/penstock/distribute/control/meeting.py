@@ -75,7 +75,7 @@ class Meeting:
 
     @property
     def seconds(self) -> float:
-        """How long one waits for the others."""
+        """Return how long one waits for the others."""
         return call_seconds(self.failure_timeout_seconds)
 
     def connect(self, host: str) -> Control:

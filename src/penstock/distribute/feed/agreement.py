@@ -238,7 +238,7 @@ class StepRows:
         return next((sizes for sizes in steps if len(sizes) > 1), set())
 
     def may_be_none(self) -> bool:
-        """Whether some replica may be left without rows in a step that others have, as far as is known."""
+        """Return whether some replica may be left without rows in a step that others have, as far as is known."""
         inputs, lengths = self.agreed.inputs, self.agreed.lengths
         if self.partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
             return False
@@ -257,7 +257,7 @@ class StepRows:
 
 
 def _has_empty(rows: int, slices: int) -> bool:
-    """Whether a batch of so many rows leaves some of so many slices without any."""
+    """Return whether a batch of so many rows leaves some of so many slices without any."""
     start, stop = slice_bounds(rows, slices)[-1]
     return start == stop
 
@@ -280,12 +280,12 @@ class StepFacts:
 
     @property
     def empty(self) -> bool:
-        """Whether no replica gets a row: there is nothing to take a step for."""
+        """Return whether no replica gets a row: there is nothing to take a step for."""
         return self.largest == 0
 
     @cached_property
     def even(self) -> bool:
-        """Whether all replicas' slices are equal in shape."""
+        """Return whether all replicas' slices are equal in shape."""
         return self.regular and self.all_have(self.largest)
 
     @cached_property
@@ -299,7 +299,7 @@ class StepFacts:
         return min((size for sizes in self.sizes for size in sizes), default=0)
 
     def all_have(self, rows: int) -> bool:
-        """Whether every replica gets this number of rows."""
+        """Return whether every replica gets this number of rows."""
         return all(size == rows for sizes in self.sizes for size in sizes)
 
 

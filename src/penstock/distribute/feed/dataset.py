@@ -134,7 +134,7 @@ class DistributedDataset:
         return f"<penstock.{type(self).__name__} of {self._inputs.dataset!r} for {self._inputs.workers}>"
 
     def explain(self) -> str:
-        """Which files, ranges or rows each worker reads, and how many steps that makes, as text.
+        """Return which files, ranges or rows each worker reads, and how many steps that makes, as text.
 
         Files are opened to count their records, and nothing else is read of them; a function that makes readers of
         names is called for each worker's first.
@@ -146,7 +146,7 @@ class DistributedDataset:
         return DistributedIterator(self)
 
     def _feed(self, source: StepSource) -> StepFeed:
-        """What makes the steps of one pass."""
+        """Return what makes the steps of one pass."""
         inputs = self._inputs
         iteration = next(self._iterations)
         topic = f"{self._call}, iteration {iteration}"
@@ -184,12 +184,12 @@ class DistributedDataset:
 
 
 def inputs_of(steps: DistributedDataset) -> Inputs:
-    """What a distributed dataset reads."""
+    """Return what a distributed dataset reads."""
     return steps._inputs
 
 
 def rows_of(steps: DistributedDataset) -> StepRows:
-    """How many rows the replicas get in its steps."""
+    """Return how many rows the replicas get in its steps."""
     return steps._rows
 
 
@@ -258,11 +258,11 @@ class DistributedIterator(Iterator[Any]):
 
     @property
     def _untouched(self) -> bool:
-        """Whether nobody has asked it for a step, and somebody still may."""
+        """Return whether nobody has asked it for a step, and somebody still may."""
         return not self._asked and not self._closed
 
     def explain(self) -> str:
-        """What this worker reads for its steps as text, with how many calls of each parallel `map` run.
+        """Return what this worker reads for its steps as text, with how many calls of each parallel `map` run.
 
         As `DatasetIterator.explain`; `DistributedDataset.explain` says which worker reads what.
 
@@ -508,7 +508,7 @@ def load_state_of_loader(iterator: DistributedIterator, state: Any) -> None:
 
 
 def agreed_part(state: Any) -> Any:
-    """What the states of all processes after one step have in common.
+    """Return what the states of all processes after one step have in common.
 
     Positions may differ in form: how far a filter's input was read when a step was full depends on what was asked for
     ahead. The number of steps says the same where it is known, as in all states that have data of single workers.

@@ -66,7 +66,7 @@ class Inputs(ABC):
     """Whether elements may be made before they are asked for."""
 
     def shards(self) -> list[WorkerShard]:
-        """What each worker reads of such a dataset; none where a function of the user's decides."""
+        """Return what each worker reads of such a dataset; none where a function of the user's decides."""
         return []
 
     @property
@@ -153,15 +153,15 @@ class Inputs(ABC):
     @property
     @abstractmethod
     def labels(self) -> list[str]:
-        """What must be the same on all workers."""
+        """Return what must be the same on all workers."""
 
     def facts(self) -> list[NodeFacts]:
-        """What must be the same on all workers that read the same share of a dataset, of its nodes."""
+        """Return what must be the same on all workers that read the same share of a dataset, of its nodes."""
         return []
 
     @cached_property
     def leaves_out(self) -> bool:
-        """Whether rows that fail may be left out, also in datasets that functions make."""
+        """Return whether rows that fail may be left out, also in datasets that functions make."""
         nodes = [node for dataset in self.datasets for node in dataset.node.walk()]
         return any(node.leaves_out_failures or isinstance(node, (Interleave, GroupByWindow)) for node in nodes)
 
@@ -180,7 +180,7 @@ class Inputs(ABC):
 
     @cached_property
     def exact(self) -> bool:
-        """Whether no user function above `batch` might change the rows of its batches."""
+        """Return whether no user function above `batch` might change the rows of its batches."""
         return self._batch_size(through_functions=False) > 0
 
     @property
@@ -240,7 +240,7 @@ class DividedInput(Inputs):
         self._part = dataset
 
     def shard_of(self, worker: int) -> WorkerShard:
-        """What a worker reads."""
+        """Return what a worker reads."""
         workers = self.workers.of(worker)
         shard = shard_of_worker(self._whole.node, self._policy(), workers, self.rule)
         if workers.count > 1:
@@ -321,7 +321,7 @@ class DividedInput(Inputs):
 
     @cached_property
     def rule(self) -> SliceRule:
-        """How a batch is cut."""
+        """Return how a batch is cut."""
         least = self.full_rows if self._padded_at_end and self.partial is PartialBatch.PAD else 0
         return SliceRule(self.slices_per_batch, least, even=self.partial is PartialBatch.DROP and not self.exact)
 
@@ -431,7 +431,7 @@ class FunctionInput(Inputs):
         return dataset
 
     def _takes_scalars(self, dataset: Dataset) -> bool:
-        """Whether no replica can ever need an empty batch, which scalars do not have."""
+        """Return whether no replica can ever need an empty batch, which scalars do not have."""
         return self.workers.replicas_in_sync == 1 or dataset.cardinality() == INFINITE_CARDINALITY
 
     @property

@@ -52,7 +52,7 @@ class StepLoader:
         return len(self._steps)
 
     def explain(self) -> str:
-        """Which rows or files each process reads, and how many steps that makes, as text."""
+        """Return which rows or files each process reads, and how many steps that makes, as text."""
         return self._steps.explain()
 
     def __iter__(self) -> Iterator[Any]:
@@ -155,7 +155,7 @@ class StepLoader:
             )
 
     def _exchanged(self, control: Control, own: Payload, kind: type[Payload]) -> list[Payload]:
-        """What all processes say in a call of `state_dict` or `load_state_dict`."""
+        """Return what all processes say in a call of `state_dict` or `load_state_dict`."""
         topic = f"call {next(self._calls)} of state_dict or load_state_dict of {self._name}(...)"
         return control.gather(topic, own, kind, timeout=control.call_seconds)
 

@@ -222,7 +222,7 @@ def gives_batches(node: Node) -> bool:
 
 
 def last_may_be_short(node: Node) -> bool:
-    """Whether the last of these batches may have fewer rows than the others."""
+    """Return whether the last of these batches may have fewer rows than the others."""
     sources = sources_of_batches(node, through_functions=True)
     return any(one.rows_per_batch and not (isinstance(one, Batching) and one.rows) for one in sources)
 

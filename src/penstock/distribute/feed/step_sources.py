@@ -51,7 +51,7 @@ class StepSource(ABC):
 
     @abstractmethod
     def place(self) -> list[int]:
-        """Where its steps are, in numbers that are the same on all workers: how many came before.
+        """Return where its steps are, in numbers that are the same on all workers: how many came before.
 
         Where all divide one dataset these are its epoch, its seed, and how many elements came before.
         """
@@ -350,7 +350,7 @@ def _check_worker(state: Any, worker: int, workers: int, *keys: str) -> None:
 
 
 def _rows_or_scalars(leaves: list[Any], structure: Structure) -> int:
-    """As `rows_of`, where leaves may be scalars; 1 if all are."""
+    """Variant of `rows_of`, where leaves may be scalars; 1 if all are."""
     arrays = [leaf for leaf in leaves if np.ndim(leaf)]
     if len(arrays) == len(leaves):
         return rows_of(leaves, structure)

@@ -50,7 +50,7 @@ class HostStep:
 
     @property
     def regular(self) -> bool:
-        """Whether the local replicas agree in shapes without the rows, as the slices of one batch do."""
+        """Return whether the local replicas agree in shapes without the rows, as the slices of one batch do."""
         return all(leaf.whole is not None or len({rows.shape[1:] for rows in leaf.slices}) == 1 for leaf in self.leaves)
 
     def first_rows(self, count: int) -> "HostStep":

@@ -44,7 +44,7 @@ class Signature:
         return Signature(tree, stacked, all(stacked), (array,) * len(tops))
 
     def modes(self, leaves: list[Any]) -> tuple[Mode, ...]:
-        """How each leaf enters a program."""
+        """Return how each leaf enters a program."""
         if self.ready:
             return self.all_arrays
         return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])

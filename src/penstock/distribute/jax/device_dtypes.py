@@ -18,7 +18,7 @@ def fits_device(array: Any) -> bool:
 
 
 def is_key(value: Any) -> bool:
-    """Whether an array holds keys of random numbers, `jax.random.key(...)`, which NumPy cannot hold."""
+    """Return whether an array holds keys of random numbers, `jax.random.key(...)`, which NumPy cannot hold."""
     return isinstance(value, jax.Array) and bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 

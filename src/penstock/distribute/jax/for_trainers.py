@@ -22,17 +22,17 @@ def control_channel(owner: Strategy | DistributedIterator | StepLoader) -> Contr
 
 
 def workers_of(strategy: Strategy) -> StrategyWorkers:
-    """Which worker this process is, of how many."""
+    """Return which worker this process is, of how many."""
     return strategy._workers
 
 
 def placement_of(strategy: MeshStrategy) -> Placement:
-    """What puts arrays on the strategy's devices."""
+    """Return what puts arrays on the strategy's devices."""
     return strategy._placement
 
 
 def runs_one_program_at_a_time(strategy: MeshStrategy) -> bool:
-    """Whether a program with collectives must end before the next one begins; see `Launcher`."""
+    """Return whether a program with collectives must end before the next one begins; see `Launcher`."""
     return strategy._launcher.one_at_a_time
 
 

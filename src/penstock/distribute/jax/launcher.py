@@ -50,7 +50,7 @@ class Launcher:
         return result
 
     def launch_on_output(self, program: Callable[[Any], Any], array: jax.Array) -> Any:
-        """As `launch`, for a program of one array that has a part on every device.
+        """Variant of `launch`, for a program of one array that has a part on every device.
 
         If the array is a result of the running program, no device can begin before that has ended there, so this does
         not wait.

@@ -52,7 +52,7 @@ class _Reached:
 
     @property
     def gathers(self) -> bool:
-        """Whether the user has called `all_gather`."""
+        """Return whether the user has called `all_gather`."""
         return self.equation is not None and GATHERING in str(self.equation.source_info.name_stack)
 
     def __str__(self) -> str:

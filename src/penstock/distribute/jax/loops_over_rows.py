@@ -62,7 +62,7 @@ def _slice(argument: Any, rows: int | None) -> Any:
 
 
 def _has_loop(trace: ClosedJaxpr) -> bool:
-    """Whether there is a loop with a collective inside."""
+    """Return whether there is a loop with a collective inside."""
     return any(
         (equation.primitive is primitives.scan_p and concerns(AXIS, equation))
         or any(map(_has_loop, inner_traces(equation)))

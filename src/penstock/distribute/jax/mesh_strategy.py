@@ -96,7 +96,7 @@ class MeshStrategy(Strategy):
         return self._run_prepared(fn, given, leaves, tree, donated)
 
     def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
-        """As `_run`, where arguments must be converted, or the program is not known yet."""
+        """Variant of `_run`, where arguments must be converted, or the program is not known yet."""
         signature, marked = self._signatures.get(tree), given
         if signature is None:
             given = _with_places(given)

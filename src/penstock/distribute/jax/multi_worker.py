@@ -127,7 +127,7 @@ class TPUStrategy(MultiWorkerMirroredStrategy):
 def _cluster_to_join(
     coordinator_address: str | None, num_workers: int | None, worker_index: int | None
 ) -> Cluster | None:
-    """What this process is a part of; None if that is what JAX knows already, or if there is nothing to know."""
+    """Return what this process is a part of; None if that is what JAX knows already, or if there is nothing to know."""
     connected = jax.distributed.is_initialized()
     given = any(value is not None for value in (coordinator_address, num_workers, worker_index))
     if connected and jax.process_count() > 1 and not given:

@@ -69,7 +69,7 @@ class Placement:
         return jax.make_array_from_single_device_arrays(np.shape(array), self.same, copies)
 
     def on_all(self, value: Any) -> jax.Array:
-        """As `for_all`, but unchanged if the value is there already."""
+        """Variant of `for_all`, but unchanged if the value is there already."""
         if isinstance(value, jax.Array) and value.sharding == self.same:
             return value
         return self.for_all(value)

@@ -20,7 +20,7 @@ _meetings = itertools.count(1)
 def meeting_of_processes(
     call: str, own: int, count: int, failure_timeout_seconds: float | None, member: str = "worker"
 ) -> Meeting:
-    """Where processes meet for one more call that all of them make.
+    """Return where processes meet for one more call that all of them make.
 
     Args:
         call: its name, for errors.

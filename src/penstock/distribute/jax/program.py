@@ -41,7 +41,7 @@ jax.tree_util.register_pytree_node(PerReplica, lambda value: (value.values, None
 
 
 def is_per_replica(value: Any) -> bool:
-    """Whether `jax.tree` functions must stop here."""
+    """Return whether `jax.tree` functions must stop here."""
     return isinstance(value, PerReplica)
 
 
@@ -58,7 +58,7 @@ Mode = Literal["array", "number"] | Static
 
 
 def mode_of(leaf: Any) -> Mode:
-    """How a program takes an argument.
+    """Return how a program takes an argument.
 
     Raises:
         InvalidTypeError: it cannot enter one.

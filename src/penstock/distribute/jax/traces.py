@@ -26,7 +26,7 @@ def called_function(equation: Any) -> ClosedJaxpr | None:
 
 
 def concerns(axis: str, equation: Any) -> bool:
-    """Whether an equation, or one inside it, combines values along a mesh axis, or asks for the place on it."""
+    """Return whether an equation, or one inside it, combines values along a mesh axis, or asks for the place on it."""
     axes = equation.params.get("axes", equation.params.get("axis_name", ()))
     if axis in (axes if isinstance(axes, (tuple, list)) else (axes,)):
         return True
