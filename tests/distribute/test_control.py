@@ -465,7 +465,7 @@ def test_a_process_that_cannot_be_told_is_ended() -> None:
     )
     assert done.returncode == 1
     assert (
-        "penstock: WorkerError: worker 1 of 2 failed with KeyError. worker 0 of 2 could not be told of it within 0"
+        "penstock: WorkerError: worker 1 of 2 failed with KeyError. worker 0 of 2 did not learn of it within 0"
         in done.stderr
     )
 

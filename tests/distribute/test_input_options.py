@@ -388,7 +388,7 @@ def test_drop_leaves_out_partial_batches_at_the_end_of_every_epoch(strategy_of) 
     ],
 )
 def test_drop_that_would_leave_out_everything_is_refused(strategy_of, make) -> None:
-    refusal = re.escape('"drop") would leave out every step: 2 replicas do not divide batches of 5 rows evenly')
+    refusal = re.escape('"drop") would skip every step: 2 replicas do not divide batches of 5 rows evenly')
     with pytest.raises(ps.InvalidArgumentError, match=refusal):
         strategy_of(2).distribute_dataset(make(ps.Dataset.range(20)), DROP)
 
@@ -463,7 +463,7 @@ def test_the_specification_promises_what_every_step_keeps(rows, size, workers, r
                 policy = ps.Options(auto_shard_policy=ps.AutoShardPolicy[source], seed=1)
                 distributed = strategy.distribute_dataset(make(dataset, size).with_options(policy), options)
         except ps.InvalidArgumentError as error:
-            if mode == "drop" and "would leave out every step" in str(error):
+            if mode == "drop" and "would skip every step" in str(error):
                 return
             raise
         try:

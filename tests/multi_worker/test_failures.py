@@ -55,7 +55,7 @@ def test_a_process_that_cannot_be_told_is_ended(workers) -> None:
     assert ended.statuses == [1, 1]
     assert (
         "[0] penstock: WorkerError: worker 1 of 2 ended with RuntimeError: a mistake in the program. worker 0 of 2 "
-        "could not be told of it within 3 seconds and is ended: it waits for a worker that will not come.\n"
+        "did not learn of it within 3 seconds and is ended: it waits for a worker that will not come.\n"
     ) in ended.errors
     assert ended.seconds < SECONDS
 
@@ -76,7 +76,7 @@ def test_a_worker_that_lives_and_does_not_come_to_a_step_was_waited_for_without_
     assert ended.statuses == [1, 1]
     assert (
         "[0] penstock: WorkerError: worker 0 of 2 has given up: worker 1 of 2 did not come to call 5, strategy.reduce, "
-        "within 3 seconds: every worker must make the same calls in the same order. worker 0 of 2 could not be told of "
+        "within 3 seconds: every worker must make the same calls in the same order. worker 0 of 2 did not learn of "
         "it within 3 seconds and is ended: it waits for a worker that will not come.\n"
     ) in ended.errors
     assert ended.seconds < SECONDS
@@ -86,7 +86,7 @@ def test_a_worker_that_leaves_its_loop_is_named_where_others_ask_for_a_step(disa
     error = [
         "WorkerError",
         "worker 1 of 2 has left its loop before step 1 of distribute_dataset (call 1), iteration 0, while worker 0 of "
-        "2 goes on: every worker must take the same steps",
+        "2 continues: every worker must take the same steps",
     ]
     assert disagreements.of("left_early") == [
         {"worker": 0, "seen": [[[0, 1]]], "error": error},
@@ -216,7 +216,7 @@ def test_a_row_that_failed_on_one_host_shifted_all_later_batches_of_it(disagreem
     for case in ("ending", "without end", "after the batch", "of inner datasets"):
         (one, told), (other, same) = first[case], second[case]
         assert told == same, case
-        assert "a row was left out on worker 1 alone element " in told and "OSError: this copy is damaged" in told
+        assert "a row was skipped on worker 1 alone element " in told and "OSError: this copy is damaged" in told
         whole = [row for row in range(40) for _ in range(2 if case == "of inner datasets" else 1) if row != 2]
         steps = [left + right for (left,), (right,) in zip(one, other, strict=True)]
         assert steps == [whole[at : at + 4] for at in range(0, len(steps) * 4, 4)], case

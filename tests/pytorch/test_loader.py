@@ -80,7 +80,7 @@ def test_a_state_is_small_and_is_that_of_the_datasets_own_iterator() -> None:
 
 def test_states_of_others_are_refused_and_the_loader_goes_on() -> None:
     with ps.torch.loader(NUMBERS.batch(3)) as loader, ps.torch.loader(ps.Dataset.range(4).batch(2)) as other:
-        with pytest.raises(ps.StateMismatchError, match=r"takes a state of its own, {'penstock': ...}, got {'epoch'"):
+        with pytest.raises(ps.StateMismatchError, match=r"takes a loader's state, {'penstock': ...}, got {'epoch'"):
             loader.load_state_dict({"epoch": 3})
         with pytest.raises(ps.StateMismatchError, match="range"):
             loader.load_state_dict(other.state_dict())

@@ -211,7 +211,7 @@ def test_ranks_that_are_not_alike_are_told_so_at_once_on_every_rank() -> None:
         assert "dp=['dp'] of sizes [2], context_parallel=None of size 1 on rank 0 is dp=['tp'] of sizes [2]" in dp
         assert "context_parallel=None of size 1 on rank 0 is dp=['dp'] of sizes [2], context_parallel='tp'" in sequence
         assert "partial_batch pad on rank 0 is partial_batch drop on rank 1" in partial
-        assert 'InvalidArgumentError: InputOptions(partial_batch="drop") would leave out every step' in size
+        assert 'InvalidArgumentError: InputOptions(partial_batch="drop") would skip every step' in size
         assert "load_state_dict got another state on rank 1 than on rank 0" in state
 
 

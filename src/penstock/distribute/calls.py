@@ -20,11 +20,11 @@ class RowsVaryError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class StepLoop:
-    """What `run_steps` does with batches.
+    """Loop of `run_steps` over batches.
 
     Attributes:
         fn: the function of a step.
-        steps: the most batches that there can be; a program is compiled for as many.
+        steps: the most batches that there can be, which is the number that a program is compiled for.
         donate_state: whether the state's arrays are given away.
         rows_vary: whether later batches may have other numbers of rows.
     """

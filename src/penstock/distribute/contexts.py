@@ -1,4 +1,4 @@
-"""What a function can learn of where it runs: `ReplicaContext`, `ValueContext`, the strategy whose scope is open."""
+"""Contexts of users' functions: `ReplicaContext`, `ValueContext`, `InputContext`, and the open strategy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from penstock.options import as_member, check_integer
 
 
 class ReduceOp(StrEnum):
-    """How the values of several replicas become one; the names "SUM" and "MEAN" are accepted too.
+    """Reduction of the replicas' values to one; the names "SUM" and "MEAN" are accepted too.
 
     Example:
         >>> import penstock as ps
@@ -41,7 +41,7 @@ def checked_axis(call: str, axis: object) -> int:
 
 @dataclass(frozen=True)
 class ValueContext:
-    """What the function given to `distribute_values_from_function` gets.
+    """Argument of the function given to `distribute_values_from_function`.
 
     Attributes:
         replica_id_in_sync_group: the replica that the value is for, counted over all workers.
@@ -64,7 +64,7 @@ class ValueContext:
 
 @dataclass(frozen=True)
 class InputContext:
-    """What the function given to `distribute_datasets_from_function` gets.
+    """Argument of the function given to `distribute_datasets_from_function`.
 
     Attributes:
         num_input_pipelines: how many datasets are made in all: one for each worker, or one for each replica.

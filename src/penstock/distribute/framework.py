@@ -1,4 +1,4 @@
-"""What a step may read and write besides its arguments: the variables of a framework such as Keras.
+"""Variables of a framework such as Keras, which a step may read and write besides its arguments.
 
 A framework finds the variables that a function uses, gives them other values while the function is traced, and merges
 the replicas' new values into one. `run` keeps the values on the devices from step to step.
@@ -50,7 +50,7 @@ class Framework(ABC):
         Args:
             lent: what entering `with_values` gave.
             variables: those that were written.
-            values: what they held before.
+            values: their old values.
             context: the replica's.
         """
 

@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError
 
 
 def holds_numbers(array: Any) -> bool:
-    """Whether an array can be computed with: it does not hold objects, strings, times or records of named fields."""
+    """Return whether an array holds numbers: no objects, strings, times or records of named fields."""
     return array.dtype.kind not in "OSUTMm" and array.dtype.type is not np.void  # bfloat16 is of the kind of records
 
 

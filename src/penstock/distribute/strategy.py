@@ -207,14 +207,14 @@ class Strategy(ABC):
         """Run `fn(*args, **kwargs)` once per replica, with the replica's own value of every `PerReplica`.
 
         On devices that is one compiled program for all replicas, on JAX arrays. In host memory each local replica has a
-        thread of its own, and a single one runs in the caller's.
+        separate thread, and a single one runs in the caller's.
 
         Args:
             fn: the function; inside it `ps.get_replica_context()` knows the replica.
             args: its arguments. Each replica gets its own value of every `PerReplica` in them; everything else is
                 passed to all. On devices strings, True and False, functions and other hashable objects are constants
                 that the program is compiled for.
-            kwargs: its keyword arguments, likewise.
+            kwargs: its keyword arguments, treated like `args`.
             donate_argnums: the numbers, in `args`, of arguments whose arrays are given away: a program may write its
                 results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
                 takes its memory once. As in `jax.jit`; in host memory it changes nothing.
@@ -282,13 +282,13 @@ class Strategy(ABC):
 
         Raises:
             OutOfRangeError: the data has ended.
-            InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
+            InvalidTypeError: an iterable instead of an iterator, or a function that does not give the pair.
             InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
                 refuses. On devices, results with a row for each row of the batch are refused before the first step
                 where a later batch of the distributed dataset may have another number of rows, and the iterator then
                 gives the batches again. In host memory
                 results whose shapes differ are an array of objects, one array for each step.
-            Exception: what the iterator raised in place of a batch. On a single worker the steps before it were run,
+            Exception: raised by the iterator instead of a batch. On a single worker the steps before it were run,
                 and their results are lost.
 
         Example:
@@ -337,9 +337,9 @@ class Strategy(ABC):
 
         Args:
             fn: the function that `run` will be given.
-            args: its arguments. In place of a batch give the `element_spec` of the distributed dataset, which must have
+            args: its arguments. Instead of a batch give the `element_spec` of the distributed dataset, which must have
                 no open length. Where it is only assumed, marked by `~`, a step that differs is an error in `run`.
-            kwargs: its keyword arguments, likewise.
+            kwargs: its keyword arguments, treated like `args`.
             donate_argnums: as `run` will get it.
 
         Raises:

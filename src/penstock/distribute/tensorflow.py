@@ -1,4 +1,4 @@
-"""What TensorFlow calls the arguments and methods of strategies and replicas, where it is something else."""
+"""TensorFlow's names for the arguments and methods of strategies and replicas, where they differ."""
 
 from penstock.other_names import NotHere, OtherNames
 

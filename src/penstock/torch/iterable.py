@@ -103,7 +103,7 @@ class TensorIterator(Iterator[Any]):
         return {_KEY: json.dumps(self._elements.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after the element at which a state was taken, by as many workers as there were then."""
+        """Continue after the element at which a state was taken, by the same number of workers."""
         self._elements.load_state_dict(json.loads(state[_KEY]))
 
 

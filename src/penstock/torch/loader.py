@@ -46,14 +46,14 @@ def loader(
             of the n slices of ceil(rows / n) rows.
         mesh: a `DeviceMesh`.
         dp: the name or names of the mesh's data-parallel dimensions, such as ("replicate", "shard"). Ranks that differ
-            in other dimensions alone get the same rows. It may be left out for a mesh of one dimension.
+            in other dimensions alone get the same rows. It is not needed for a mesh of one dimension.
         device: where the tensors go, ahead of the step; host memory by default.
         pin_memory: whether tensors are put in pinned memory; by default they are on their way to a CUDA device.
         input_options: `ps.InputOptions`: how many steps are read ahead, and what happens to partial batches. With
             `partial_batch="pad"` a step is the pair (batch, mask).
         context_parallel: the name of a mesh dimension whose ranks get a part of the second axis of each leaf that has
             one: of the sequence.
-        rank: the number of this rank, from 0, where nothing else says so. Ranks given in this way exchange nothing.
+        rank: the number of this rank, from 0, where nothing else gives it. Ranks given in this way exchange nothing.
         num_ranks: the number of ranks.
         failure_timeout_seconds: how long a rank waits for others that do not make a call which all must make, 300 s by
             default, or take no step, half an hour by default, and, after another rank's failure, how long it may stay
@@ -114,7 +114,7 @@ def loader(
         raise InvalidArgumentError(
             f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "
             'no losses is NaN: give ps.torch.loader input_options=ps.InputOptions(partial_batch="drop"), which '
-            'leaves such steps out, or "pad", which gives every rank as many rows and a mask of the real ones'
+            'skips such steps, or "pad", which gives every rank the same number of rows and a mask of the real ones'
         )
     return loader
 
@@ -138,7 +138,7 @@ class Loader(StepLoader):
     def state_dict(self) -> dict[str, str]:
         """The position after the last step handed out: one entry, which is JSON, as checkpoints of torch keep it.
 
-        Ranks that read files of their own (AutoShardPolicy.FILE) exchange their positions, so that all of them must
+        Ranks that read different files (AutoShardPolicy.FILE) exchange their positions, so that all of them must
         call this after the same step; otherwise any rank may.
 
         Raises:
@@ -165,7 +165,7 @@ class Loader(StepLoader):
         position = _position_in(state)
         if position is None:
             self._check_same(None)
-            raise StateMismatchError(f"ps.torch.loader takes a state of its own, {{{_KEY!r}: ...}}, got {state!r:.200}")
+            raise StateMismatchError(f"ps.torch.loader takes a loader's state, {{{_KEY!r}: ...}}, got {state!r:.200}")
         super().load_state_dict(position)
 
     def _check_group(self) -> None:

@@ -1,4 +1,4 @@
-"""How ranks find each other: through the store of torch.distributed, by which they are connected to a control channel.
+"""Rendezvous of ranks through the store of torch.distributed, by which they are connected to a control channel.
 
 Ranks agree on steps over this channel and not by collectives: those would have to come in one order on all ranks,
 which a thread that reads ahead cannot keep, and on the GPU they would wait for the training step.
@@ -66,11 +66,10 @@ def meeting_of(ranks: Ranks | None, failure_timeout_seconds: float | None) -> Me
 
 
 def _start_of(ranks: Ranks, call: str, seconds: float) -> str:
-    """What tells this start of the ranks from those before, whose values the store of torchrun's agents may still have.
+    """Return a name for this start of the ranks: the store of torchrun's agents may still have values of earlier ones.
 
-    Rank 0 draws it, and answers the questions of all others, each of which is asked by a value drawn anew: what an
-    earlier rank asked is answered in vain, and what it was answered is looked at by nobody. torchrun's own count of
-    restarts differs between agents.
+    Rank 0 draws it, and answers the questions of all others. Each question has a random value, so that questions and
+    answers of earlier ranks have no effect. torchrun's own count of restarts differs between agents.
 
     Raises:
         WorkerError: rank 0 did not come in time.

@@ -1,4 +1,4 @@
-"""Where the tensors of a step go: host memory, pinned host memory, or a device, ahead of the step."""
+"""Placement of the tensors of a step: in host memory, pinned host memory, or on a device, ahead of the step."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from penstock.torch.tensors import tensor_of
 class Placing:
     """Makes the tensors of steps, in the thread that reads ahead.
 
-    On a CUDA device they are copied from pinned memory on a stream of their own, while the training step runs; the
+    On a CUDA device they are copied from pinned memory on a separate stream, while the training step runs; the
     thread waits for the copy, so a step that is handed out has arrived.
 
     Args:
@@ -68,7 +68,7 @@ class Placing:
         if isinstance(value, list) and any(isinstance(row, torch.Tensor) and row.ndim for row in value):
             raise ElementError(
                 f"context_parallel cuts the second axis into {self._parts} parts of one length, which rows of "
-                "different lengths do not have: use padded_batch(padded_shapes=...) in place of ragged_batch"
+                "different lengths do not have: use padded_batch(padded_shapes=...) instead of ragged_batch"
             )
         if not isinstance(value, torch.Tensor) or value.ndim < 2:
             return value

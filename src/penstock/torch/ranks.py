@@ -1,4 +1,4 @@
-"""Which rank this process is, and which slice of every global batch it gets."""
+"""Ranks of a job, and the slice of every global batch that this one gets."""
 
 import os
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Ranks:
             in tensor, pipeline or context parallelism alone have the same one.
         parts: into how many parts a sequence is cut.
         part: which of them is this rank's.
-        source: who has said so; "arguments" where nothing connects the ranks.
+        source: where this was found; "arguments" where nothing connects the ranks.
         division: words for how rows are divided, which must be the same on all ranks.
     """
 

@@ -1,1 +1,1 @@
-"""Which processes train together, according to the launcher's environment variables."""
+"""Detection of the processes that train together, from the launcher's environment variables."""

@@ -18,7 +18,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 _logger = logging.getLogger(__name__)
 
 # The launcher that is closest to this process comes first: Ray's workers inherit the variables of the Slurm step that
-# started Ray, mpirun under Slurm starts processes within a step of its own, and a pod's variables are in all of them.
+# started Ray, mpirun under Slurm starts processes within another step, and a pod's variables are in all of them.
 _LAUNCHERS: Final = (
     JAX,
     JAX_JOB,

@@ -9,7 +9,7 @@ from penstock.errors import InvalidArgumentError
 def ray_train(_: Environment) -> Cluster | None:
     """None outside Ray Train, or for its only worker.
 
-    Ray Train sets no variables of its own; its TorchTrainer sets those of torchrun, `ps.ray.PenstockConfig` those of
+    Ray Train itself sets no variables; its TorchTrainer sets those of torchrun, `ps.ray.PenstockConfig` those of
     `penstock launch`, JaxTrainer none unless it has a TPU or GPU. Ray is not imported here: a process that is its
     worker has done so.
 

@@ -13,12 +13,12 @@ from typing import Final
 from penstock.distribute.control.messages import MadeCalls
 
 _KEPT: Final = 1 << 16
-"""Of so many calls the digests are kept: one worker may be as far ahead of another."""
+"""The number of calls whose digests are kept: one worker may be that far ahead of another."""
 _KEPT_NAMES: Final = 64
 
 
 class CallLog:
-    """What this worker has called, and how far the others are.
+    """Calls that this worker has made, and how many the others have made.
 
     Args:
         worker: the number of this worker.
@@ -46,7 +46,7 @@ class CallLog:
             self._moved = time.monotonic()
 
     def news(self) -> MadeCalls | None:
-        """Return what to tell the others, if there are calls that they were not told of."""
+        """Return the message about new calls for the others, if there are any."""
         with self._lock:
             if self._told == self._count:
                 return None
@@ -73,7 +73,7 @@ class CallLog:
         return 0, "", ""
 
     def missing(self, seconds: float) -> tuple[int, int, str] | None:
-        """A worker that has not come to a call, though nobody made any for some time; the call's number and name."""
+        """Return a worker that is behind, if no call came for `seconds`, with the number and name of its next call."""
         now = time.monotonic()
         with self._lock:
             for worker, count in self._others.items():

@@ -119,7 +119,7 @@ class Control:
         self._input_failures: dict[str, InputFailed] = {}
         self._given: dict[str, int] = {}  # the last step that was handed out, for each topic
         self._answered = 0  # questions of `asked_to_end`
-        self._ends: dict[int, int] = {}  # how many of them each worker had been answered when it was told of an end
+        self._ends: dict[int, int] = {}  # how many of them each worker had been answered when it learned of an end
         self._failure: str | None = None
         self._failed_topic = ""
         self._own_failed_topic = ""
@@ -162,7 +162,7 @@ class Control:
         Raises:
             WorkerError: another worker failed, has left, did not answer in time, which fails all, or sent something
                 else.
-            Closed: `closed()` says so.
+            Closed: `closed()` returned True.
         """
         self.post(GatherItem.of(self.worker, topic, own, blocks=closed is None))
         if timeout is None:
@@ -223,7 +223,7 @@ class Control:
         return payloads
 
     def _check_others_calls(self, topic: str, missing: list[int]) -> None:
-        """Raise an error where a worker that is waited for waits for this one elsewhere: neither will ever go on."""
+        """Raise an error where a worker that is waited for waits for this one elsewhere: neither will ever continue."""
         for (worker, other), since in self._waits_at.items():
             if worker in missing and other != topic and time.monotonic() - since >= _ELSEWHERE_SECONDS:
                 raise _DidNotComeError(
@@ -322,14 +322,14 @@ class Control:
             self._note_failure(failure)
 
     def asked_to_end(self, signalled: bool) -> bool:
-        """Whether all workers are to end, which all ask equally often: the answer to a question is the same on all.
+        """Return whether all workers are to end. All ask equally often, and each question has one answer on all.
 
-        It costs nothing until one of them is signalled. Then each worker tells how many of its questions were answered
-        by no, without waiting for its program, and answers no other before all have told: the first question that none
+        It costs nothing until one of them is signalled. Then each worker sends how many of its questions were answered
+        by no, without waiting for its program, and answers no other before all have sent it: the first one that none
         of them has asked yet is answered by yes, and all after it.
 
         Args:
-            signalled: whether this worker was told to end.
+            signalled: whether this worker was asked to end.
 
         Raises:
             WorkerError: another worker failed or was lost meanwhile.
@@ -343,14 +343,14 @@ class Control:
             if self._ends:
                 self._changed.wait_for(lambda: self._failure is not None or not self._untold())
                 self.check_in_main()
-            # Of a worker that has left without a word nobody knows how far it came.
+            # How far a worker came that has left without a word is not known.
             if not self._ends or self._left.difference(self._ends) or number < max(self._ends.values()):
                 self._answered = number + 1
                 return False
         return True
 
     def _note_end(self) -> bool:
-        """Count what this worker has answered when it is told of an end; False where it was told before."""
+        """Record how many questions were answered when this worker learns of an end; False if it knew before."""
         first = self.worker not in self._ends
         if first:
             self._ends[self.worker] = self._answered
@@ -375,7 +375,7 @@ class Control:
         self._note_failure(WorkerFailed(self.worker, reason))
 
     def post(self, message: Message, *, seconds: float = SILENT_SECONDS) -> None:
-        """Send a message to all other workers, for which it waits so many seconds at most."""
+        """Send a message to all other workers, waiting at most `seconds`."""
         try:
             self._line.send(message, seconds=seconds)
             self.sent += 1
@@ -427,7 +427,7 @@ class Control:
 
         Raises:
             EOFError: the hub's process has ended.
-            OSError: it is silent, or says what is no message.
+            OSError: it is silent, or sent something that is no message.
         """
         line, looked = self._line, time.monotonic()
         while True:
@@ -459,7 +459,7 @@ class Control:
         )
 
     def _compare_calls(self) -> None:
-        """Tell the others what was called here, and give up if one of them has not called it for too long."""
+        """Send the others the calls made here, and give up if one of them has not made them for too long."""
         news = self._calls.news()
         if news is not None:
             self.post(news, seconds=_INTERRUPTING_SECONDS)
@@ -487,7 +487,7 @@ class Control:
         ):
             if time.monotonic() >= max(failed, self._last_call) + self.failure_timeout_seconds:
                 self._end(
-                    f"could not be told of it within {self.failure_timeout_seconds:.0f} seconds and is ended: it "
+                    f"did not learn of it within {self.failure_timeout_seconds:.0f} seconds and is ended: it "
                     f"waits for a {self.member} that will not come"
                 )
         with self._changed:
@@ -505,7 +505,7 @@ class Control:
         if not failed.reason:
             return (
                 f"{self._name(failed.worker)} has left its loop before step {failed.step} of {failed.topic}, while "
-                f"{self._name(self.worker)} goes on: every {self.member} must take the same steps"
+                f"{self._name(self.worker)} continues: every {self.member} must take the same steps"
             )
         return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
 

@@ -23,7 +23,7 @@ from penstock.rpc.server import LineServer
 _logger = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 4 * MAXIMUM_BYTES
-"""So many bytes may wait for a worker that does not take them."""
+"""The most bytes that may wait for a worker that does not take them."""
 
 
 class Hub:
@@ -37,7 +37,7 @@ class Hub:
     def __init__(self, host: str, workers: int) -> None:
         self.host = host
         self.key = secrets.token_bytes(32)
-        # At all addresses, unless the others are on this machine: what they reach may be an address that it does not
+        # At all addresses, unless the others are on this machine: they may reach it by an address that it does not
         # have, such as a service's of Kubernetes, and its own name often resolves to 127.0.1.1 here.
         listener = Listener(lambda: Access((self.key,)), host if is_loopback(host) else "")
         self.port = listener.port
@@ -45,7 +45,7 @@ class Hub:
         self._lines: dict[int, ControlLine] = {}
         self._came: set[int] = set()
         self._left: set[int] = set()
-        self._early: list[tuple[int, Message]] = []  # what was said before all had come
+        self._early: list[tuple[int, Message]] = []  # messages from before all had come
         self._first_ended = threading.Event()
         self._server = LineServer(
             "penstock-control-hub", listener, self._admit, self._hear, self._ended, self._tick, TICK_SECONDS
@@ -113,5 +113,5 @@ class Hub:
             self._server.leave()
 
     def finish(self) -> None:
-        """At the end of this process, after worker 0 has left: wait until the other workers have been told."""
+        """At the end of this process, after worker 0 has left: wait until the other workers know."""
         self._first_ended.wait(EXIT_SECONDS)

@@ -1,4 +1,4 @@
-"""One listing for all workers: worker 0 asks the object store, and the others wait for what it found."""
+"""One listing for all workers: worker 0 asks the object store, and the others wait for its answer."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +14,7 @@ _MOST_BYTES: Final = 1 << 25
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker wants to list.
+    """Pattern that a worker wants to list, and what worker 0 found.
 
     Attributes:
         pattern: of the names.
@@ -35,7 +35,7 @@ class WorkersListings:
         self._count = 0
 
     def names(self, pattern: str, look: Callable[[], list[str]]) -> list[str]:
-        """Return what `look` returned on worker 0, if that asks for the same pattern; else what it returns here.
+        """Return the names that `look` returned on worker 0, if that asks for the same pattern, else those found here.
 
         Raises:
             PenstockError: of `look`, on worker 0.

@@ -1,4 +1,4 @@
-"""Where processes meet before they are connected: at the store by which their launcher has let them find each other."""
+"""Rendezvous of processes that are not connected yet, at the store by which they find each other."""
 
 import time
 from dataclasses import dataclass

@@ -49,10 +49,10 @@ class RowShape(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepSkips(msgspec.Struct, frozen=True, array_like=True):
-    """The rows that a worker has left out before its next step.
+    """Rows that a worker has skipped before its next step.
 
     Attributes:
-        share: which part of the dataset it reads; those that read the same one must leave out the same rows.
+        share: which part of the dataset it reads; those that read the same one must skip the same rows.
         count: how many.
         digest: stands for which they were.
         rows: those that were added since the step before, as text.
@@ -71,7 +71,7 @@ class WorkerStep(msgspec.Struct, frozen=True, array_like=True):
         sizes: the rows of each of its replicas; None where it has no further step.
         all_sizes: the rows of each replica of all workers, where it knows them.
         leaves: the leaves of the step.
-        skips: the rows that were left out, where there may be some.
+        skips: the rows that were skipped, where there may be some.
     """
 
     sizes: tuple[int, ...] | None
@@ -86,11 +86,11 @@ class WorkerStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker is going to read.
+    """Description of the data that a worker is going to read.
 
     Attributes:
         labels: the policy and what else must be the same on all workers.
-        nodes: of the dataset that they divide; none where each has one of its own.
+        nodes: of the dataset that they divide; none where each has another dataset.
         share: which part of it the worker reads.
         seed: a seed that it has drawn; all use that of worker 0.
         drawn: the seeds that were drawn when its nodes were made; all use those of worker 0.
@@ -122,7 +122,7 @@ class Announced(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CallDone(msgspec.Struct, frozen=True, array_like=True):
-    """A worker has made a call that all make: what it shares with the others, or its error."""
+    """A worker has made a call that all make: its result for the others, or its error."""
 
     shared: Any = None
     error: str | None = None
@@ -159,14 +159,14 @@ class WorkerLeft(msgspec.Struct, tag="left", array_like=True):
 
 
 class Preempted(msgspec.Struct, tag="preempted", array_like=True):
-    """A worker knows that one of them is to end, after so many of its questions were answered by no."""
+    """A worker knows that one of them is to end, after `answered` of its questions were answered by no."""
 
     worker: int
     answered: int
 
 
 class MadeCalls(msgspec.Struct, tag="calls", array_like=True):
-    """The calls that a worker has made which need all workers: how many, what they were, and names of the newest.
+    """Calls of a worker that need all workers: how many there were, a digest of them, and the names of the newest.
 
     A name counts from the call of its number on.
     """
@@ -185,7 +185,7 @@ ControlLine = Line[Message]
 
 
 def control_line(connection: SocketConnection) -> ControlLine:
-    """The line over a connection, whose frames nobody can change unnoticed."""
+    """The line over a connection, whose frames cannot be changed unnoticed."""
     return Line(connection, Message, None, most_bytes=MAXIMUM_BYTES, tagged=True)
 
 

@@ -39,7 +39,7 @@ def preemption() -> "Preemption":
 
 
 class Preemption:
-    """Whether this process, or another worker, was asked to end; from `ps.preemption`."""
+    """Request to this process, or to another worker, to end; from `ps.preemption`."""
 
     def __init__(self) -> None:
         self._signalled = False
@@ -48,7 +48,7 @@ class Preemption:
 
     @property
     def requested(self) -> bool:
-        """Whether the loop is to save and end. All workers ask equally often, once in a step, and get one answer.
+        """Return whether the loop is to save and end: one answer for all workers, which ask once in each step.
 
         That costs nothing until a worker has got SIGTERM. It stays true from then on.
 
@@ -73,7 +73,7 @@ class Preemption:
                 "ps.preemption() hears signals, as the main thread alone does: enter it there, and ask "
                 "preempted.requested in any thread"
             )
-        # Of a handler that was not set by Python, such as JAX's, nothing is known, and it cannot come back.
+        # A handler that was not set by Python, such as JAX's, is not known, and cannot come back.
         self._before = self._listen() or signal.SIG_DFL
         return self
 

@@ -1,4 +1,4 @@
-"""What workers agree on: before the first epoch on files, seeds and lengths, and then on each step.
+"""Agreement of the workers: before the first epoch on files, seeds and lengths, and then on each step.
 
 JAX needs the same program in every process, so before a step runs all workers must know whether the replicas' slices
 are equal. Where lengths are known this is arithmetic; otherwise the workers exchange them over the control channel,
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AgreedInput:
-    """What this worker reads, and what it knows of the others.
+    """Inputs on which the workers have agreed, and the facts about the others that follow.
 
     Attributes:
         inputs: what this worker reads, with the seeds and the files that all use.
@@ -212,7 +212,7 @@ class StepRows:
         return rows if all(size == rows for sizes in ends for size in sizes) else None
 
     def _rows_of_batches(self) -> int | None:
-        """The rows of every batch; those of the first alone are assumed of others that have as many below functions."""
+        """The rows of every batch; None where functions may change them and the last batch may be short."""
         dataset = self.agreed.inputs.dataset
         spec = dataset.element_spec
         assumed = 0 in flatten(spec)[0][0].assumed_axes
@@ -257,14 +257,14 @@ class StepRows:
 
 
 def _has_empty(rows: int, slices: int) -> bool:
-    """Return whether a batch of so many rows leaves some of so many slices without any."""
+    """Return whether a batch of `rows` rows leaves one of `slices` slices without any."""
     start, stop = slice_bounds(rows, slices)[-1]
     return start == stop
 
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What is known of one step.
+    """Known facts of one step.
 
     Attributes:
         ended: whether no worker has one.
@@ -304,11 +304,11 @@ class StepFacts:
 
 
 class Agreement(ABC):
-    """How this worker finds out what the others have in a step."""
+    """Source of the facts about each step of all workers."""
 
     @abstractmethod
     def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
-        """What all workers have in the step of this number; this worker has `step`, or None if its data has ended.
+        """Return the facts of the step of this number; this worker has `step`, or None if its data has ended.
 
         Raises:
             WorkerError: another worker failed or was lost, or reads other data.
@@ -358,14 +358,14 @@ class ComputedAgreement(Agreement):
 
 
 class ExchangedAgreement(Agreement):
-    """The workers tell each other what they have in every step.
+    """Agreement by exchange: the workers send each other the facts of every step.
 
     Args:
         control: the control channel.
         topic: which iteration this is about, the same on all workers.
         same: whether all must have the same batches, because each reads the whole dataset.
         share: which part of the dataset this worker reads.
-        skipped: gives the rows that it has left out so far; None where it leaves out none.
+        skipped: gives the rows that it has skipped so far; None where it skips none.
     """
 
     def __init__(
@@ -421,7 +421,7 @@ class ExchangedAgreement(Agreement):
         return StepSkips(self._share, skipped.count, skipped.digest, tuple(map(str, new)))
 
     def _check_skips(self, answers: list[StepSkips]) -> None:
-        """Refuse rows that one worker has left out and another one with the same rows has not."""
+        """Refuse rows that one worker has skipped and another one with the same rows has not."""
         member = self._control.member
         for share in {one.share for one in answers}:
             readers = [worker for worker, one in enumerate(answers) if one.share == share]
@@ -438,7 +438,7 @@ class ExchangedAgreement(Agreement):
             ]
             counts = ", ".join(f"{answers[worker].count} on {member} {worker}" for worker in readers)
             raise WorkerError(
-                f"{self._topic}: a row was left out {'; '.join(apart[:3]) or f'on some {member}s alone: {counts}'}. "
+                f"{self._topic}: a row was skipped {'; '.join(apart[:3]) or f'on some {member}s alone: {counts}'}. "
                 f"Their next batches would be of different rows: mend the row or its file there, or start again from "
                 "the last state"
             )

@@ -82,7 +82,7 @@ class DistributedDataset:
         size, cut = inputs.batch_size, inputs.slices_per_batch
         if self._partial is PartialBatch.DROP and size % cut:
             raise InvalidArgumentError(
-                f'InputOptions(partial_batch="drop") would leave out every step: {cut} replicas do not divide batches '
+                f'InputOptions(partial_batch="drop") would skip every step: {cut} replicas do not divide batches '
                 f'of {size} rows evenly; choose another batch size, or "pad"'
             )
         self._agreed = agree_on_input(call, inputs, control)
@@ -93,7 +93,7 @@ class DistributedDataset:
     def element_spec(self) -> Any:
         """The specification of a step: at each leaf a `PerReplica` of `TensorSpec`; bare ones for one replica in sync.
 
-        The leading length is given where every replica has as many rows in every step, else it is None.
+        The leading length is given where every replica has the same number of rows in every step, else it is None.
         """
         spec = self._inputs.dataset.element_spec
         workers = self._inputs.workers
@@ -112,7 +112,7 @@ class DistributedDataset:
 
     @cached_property
     def _rows_vary(self) -> bool:
-        """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
+        """Return whether the number of rows of a replica may differ from step to step, as far as is known."""
         return self._rows.of_every_step() is None
 
     def cardinality(self) -> int:
@@ -245,20 +245,20 @@ class DistributedIterator(Iterator[Any]):
 
     @property
     def _rows_vary(self) -> bool:
-        """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
+        """Return whether the number of rows of a replica may differ from step to step, as far as is known."""
         return self._dataset._rows_vary
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that this worker left out up to the last step handed out, as `DatasetIterator.errors` says it.
+        """The rows that this worker skipped up to the last step handed out, as in `DatasetIterator.errors`.
 
-        Workers that share global batches all have the same errors; workers that read data of their own have their own.
+        Workers that share global batches have the same errors; workers that read different data have different ones.
         """
         return self._source.errors_at(self._position)
 
     @property
     def _untouched(self) -> bool:
-        """Return whether nobody has asked it for a step, and somebody still may."""
+        """Return whether no step was asked for yet, and one still may be."""
         return not self._asked and not self._closed
 
     def explain(self) -> str:
@@ -343,7 +343,7 @@ class DistributedIterator(Iterator[Any]):
         return step.value
 
     def _begin_after_interrupt(self) -> None:
-        """Make the steps anew that follow the last one handed out: one that was ready may be lost.
+        """Make the steps again that follow the last one handed out: one that was ready may be lost.
 
         With other workers each step has a number, so that all of them notice if that is so.
         """
@@ -442,9 +442,9 @@ class DistributedIterator(Iterator[Any]):
         self._ended = False
 
     def _load_states_of_workers(self, states: list[dict[str, Any]]) -> None:
-        """Continue where the workers of another job were in one step, each of which read data of its own.
+        """Continue where the workers of another job were in one step, each of which read different data.
 
-        With as many workers here each takes its own state. Otherwise the rest of the epoch has the steps of those
+        With the same number of workers each takes its own state. Otherwise the rest of the epoch has the steps of those
         workers, of which these take slices; the next epoch is divided among the workers that are here.
 
         Raises:
@@ -468,9 +468,9 @@ class DistributedIterator(Iterator[Any]):
         self._ended = False
 
     def close(self) -> None:
-        """End the background thread and free what it holds; may be called more than once."""
+        """End the background thread and free its buffers; may be called more than once."""
         self._closed = True
-        # Whoever has pressed Ctrl-C must not wait for a source that does not answer.
+        # Ctrl-C must not wait for a source that does not answer.
         ended = self._stop(interrupted=self._interrupted or isinstance(sys.exception(), KeyboardInterrupt))
         self._unused.clear()
         if ended:  # otherwise the thread still reads it
@@ -510,8 +510,8 @@ def load_state_of_loader(iterator: DistributedIterator, state: Any) -> None:
 def agreed_part(state: Any) -> Any:
     """Return what the states of all processes after one step have in common.
 
-    Positions may differ in form: how far a filter's input was read when a step was full depends on what was asked for
-    ahead. The number of steps says the same where it is known, as in all states that have data of single workers.
+    Positions may differ in form: how far a filter's input was read when a step was full depends on the elements
+    asked for ahead. Where the number of steps is known, as in all states with data of single workers, that is enough.
     """
     known = isinstance(state, dict) and not {"steps_taken", "step", "workers"}.isdisjoint(state)
     return _without_positions(state) if known else state

@@ -1,4 +1,4 @@
-"""Which worker reads what, as text: `DistributedDataset.explain()`."""
+"""Description of each worker's data as text: `DistributedDataset.explain()`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +48,7 @@ def explain(inputs: Inputs, steps: int) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as text: "0 to 3", or "0 to 1, 4 to 5" where some are left out."""
+    """Numbers as text: "0 to 3", or "0 to 1, 4 to 5" where some are missing."""
     starts = [place for place, number in enumerate(numbers) if place == 0 or number != numbers[place - 1] + 1]
     ends = [*starts[1:], len(numbers)]
     return ", ".join(f"{numbers[start]:,} to {numbers[end - 1]:,}" for start, end in zip(starts, ends, strict=True))

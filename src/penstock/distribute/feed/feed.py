@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepFailure:
-    """An exception in place of a step, the position after it, and its number; None where these are unknown."""
+    """An exception instead of a step, the position after it, and its number; None where these are unknown."""
 
     error: BaseException
     position: Any | None
@@ -54,7 +54,7 @@ _LEFT_SECONDS = 1.0
 
 
 class Prefetcher:
-    """Calls `produce` on a thread of its own until it gives a `StepsEnded`, and holds up to `depth` outcomes.
+    """Calls `produce` in a background thread until it gives a `StepsEnded`, and holds up to `depth` outcomes.
 
     The thread runs from `start` on. It does not keep this object alive: it ends when this is closed or forgotten.
     """
@@ -252,7 +252,7 @@ class StepFeed:
     def _empty(self, facts: StepFacts) -> HostStep:
         """A step without rows, for a worker whose data has ended."""
         self._seen = self._seen or self.template()
-        if facts.layout is not None:  # lengths that the specification leaves open are those of the others
+        if facts.layout is not None:  # which has the lengths that the specification leaves open
             leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)
         return self._seen.step(self.source.replicas)

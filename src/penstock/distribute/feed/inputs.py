@@ -1,4 +1,4 @@
-"""What a distributed dataset reads: one dataset that the workers divide, or datasets that a function makes."""
+"""Inputs of a distributed dataset: one dataset that the workers divide, or datasets that a function makes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ from penstock.structure import flatten
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many batches of its own a worker reads, and their rows; only the last may differ.
+    """Number of a worker's own batches, and their rows; only the last may differ.
 
     Attributes:
         count: the number of batches, or INFINITE_CARDINALITY.
@@ -55,11 +55,11 @@ class Lengths:
 
 
 class Inputs(ABC):
-    """What is read for a strategy's replicas."""
+    """Inputs of a strategy's replicas."""
 
     workers: StrategyWorkers
     has_own_data: bool
-    """Whether each worker reads data of its own, so that one worker's batches say nothing about another's."""
+    """Whether each worker reads different data, so that one worker's batches tell nothing about another's."""
     shard: WorkerShard | None = None
     """What this worker reads of a dataset that the workers divide; None where a function of the user's decides."""
     ahead: bool = True
@@ -80,7 +80,7 @@ class Inputs(ABC):
         return []
 
     def over_files(self, names: list[list[str]]) -> "Inputs":
-        """The same input with these files in place of those that were listed.
+        """The same input with these files instead of those that were listed.
 
         Raises:
             StorageError: one of them cannot be read.
@@ -161,7 +161,7 @@ class Inputs(ABC):
 
     @cached_property
     def leaves_out(self) -> bool:
-        """Return whether rows that fail may be left out, also in datasets that functions make."""
+        """Return whether rows that fail may be skipped, also in datasets that functions make."""
         nodes = [node for dataset in self.datasets for node in dataset.node.walk()]
         return any(node.leaves_out_failures or isinstance(node, (Interleave, GroupByWindow)) for node in nodes)
 
@@ -272,7 +272,7 @@ class DividedInput(Inputs):
         return [drawn.seed for drawn in self._whole.node.drawn_seeds]
 
     def fix_seeds(self, seed: int, drawn: list[int]) -> None:
-        # Where each worker reads all of a dataset of its own, another one may have other nodes.
+        # Where each worker reads all of a different dataset, another one may have other nodes.
         for own, agreed in zip(self._whole.node.drawn_seeds, drawn, strict=False):
             own.seed = agreed
         options = self._whole.options()
@@ -367,7 +367,7 @@ class DividedInput(Inputs):
         )
 
     def open_joined(self, states: list[dict[str, Any]]) -> JoinedWorkers:
-        """The steps that the workers with these states would take, each with data of its own; in this worker's epochs.
+        """The steps that the workers with these states would take, each with different data; in this worker's epochs.
 
         They are at the beginning of an epoch: the states are yet to be restored.
         """

@@ -20,7 +20,7 @@ from penstock.distribute.feed.dataset import (
 from penstock.errors import ClosedError, InvalidTypeError, WorkerError
 
 _WORKERS = "workers"
-"""In a state: the positions of all shares, where each reads files of its own."""
+"""In a state: the positions of all shares, where each reads different files."""
 
 
 class StepLoader:
@@ -81,7 +81,7 @@ class StepLoader:
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that this process left out up to the last step handed out, as `DatasetIterator.errors` says it."""
+        """The rows that this process skipped up to the last step handed out, as in `DatasetIterator.errors`."""
         current = self._current or self._upcoming
         return SkippedRows() if current is None else current.errors
 
@@ -155,12 +155,12 @@ class StepLoader:
             )
 
     def _exchanged(self, control: Control, own: Payload, kind: type[Payload]) -> list[Payload]:
-        """Return what all processes say in a call of `state_dict` or `load_state_dict`."""
+        """Return the messages of all processes in a call of `state_dict` or `load_state_dict`."""
         topic = f"call {next(self._calls)} of state_dict or load_state_dict of {self._name}(...)"
         return control.gather(topic, own, kind, timeout=control.call_seconds)
 
     def close(self) -> None:
-        """End what reads ahead and free what it holds; may be called more than once."""
+        """End the reading ahead and free its buffers; may be called more than once."""
         self._closed = True
         for one in (self._current, self._upcoming):
             if one is not None:
@@ -205,7 +205,7 @@ class _Loop(Iterator[Any]):
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that this process left out up to the last step handed out, as `DatasetIterator.errors` says it."""
+        """The rows that this process skipped up to the last step handed out, as in `DatasetIterator.errors`."""
         return self._steps.errors
 
 

@@ -1,4 +1,4 @@
-"""How the replicas are fed: `InputOptions`."""
+"""Options of the replicas' input: `InputOptions`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from penstock.other_names import Names, NotHere, OtherNames
 
 
 class InputReplicationMode(StrEnum):
-    """How many input pipelines there are; names are accepted too.
+    """Number of input pipelines; names are accepted too.
 
     Attributes:
         PER_WORKER: one on each worker, which feeds all its replicas.
@@ -29,12 +29,12 @@ class InputReplicationMode(StrEnum):
 
 
 class PartialBatch(StrEnum):
-    """What happens to a batch that does not fill all replicas equally; names are accepted too.
+    """Treatment of a batch that does not fill all replicas equally; names are accepted too.
 
     Attributes:
         RAGGED: the replicas get slices of different sizes, some of them empty.
-        PAD: all get slices of one size, padded with zeros, and a mask that tells rows from padding.
-        DROP: the step is left out; where batches have no one size, the rows that do not divide by the replicas.
+        PAD: all get slices of one size, padded with zeros, and a mask that is True for rows and False for padding.
+        DROP: the step is skipped; where batches have no one size, the rows that do not divide by the replicas.
 
     Example:
         >>> import penstock as ps
@@ -60,7 +60,7 @@ _TENSORFLOW: Names = {
 @OtherNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How `distribute_dataset` and `distribute_datasets_from_function` feed the replicas.
+    """Options of `distribute_dataset` and `distribute_datasets_from_function` for feeding the replicas.
 
     Args:
         per_replica_buffer_size: how many steps a background thread keeps ready for every replica; with 0 there is no
@@ -69,11 +69,11 @@ class InputOptions:
             host memory, and `run` transfers them.
         replication_mode: one pipeline per worker, or, for `distribute_datasets_from_function`, one per replica.
         partial_batch: "ragged", "pad" or "drop". With "pad" a step is the pair (batch, mask): at each leaf every
-            replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows. The
+            replica has the rows of a full step, and its mask, an array of booleans, is True for real rows. The
             rows of a full step follow from the size given to `batch`, even if a function changes the batches
-            afterwards; one with more rows is padded for itself. "drop" leaves out the steps that are not full. Where
+            afterwards; one with more rows is padded for itself. "drop" skips the steps that are not full. Where
             batches have no one size, as those of buckets, of a function or of `group_by_window`, each step is taken
-            for itself: "pad" goes to the next multiple of the number of replicas, and "drop" leaves out the rows
+            for itself: "pad" goes to the next multiple of the number of replicas, and "drop" skips the rows
             beyond the last one.
 
     Raises:

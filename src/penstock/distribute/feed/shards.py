@@ -1,4 +1,4 @@
-"""Which part of a dataset each worker reads: the policies of `ps.AutoShardPolicy` as rewrites of its nodes.
+"""Division of a dataset among workers: the policies of `ps.AutoShardPolicy` as rewrites of its nodes.
 
 Each is a pure function of the dataset, the number of workers and the worker, so every worker knows what all others
 read. A dataset that a policy does not fit is refused as a whole, by the same error on every worker.
@@ -90,13 +90,13 @@ class StrategyWorkers:
 
 @dataclass(frozen=True)
 class WorkerShard:
-    """What one worker reads.
+    """Part of a dataset that one worker reads.
 
     Attributes:
         policy: how the dataset is divided: never AUTO.
         reason: why, for logs and `explain()`.
         node: what the worker reads.
-        own_batches: whether these are batches of the worker's own, each of which takes as many steps as there are
+        own_batches: whether these are batches of this worker alone, each of which takes a step for each of the
             workers; otherwise they are the global batches, of which it takes its replicas' slices.
         pairs: whether an element is a pair of slices and the rows of their batch, as `local_slices` gives it.
         same_order: the nodes of the whole dataset whose elements must come in one order on all workers, because each
@@ -114,7 +114,7 @@ class WorkerShard:
 def shard_of_worker(
     node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers, rule: SliceRule
 ) -> WorkerShard:
-    """What a worker reads of a dataset under a policy, AUTO where it is None, if `rule` says how batches are cut.
+    """Return a worker's part of a dataset under a policy, AUTO where it is None; `rule` cuts the batches.
 
     Raises:
         InvalidArgumentError: the policy does not fit the dataset; the same on every worker.
@@ -217,7 +217,7 @@ def sources_of_batches(node: Node, *, through_functions: bool) -> list[Node]:
 
 
 def gives_batches(node: Node) -> bool:
-    """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
+    """Return whether batches come from below a node, and are neither taken apart nor joined on their way."""
     return all(source.rows_per_batch for source in sources_of_batches(node, through_functions=True))
 
 

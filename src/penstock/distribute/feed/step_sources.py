@@ -22,13 +22,13 @@ class StepSource(ABC):
 
     Attributes:
         replicas: the number of this worker's replicas.
-        number: the number of the next step. Whoever takes the steps counts them, also those without data.
+        number: the number of the next step. The caller counts them, also those without data.
     """
 
     replicas: int
     number = 0
     _readers: "Sequence[PositionedElements[Any] | StepSource]"
-    """What it reads for the steps."""
+    """The iterators that it reads."""
 
     def _positions(self, position: Any) -> Sequence[Any]:
         """The position of each reader, where this is the position of all."""
@@ -69,7 +69,7 @@ class StepSource(ABC):
         return "\n".join(reader.explain() for reader in self._readers)
 
     def errors_at(self, position: Any) -> SkippedRows:
-        """The rows that were left out before a position."""
+        """The rows that were skipped before a position."""
         return together(reader.errors_at(own) for reader, own in self._readers_at(position))
 
     def consumed(self, position: Any) -> None:
@@ -150,7 +150,7 @@ class GlobalBatches(StepSource):
         return HostStep(structure, [_cut_leaf(leaf, cut) for leaf in leaves], cut.sizes, cut.all_sizes)
 
     def _flat(self, batch: Any) -> tuple[list[Any], Structure]:
-        """As `flatten`; the structure is that of the batch before, where it has the same."""
+        """Variant of `flatten` that reuses the structure of the batch before, where it is the same."""
         found = self._structure.quick_leaves(batch)
         if found is not None and set(map(type, found)) == {np.ndarray}:
             return list(found), self._structure
@@ -179,7 +179,7 @@ class GlobalBatches(StepSource):
 class WorkerBatches(StepSource):
     """Batches of the worker's own: each is cut into a slice for every replica in sync, and these are taken R at a time.
 
-    So a batch takes as many steps as there are workers.
+    So a batch takes one step for each worker.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Elements(StepSource):
         self._readers = self._datasets = datasets
         self._workers = workers
         self._worker = worker
-        # Elements of a step that an exception has interrupted; `_ENDED` in place of a dataset that has ended.
+        # Elements of a step that an exception has interrupted; `_ENDED` instead of one of a dataset that has ended.
         self._collected: list[Any] = []
         self._before = self._positions_now()
 
@@ -361,7 +361,7 @@ class JoinedWorkers(StepSource):
     """The rest of an epoch that other workers have begun: their steps, of which this worker takes its slices.
 
     In each step the rows are those that the other workers would have taken together, in their order. Every worker here
-    reads what all of them would have read, so an epoch that goes on in this way reads more than one that begins so.
+    reads what all of them would have read, so the rest of such an epoch reads more than an epoch that begins here.
 
     Args:
         others: the steps of each of the other workers.
@@ -374,7 +374,7 @@ class JoinedWorkers(StepSource):
         self._readers = self._others = others
         self._rule = rule
         self._local = local
-        # Parts of the next step, with the positions before them: they wait for what follows the failure of another one.
+        # Parts of the next step, with the positions before them: kept until one that has failed is read again.
         self._taken: list[tuple[Any, HostStep | None]] = []
 
     def next(self) -> HostStep:

@@ -54,7 +54,7 @@ class HostStep:
         return all(leaf.whole is not None or len({rows.shape[1:] for rows in leaf.slices}) == 1 for leaf in self.leaves)
 
     def first_rows(self, count: int) -> "HostStep":
-        """The first rows of each local replica, which all have so many; a step of this worker alone."""
+        """The first `count` rows of each local replica; a step of this worker alone."""
         if set(self.sizes) == {count}:
             return self
         leaves = [StepLeaf([rows[:count] for rows in leaf.slices]) for leaf in self.leaves]

@@ -35,7 +35,7 @@ class HostStrategy(Strategy):
     Args:
         replicas_per_worker: the number of replicas in this process.
         num_workers: the number of processes; 1 where None. It is not taken from the environment, of torchrun or of
-            another launcher: where that names several processes, a warning in the log says so.
+            another launcher: where that names several processes, a warning is logged.
         worker_index: the number of this process, from 0.
 
     Raises:

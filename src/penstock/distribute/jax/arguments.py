@@ -25,7 +25,7 @@ class Signature:
     """The arguments of `run` without their values.
 
     Attributes:
-        tree: their structure, with a leaf in place of each `PerReplica`.
+        tree: their structure, with a leaf for each `PerReplica`.
         stacked: for each leaf whether it is a `PerReplica`, which is then in the stacked form.
         ready: whether all leaves are, so that a program takes them without conversion.
         all_arrays: the modes if all leaves are.

@@ -14,10 +14,10 @@ from penstock.spec import LeafSpec
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What was assumed about the arguments that a step was compiled for.
+    """Assumptions about the arguments that a step was compiled for.
 
     Attributes:
-        tree: the structure of (args, kwargs), with a leaf in place of each `PerReplica`.
+        tree: the structure of (args, kwargs), with a leaf for each `PerReplica`.
         specs: for each leaf its specification if that is assumed, else None.
     """
 
@@ -52,7 +52,7 @@ def check_assumptions(assumed: Sequence[Assumptions], tree: Any, leaves: Sequenc
         return
     spec, leaf = next(one for one in broken if one is not None)
     raise InvalidArgumentError(
-        f"strategy.compile was given {spec}, of which what is marked by ~ was assumed from one call of a function of "
+        f"strategy.compile was given {spec}, whose parts marked by ~ were assumed from one call of a function of "
         f"the dataset, but a step has an array of shape {jnp.shape(leaf)} and dtype {jnp.result_type(leaf)}: say what "
         "the function returns by map(output_signature=...), and make all steps alike"
     )

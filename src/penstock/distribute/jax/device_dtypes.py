@@ -1,4 +1,4 @@
-"""Which dtypes devices can hold, and which integers they would truncate."""
+"""Checks of dtypes that devices cannot hold, and of integers that they would truncate."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError
 
 
 def fits_device(array: Any) -> bool:
-    """Whether devices can hold values of this dtype: not objects, strings, times, records and `np.longdouble`."""
+    """Return whether devices can hold this dtype: no objects, strings, times, records and `np.longdouble`."""
     if isinstance(array, (jax.Array, jax.ShapeDtypeStruct)):
         return True
     return holds_numbers(array) and array.dtype.char not in "gG"

@@ -1,4 +1,4 @@
-"""Which JAX devices a strategy runs on, checked when it is made, and transfers that JAX's guard of transfers allows."""
+"""JAX devices of a strategy, checked when it is made, and transfers that JAX's guard of transfers allows."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps

@@ -1,4 +1,4 @@
-"""What code that trains needs of a strategy beyond its public methods: Keras's `fit` and checkpoints.
+"""Interface of strategies for code that trains, beyond their public methods: Keras's `fit` and checkpoints.
 
 `penstock.training` takes nothing else of strategies and distributed iterators that is not public.
 """
@@ -37,7 +37,7 @@ def runs_one_program_at_a_time(strategy: MeshStrategy) -> bool:
 
 
 def distribute_placed(strategy: MeshStrategy, call: str, dataset: Dataset, place: PlaceLeaves) -> DistributedDataset:
-    """As `distribute_dataset`, with leaves placed by `place`, not as `run` takes them; `call` is named in errors."""
+    """Variant of `distribute_dataset` whose leaves are placed by `place`; `call` is named in errors."""
     with strategy._made_by_all(call):
         inputs = DividedInput(dataset, strategy._workers)
     return strategy._distributed(call, inputs, InputOptions(), place)

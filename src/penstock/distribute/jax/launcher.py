@@ -64,5 +64,5 @@ class Launcher:
 
 
 def _is_of_a_device(error: Exception) -> bool:
-    """Whether a program failed while it ran; JAX raises such errors as ValueError too, with a status in the message."""
+    """Return whether a program failed while it ran; JAX raises such ValueErrors too, with a status in the message."""
     return isinstance(error, jax.errors.JaxRuntimeError) or _STATUS.match(str(error)) is not None

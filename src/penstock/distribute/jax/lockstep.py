@@ -40,7 +40,7 @@ class ReplicasDifferError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class _Reached:
-    """Where a replica waits for the others.
+    """Place at which a replica waits for the others.
 
     Attributes:
         equation: the collective, or the loop or branch with one inside; None at the end of the function.
@@ -71,7 +71,7 @@ Evaluation = Generator[_Reached, list[Any], list[Any]]
 
 
 def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
-    """The compiled program of one step with a slice of its own size for every replica.
+    """The compiled program of one step with slices that differ in size.
 
     Args:
         calls: per replica, the function and how its arguments enter.
@@ -214,7 +214,7 @@ def _run_together(equations: list[Any], inputs: Lists) -> Lists:
 
 
 def _scan(equations: list[Any], inputs: Lists) -> Lists:
-    """A loop with a fixed number of turns: its inputs are constants, what is carried, and a row for each turn."""
+    """A loop with a fixed number of turns: its inputs are constants, carried values, and a row for each turn."""
     bodies = [equation.params["jaxpr"] for equation in equations]
     outer, inner = equations[0], bodies[0].jaxpr
     # Rows have an axis more outside of the body than inside.
@@ -239,7 +239,7 @@ def _scan(equations: list[Any], inputs: Lists) -> Lists:
 
 
 def _while(equations: list[Any], inputs: Lists) -> Lists:
-    """A loop with a condition: its inputs are constants of the condition, those of the body, and what is carried."""
+    """A loop with a condition: its inputs are constants of the condition, those of the body, and carried values."""
     conditions = [equation.params["cond_jaxpr"] for equation in equations]
     bodies = [equation.params["body_jaxpr"] for equation in equations]
     carried = len(equations[0].outvars)

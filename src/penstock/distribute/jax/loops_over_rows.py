@@ -25,7 +25,7 @@ def check_loops(
     Args:
         call: the function of a full step, and how its arguments enter.
         program: that of the full step.
-        arguments: what it takes.
+        arguments: those of the program.
         ragged_row_counts: for each leaf of the call, given the rows of a replica in this step, the numbers of rows that
             replicas may have in one ragged step; None where that is not known.
 
@@ -48,14 +48,14 @@ def check_loops(
         except ReplicasDifferError as error:
             raise InvalidArgumentError(
                 f"in a later step of this dataset replicas may have {' and '.join(map(str, counts))} rows, and the "
-                f"function of strategy.run could not run then; with replicas of as many rows: {error}"
+                f"function of strategy.run could not run then; with these rows: {error}"
             ) from None
-        except Exception:  # the function takes no other number of rows, and says so itself in such a step
+        except Exception:  # the function takes no other number of rows, and raises an error of its own in such a step
             return
 
 
 def _slice(argument: Any, rows: int | None) -> Any:
-    """What a replica with so many rows gets of an argument, without values; None where it is not divided by rows."""
+    """Return the shape of a replica's part of an argument, with `rows` rows; None: it is not divided by rows."""
     if np.ndim(argument) == 0:  # a number that all replicas get
         return argument
     return struct(argument.shape[1:] if rows is None else (rows, *argument.shape[2:]), argument.dtype)

@@ -1,4 +1,4 @@
-"""What `MeshStrategy.run_steps` compiles: a loop over batches as one SPMD program."""
+"""Programs of `MeshStrategy.run_steps`: a loop over batches as one SPMD program."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from penstock.errors import InvalidTypeError
 def many_steps_program(call: Call, mesh: Mesh, local: int, loop: StepLoop, state: int | None) -> Callable[..., Any]:
     """The compiled program of up to `loop.steps` full steps on all devices of the mesh, one after the other.
 
-    The number of steps to take is an argument, so that the rest of an epoch takes no program of its own.
+    The number of steps to take is an argument, so that the rest of an epoch needs no other program.
 
     Args:
         call: the function and how the arguments of a step enter, all as arrays: those of the state, then the batch's.

@@ -16,10 +16,10 @@ class MirroredStrategy(MeshStrategy):
 
     A step whose slices are equal in size runs as one compiled program on all devices, compiled once for each function
     and each set of shapes. So give `run` the same function object at every step. As under `jax.jit`, the
-    function runs only while it is compiled: what it reads from outside its arguments is fixed from then on. A ragged
+    function runs only while it is compiled: values from outside its arguments are fixed from then on. A ragged
     step gives the same numbers more slowly, on one device.
 
-    If a launcher names several processes, each of them trains alone with this strategy; a warning in the log says so.
+    If a launcher names several processes, each of them trains alone with this strategy, and a warning is logged.
 
     Args:
         devices: JAX devices, or names such as "cpu:0"; all local devices of JAX's default platform where None.

@@ -64,7 +64,7 @@ def check_connected(cluster: Cluster | None, advice: str) -> None:
 
 
 def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_timeout_seconds: float | None) -> Control:
-    """This worker's end of a new control channel; worker 0 tells the others how to reach it.
+    """This worker's end of a new control channel; worker 0 sends the others its address.
 
     Args:
         cluster: says how the other workers reach this process's machine, if it is known.

@@ -143,7 +143,7 @@ class Call:
 
     Attributes:
         fn: gives the function; a reference, so that a cached program does not keep it alive.
-        tree: the structure of its (args, kwargs), with a leaf in place of each `PerReplica`.
+        tree: the structure of its (args, kwargs), with a leaf for each `PerReplica`.
         modes: how each leaf enters.
         replicas: the number of replicas in sync.
         framework: whose variables it uses, if any.
@@ -194,7 +194,7 @@ class Call:
         except jax.errors.JAXTypeError as error:
             error.add_note(
                 "penstock: strategy.run compiles the function before there are values, so Python can neither branch on "
-                "an array nor convert one there: use jax.numpy and jax.lax.cond, return what is to be looked at, or "
+                "an array nor convert one there: use jax.numpy and jax.lax.cond, return the values to look at, or "
                 "try the function under ps.HostStrategy"
             )
             raise

@@ -1,4 +1,4 @@
-"""How strategies on devices run steps whose slices differ in shape."""
+"""Steps of strategies on devices whose slices differ in shape."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -19,7 +19,7 @@ class StatefulProgram:
 
     Attributes:
         program: takes the values of the variables that are written, of those that are read, and the arguments.
-        call: what it was made of.
+        call: the function and its arguments' layout.
         framework: whose variables they are.
         placed: places a value for the program; returns it unchanged if it is there already.
         kept: places a new value for the variable.
@@ -54,11 +54,11 @@ class StatefulProgram:
         return next(iter(self.framework.values(self.call.touched.written[:1])), None)
 
     def lower(self, *arguments: Any) -> Any:
-        """As of a function compiled by `jax.jit`."""
+        """Same as of a function compiled by `jax.jit`."""
         return self.program.lower(*self.values(), *arguments)
 
     def trace(self, *arguments: Any) -> Any:
-        """As of a function compiled by `jax.jit`."""
+        """Same as of a function compiled by `jax.jit`."""
         return self.program.trace(*self.values(), *arguments)
 
     def values(self) -> tuple[list[Any], list[Any]]:

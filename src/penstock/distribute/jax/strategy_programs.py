@@ -101,7 +101,7 @@ class StrategyPrograms:
         return program, arguments
 
     def rely_on(self, fn: Function, assumptions: Assumptions) -> None:
-        """Refuse later steps of `fn` whose arguments differ from what was assumed when it was compiled."""
+        """Refuse later steps of `fn` whose arguments differ from the assumptions under which it was compiled."""
         if any(assumptions.specs):
             self.assumed_of(fn).append(assumptions)
 
