@@ -24,11 +24,10 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
-_MASKS = np.uint32(_MASK)
 # Times this, a 32-bit number comes out rotated right by 15 bits, in the upper half of 64 bits.
 _ROTATION = np.uint64(1 << 17 | 1 << 49)
 
-# After so many records of one length in turn, the next ones are taken to have it too.
+# After this number of records of one length, the next ones are expected to have it too.
 _ALIKE = 8
 
 # NumPy costs more to begin with than looking at this many checksums.
@@ -49,6 +48,12 @@ def _checksum(data: bytes) -> int:
     return ((value >> 15 | value << 17) + _MASK) & 0xFFFFFFFF
 
 
+def masked_checksums(records: list[bytes]) -> npt.NDArray[np.uint32]:
+    """The checksums of records as a file holds them."""
+    checksums = np.fromiter(map(google_crc32c.value, records), "<u8", len(records))
+    return (checksums * _ROTATION).view("<u4")[1::2] + np.uint32(_MASK)
+
+
 def _right_of_few(records: list[bytes], data: bytes, ends: list[int]) -> int:
     """The number of records before the first damaged one; `data` holds their checksums, before these ends."""
     for number, (record, end) in enumerate(zip(records, ends, strict=True)):
@@ -59,11 +64,9 @@ def _right_of_few(records: list[bytes], data: bytes, ends: list[int]) -> int:
 
 def _right_of_many(records: list[bytes], data: bytes, ends: npt.NDArray[np.int64]) -> int:
     """The same as `_right_of_few`, with less for each record and more to begin with."""
-    checksums = np.fromiter(map(google_crc32c.value, records), "<u8", len(records))
-    found = (checksums * _ROTATION).view("<u4")[1::2] + _MASKS
     # The four bytes at every place in the data as a number, of which those at the ends are taken.
     stored = np.ndarray(len(data) - _CHECKSUM.size + 1, "<u4", data, 0, (1,))[ends - _CHECKSUM.size]
-    wrong = found != stored
+    wrong = masked_checksums(records) != stored
     return int(wrong.argmax()) if wrong.any() else len(records)
 
 
@@ -166,5 +169,5 @@ class TFRecordReader(RecordReader):
             return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
         return StorageError(
             f"{self._where()}: the checksum of its length is wrong: the file is damaged, or not a TFRecord file; "
-            "its records before that are whole, what follows is left out"
+            "its records before that are whole, the rest is skipped"
         )

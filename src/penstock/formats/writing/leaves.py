@@ -1,4 +1,4 @@
-"""The leaves of rows that are saved: what each holds, and its name in formats with named columns."""
+"""The leaves of rows that are saved: the kind of each, and its name in formats with named columns."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ def steps_of(structure: Structure) -> list[tuple[str, ...]]:
 
 
 def kind_of(column: Column) -> Kind:
-    """What the rows of a column hold.
+    """Return the kind of a column's rows.
 
     Raises:
         InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers, or strings of NumPy's
@@ -79,7 +79,7 @@ def kind_of(column: Column) -> Kind:
 
 
 def is_ragged(column: Column) -> bool:
-    """Whether each row is an array with its own shape."""
+    """Return whether each row is an array with its own shape."""
     return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
 
 
@@ -91,7 +91,7 @@ def dense(column: Column) -> Column:
 
 
 def any_kind(column: Column) -> Kind:
-    """What the rows of a column hold, for a format that holds everything."""
+    """The kind of any column, for a format that holds everything."""
     return "any"
 
 
@@ -131,11 +131,11 @@ class Leaves:
     """The leaves of the rows that a writer has received.
 
     Args:
-        kind_of: tells what the rows of a column hold.
+        kind_of: gives the kind of a column's rows.
 
     Attributes:
         structure: of a row; None before the first.
-        kinds: what each leaf holds.
+        kinds: of the leaves.
         specs: for each leaf, the specifications of its rows so far.
     """
 
@@ -170,7 +170,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class SavedLeaf:
-    """A leaf of rows that were saved: what it holds, and its specification."""
+    """The kind and the specification of a leaf of saved rows."""
 
     kind: Kind
     spec: LeafSpec

@@ -29,7 +29,7 @@ class Manifest:
 
     Attributes:
         format: the name of its format.
-        structure: of an element; None if there are no elements, and nothing told what they would be.
+        structure: of an element; None if there are no elements and their specification was not known.
         leaves: of an element.
         files: the rows and the bytes of each file, by its name.
     """
@@ -56,7 +56,7 @@ def describe_no_rows(directory: Path, element_spec: Any) -> None:
 
     Args:
         directory: of the dataset.
-        element_spec: what its elements would be; None where nothing tells.
+        element_spec: the specification that its elements would have; None if it is not known.
 
     Raises:
         InvalidTypeError: elements of a class that cannot be found by its name.

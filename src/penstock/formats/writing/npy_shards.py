@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.writing.leaves import Column, Columns, dense, is_ragged, names_of
+from penstock.formats.writing.leaves import Columns, dense, is_ragged, names_of
 from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
@@ -46,30 +46,33 @@ class NpyShardWriter(ShardWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._file: Any = None
-        self._dtype: np.dtype[Any] | None = None
-        self._shape: tuple[int, ...] = ()
+        self._row: tuple[np.dtype[Any], tuple[int, ...]] | None = None
 
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         columns = tuple(map(dense, columns))
-        alone = structure.kind == "leaf"
-        shape = columns[0].shape[1:] if alone else ()
-        dtype = columns[0].dtype if alone else _dtype(structure, columns)
-        if self._dtype is None:
-            self._dtype, self._shape = dtype, shape
+        found = columns[0]
+        if structure.kind != "leaf":
+            fields = dict(zip(names_of(structure), columns, strict=True))
+            found = np.empty(rows, [(name, column.dtype, column.shape[1:]) for name, column in fields.items()])
+            for name, column in fields.items():
+                found[name] = column
+        row = found.dtype, found.shape[1:]
+        if self._row is None:
+            self._row = row
             self._file = self.path.open("wb")
             self._file.write(self._header())
-        if (dtype, shape) != (self._dtype, self._shape):
-            raise ElementError(f"rows of {dtype} of shape {shape} follow on rows of {self._dtype} of {self._shape}")
-        self._file.write(_bytes_of(columns[0] if alone else _together(dtype, structure, columns, rows)))
+        if row != self._row:
+            raise ElementError(f"rows of {row[0]} of shape {row[1]} follow rows of {self._row[0]} of {self._row[1]}")
+        self._file.write(np.ascontiguousarray(found).reshape(-1).view(np.uint8).data)
 
     def _header(self) -> bytes:
-        assert self._dtype is not None
+        assert self._row is not None
+        dtype, shape = self._row
         header = io.BytesIO()
         description = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "descr": np.lib.format.dtype_to_descr(dtype),
             "fortran_order": False,
-            "shape": (self.rows, *self._shape),
+            "shape": (self.rows, *shape),
         }
         # NumPy pads the header so that a larger number of rows fits.
         np.lib.format.write_array_header_2_0(header, description)
@@ -79,24 +82,3 @@ class NpyShardWriter(ShardWriter):
         self._file.seek(0)
         self._file.write(self._header())
         return []
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def _dtype(structure: Structure, columns: Columns) -> np.dtype[Any]:
-    fields = zip(names_of(structure), columns, strict=True)
-    return np.dtype([(name, column.dtype, column.shape[1:]) for name, column in fields])
-
-
-def _together(dtype: np.dtype[Any], structure: Structure, columns: Columns, rows: int) -> Column:
-    found = np.empty(rows, dtype)
-    for name, column in zip(names_of(structure), columns, strict=True):
-        found[name] = column
-    return found
-
-
-def _bytes_of(array: Column) -> Any:
-    whole = np.ascontiguousarray(array)
-    return whole.view(np.uint8).data if whole.size else b""

@@ -42,7 +42,7 @@ class NumberedRows:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for what was written since."""
+        """Look for rows that were written since."""
         with self._lock:
             for path in sorted(self._directory.glob(self._pattern)):
                 file = self._files.get(path.name)
@@ -64,7 +64,7 @@ class NumberedRows:
             self.has[positions] = True
 
     def pieces(self, positions: Positions) -> Iterator[tuple[npt.NDArray[np.intp], StoredRows, Positions]]:
-        """Where the rows at these positions are, record by record.
+        """The places of the rows at these positions, record by record.
 
         A piece says which of the positions it holds, its columns with their structure, and the rows in them.
 

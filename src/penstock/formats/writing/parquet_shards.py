@@ -57,7 +57,6 @@ class ParquetShardWriter(ShardWriter):
         self.leaves = Leaves(_kind_of)
         self._specs = specs
         self._types: list[pa.DataType | None] = []
-        self._writer: Any = None
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = 0
 
@@ -87,26 +86,21 @@ class ParquetShardWriter(ShardWriter):
     def _flush(self) -> None:
         if self._pending:
             # Lists show their types row by row: a key that some objects lack is null in these.
-            known = [] if self._writer is None else [self._writer.schema.empty_table()]
+            known = [] if self._file is None else [self._file.schema.empty_table()]
             table = _together([*known, *self._pending])
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(self.path, table.schema, write_page_checksum=True)
-            elif table.schema != self._writer.schema:
+            if self._file is None:
+                self._file = pq.ParquetWriter(self.path, table.schema, write_page_checksum=True)
+            elif table.schema != self._file.schema:
                 raise ElementError(
                     f"rows are of {table.schema.to_string()}, and those before them of "
-                    f"{self._writer.schema.to_string()}: give all of them the same keys and types by map"
+                    f"{self._file.schema.to_string()}: give all of them the same keys and types by map"
                 )
-            self._writer.write_table(table, row_group_size=len(table))
+            self._file.write_table(table, row_group_size=len(table))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def _end(self) -> list[str]:
         self._flush()
         return []
-
-    def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
 
 
 def _together(parts: list[pa.Table]) -> pa.Table:
@@ -122,7 +116,7 @@ def _together(parts: list[pa.Table]) -> pa.Table:
 
 
 def _kind_of(column: Column) -> Kind:
-    """What the rows of a column hold: arrays of objects are lists, of which one without entries shows no more."""
+    """Return the kind of a column's rows. Arrays of objects are lists, whose type empty ones do not show."""
     is_of_lists = column.dtype == object and (column.ndim > 1 or (is_ragged(column) and column[0].dtype == object))
     return "lists" if is_of_lists else kind_of(column)
 
@@ -227,7 +221,7 @@ def _listed(
 
 
 def _nested(structure: Structure, arrays: Any, rows: int) -> Any:
-    """Arrays as nested structs; structures without leaves are left out."""
+    """Arrays as nested structs, without structures that have no leaves."""
     if structure.kind == "leaf":
         return next(arrays)
     parts = [_nested(child, arrays, rows) if child.leaf_count else None for child in structure.children]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,14 +11,13 @@ import pyarrow as pa
 from penstock.errors import InvalidTypeError
 from penstock.extras import load
 from penstock.formats.records.offsets import write_edges
-from penstock.formats.records.tfrecord import TFRecords, frame
+from penstock.formats.records.tfrecord import TFRecords, frame, masked_checksums
 from penstock.formats.writing.example_writer import check_feature, serialize_examples
 from penstock.formats.writing.leaves import Columns, is_ragged, names_of
 from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
-_MASK: Final = 0xA282EAD8
 _HEAD_BYTES: Final = 12
 
 
@@ -58,21 +56,18 @@ class TFRecordShardWriter(ShardWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._file: Any = None
         self._lengths: list[npt.NDArray[np.int64]] = []
 
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         if self._file is None:
             self._file = self.path.open("wb")
         found = _records(columns, structure).to_pylist()
-        checksums = np.fromiter(map(google_crc32c.value, found), np.uint32, len(found))
-        masked = (checksums >> np.uint32(15) | checksums << np.uint32(17)) + np.uint32(_MASK)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         known = {length: frame(bytes(length))[:_HEAD_BYTES] for length in set(lengths.tolist())}
         parts: list[bytes] = [b""] * (3 * len(found))
         parts[0::3] = [known[length] for length in lengths.tolist()]
         parts[1::3] = found
-        parts[2::3] = masked.astype("<u4").view("V4").tolist()
+        parts[2::3] = masked_checksums(found).view("V4").tolist()
         self._file.write(b"".join(parts))
         self._lengths.append(lengths + _HEAD_BYTES + 4)
 
@@ -81,10 +76,6 @@ class TFRecordShardWriter(ShardWriter):
         edges = np.cumsum(np.concatenate(([0], *self._lengths)), dtype=np.int64)
         return [write_edges(self.path, TFRecords().layout, edges)]
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
 
 class ArrayRecordShardWriter(ShardWriter):
     """Writes ArrayRecord files, passing records to the library one by one."""
@@ -92,18 +83,12 @@ class ArrayRecordShardWriter(ShardWriter):
     def __init__(self, path: Path, open_writer: Any) -> None:
         super().__init__(path)
         self._open = open_writer
-        self._writer: Any = None
 
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
-        if self._writer is None:
-            self._writer = self._open(str(self.path), "group_size:1")
+        if self._file is None:
+            self._file = self._open(str(self.path), "group_size:1")
         for record in _records(columns, structure).to_pylist():
-            self._writer.write(record)
-
-    def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+            self._file.write(record)
 
 
 def _records(columns: Columns, structure: Structure) -> pa.LargeBinaryArray:

@@ -2,13 +2,13 @@
 
 A file is a sequence of records, each one block of rows:
 
-    head      "rows", CRC32C of what follows in the head, number of rows, bytes of the positions, bytes of the payload,
+    head      "rows", CRC32C of the rest of the head, number of rows, bytes of the positions, bytes of the payload,
               CRC32C of both below
     positions of the rows in their dataset, int64; none where the rows follow on those before them
     payload   a stream of Arrow's with one batch, encoded as `columns.py` says; its metadata has the structure
 
 All numbers are little-endian, positions and payload are padded to 64 bytes. A process that is killed leaves a last
-record that is not whole, which nobody reads; everything before it counts.
+record that is not whole, which is skipped; everything before it counts.
 """
 
 import json
@@ -182,26 +182,26 @@ class RowFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing follows on the records."""
+        """True if no bytes follow the records."""
         return self._map is not None and self._scanned == self._map.size
 
     def check_length(self) -> None:
-        """Look whether the file was cut: the next access to what is missing would end the process.
+        """Refuse a file that was cut: the next access to the missing part would end the process.
 
         It does not protect arrays that were given out before.
 
         Raises:
             StorageError: the file was cut since it was opened.
         """
-        with suppress(FileNotFoundError):  # what is mapped stays
+        with suppress(FileNotFoundError):  # the map stays
             if (size := os.stat(self._name).st_size) < self._map.size:  # at each read: quicker than the path's own
                 raise StorageError(
                     f"{self.path} was cut from {self._map.size} to {size} bytes while it was being read: write files "
-                    "anew under another name, and rename them"
+                    "under another name, and rename them"
                 )
 
     def rows_of(self, number: int) -> StoredRows:
-        """The columns of a record, which lie in the map, and their structure; after `check_length`.
+        """The columns of a record, which are views of the map, and their structure; after `check_length`.
 
         Raises:
             StorageError: they are not as they were written.
@@ -222,7 +222,7 @@ class RowFile:
     def damaged(self, start: int) -> StorageError:
         """The error of a file that is not as it was written from a byte on."""
         return StorageError(
-            f"{self.path} is damaged: what follows byte {start} is not what was written: {self._advice}"
+            f"{self.path} is damaged from byte {start} on, where its bytes differ from those written: {self._advice}"
         )
 
 

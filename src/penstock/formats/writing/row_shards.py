@@ -32,7 +32,6 @@ class RowShardWriter(ShardWriter):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.leaves = Leaves(any_kind)
-        self._file: RowFileWriter | None = None
         self._pending: list[Columns] = []
         self._pending_bytes = 0
         self._pending_kind: Any = None
@@ -59,7 +58,3 @@ class RowShardWriter(ShardWriter):
     def _end(self) -> list[str]:
         self._flush()
         return []
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()

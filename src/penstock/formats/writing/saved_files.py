@@ -1,4 +1,4 @@
-"""The rows of datasets saved in other formats: what the format's reader returns, restored to what was saved."""
+"""The rows of datasets saved in other formats: the rows of the format's reader, restored as they were saved."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -104,11 +104,7 @@ class SavedFiles(FileFormat):
 
 
 _Columns = Callable[[Any], list[Column]] | None
-"""Turns what a format's reader returns into the columns of the leaves; None where that is what was saved."""
-
-
-def _penstock(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:
-    return RowFiles(), None
+"""Turns the rows of a format's reader into the columns of the leaves; None for a reader that returns these."""
 
 
 def _parquet(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:
@@ -130,14 +126,6 @@ def _npy(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat,
     names = names_of(structure)
     alone = structure.kind == "leaf"
     return NpyFiles(), lambda rows: [rows] if alone else [rows[name] for name in names]
-
-
-def _tfrecord(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:
-    return RecordFiles(TFRecords()), _examples(structure, leaves)
-
-
-def _array_record(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:
-    return ArrayRecordFiles(), _examples(structure, leaves)
 
 
 def _examples(structure: Structure, leaves: Sequence[SavedLeaf]) -> _Columns:
@@ -195,10 +183,10 @@ def _members(column: Column, name: str, leaf: SavedLeaf) -> Column:
 
 
 _READERS: Final[dict[str, Callable[[Structure, Sequence[SavedLeaf]], tuple[FileFormat, _Columns]]]] = {
-    "array_record": _array_record,
+    "array_record": lambda structure, leaves: (ArrayRecordFiles(), _examples(structure, leaves)),
     "npy": _npy,
     "parquet": _parquet,
-    "penstock": _penstock,
+    "penstock": lambda structure, leaves: (RowFiles(), None),
     "tar": _tar,
-    "tfrecord": _tfrecord,
+    "tfrecord": lambda structure, leaves: (RecordFiles(TFRecords()), _examples(structure, leaves)),
 }

@@ -11,7 +11,7 @@ from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
 Description = dict[str, Any]
-"""What a writer returns about its shard, as plain data: "rows", "files", and what is needed to read them."""
+"""A writer's description of its shard as plain data: "rows", "files", and everything a reader needs."""
 
 
 class ShardWriter(ABC):
@@ -29,6 +29,7 @@ class ShardWriter(ABC):
         self.path = path
         self.rows = 0
         self.leaves = Leaves()
+        self._file: Any = None
 
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
         """Append rows.
@@ -43,22 +44,24 @@ class ShardWriter(ABC):
 
     @abstractmethod
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
-        """Write rows to the file; of the first, make it."""
+        """Write rows to `_file`, which the first rows create."""
 
     def finish(self) -> Description:
-        """Complete the file. The description contains all that is needed to read it."""
+        """Complete the file and describe it."""
         beside = self._end() if self.rows else []
         self.close()
         files = [self.path.name] if self.rows else []
         return {"rows": self.rows, "files": files, "files_beside": beside, **self.leaves.to_data()}
 
     def _end(self) -> list[str]:
-        """Write what comes after the last row; returns the files that were written beside this one."""
+        """Write the end of the file, and return the names of files that were written beside it."""
         return []
 
-    @abstractmethod
     def close(self) -> None:
         """Close the file, complete or not. Later calls do nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class ShardFormat(ABC):

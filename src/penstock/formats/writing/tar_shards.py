@@ -88,7 +88,6 @@ class TarShardWriter(ShardWriter):
     def __init__(self, path: Path, number: int) -> None:
         super().__init__(path)
         self._prefix = f"{number:05d}-"
-        self._file: Any = None
         self._members: list[str] = []
         self._ends: list[int] = [0]
         self._last_key = ""
@@ -99,7 +98,7 @@ class TarShardWriter(ShardWriter):
             self._members = members
             self._file = self.path.open("wb")
         if members != self._members:
-            raise ElementError(f"rows with members {members} follow on rows with {self._members}")
+            raise ElementError(f"rows with members {members} follow rows with {self._members}")
         contents = [_contents(name, column) for name, column in zip(members, columns, strict=True)]
         keys = contents[members.index(KEY)] if KEY in members else None
         parts: list[bytes] = []
@@ -129,10 +128,6 @@ class TarShardWriter(ShardWriter):
         self.close()
         return [write_edges(self.path, TarSamples((), False).layout, np.array(self._ends, np.int64))]
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
 
 def _contents(name: str, column: Column) -> list[bytes]:
     """The content of the member of each row."""
@@ -158,9 +153,8 @@ def _header(name: str, size: int) -> bytes:
     encoded = name.encode(errors="surrogateescape")
     if len(encoded) > _LONGEST_NAME:
         long = encoded + b"\0"
-        return b"".join(
-            (_plain_header(b"././@LongLink", len(long), b"L"), long, bytes(-len(long) % _BLOCK))
-        ) + _plain_header(encoded[:_LONGEST_NAME], size, b"0")
+        before = _plain_header(b"././@LongLink", len(long), b"L") + long + bytes(-len(long) % _BLOCK)
+        return before + _plain_header(encoded[:_LONGEST_NAME], size, b"0")
     return _plain_header(encoded, size, b"0")
 
 

@@ -104,8 +104,8 @@ class TFRecordWriter:
         return StorageError(f"{self._path!r} cannot be written: {error.strerror or error}")
 
     def _remove(self) -> None:
-        """Remove what was written, where no more can be or should."""
-        with suppress(OSError):  # what is left cannot be written
+        """Remove the records that were written."""
+        with suppress(OSError):  # the buffer cannot be written
             self._file.close()
         with suppress(OSError):
             os.unlink(self._work)

@@ -3,7 +3,7 @@
     <path>.unfinished/owner   the writer's process, which holds a lock on this file until it has ended, however that
                               comes
 
-A directory whose lock is free is what a writer has left that was killed: the next writer of that path goes on with it.
+A directory whose lock is free was left by a writer that was killed: the next writer of that path takes it over.
 """
 
 import fcntl
@@ -31,11 +31,11 @@ Written = TypeVar("Written")
 
 
 class BeingWritten(StorageError):
-    """Somebody else is writing there.
+    """Another process is writing there.
 
     Attributes:
-        process: who it is; 0 if that is not known.
-        directory: where it writes until all is there.
+        process: its number; 0 if that is not known.
+        directory: where it writes until the files are complete.
     """
 
     def __init__(self, path: Path, directory: Path) -> None:
@@ -51,13 +51,13 @@ def written_once(
     patience: float | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Written | None:
-    """Let one of several processes write at a path, which all others wait for; if it dies, another one goes on.
+    """Let one of several processes write at a path, which all others wait for; if it dies, another one takes over.
 
     Args:
         path: where it will be, when it is complete.
         write: called unless it is there; it makes a `WorkDirectory`.
-        patience: after so many seconds in which nothing was written, this waits no longer: who writes may itself wait
-            for this process. Nor does it wait for this process itself. None waits as long as the writer lives.
+        patience: the seconds without any writing after which this gives up waiting: the writer may itself wait for
+            this process. A writer in this process is not waited for. None waits as long as the writer lives.
         stopped: whether to wait no longer.
 
     Returns:
@@ -89,7 +89,7 @@ def written_once(
 
 @contextmanager
 def writing_at(path: Path) -> Iterator[None]:
-    """Let what the system refuses, as a full disk, be a StorageError with the place."""
+    """A context within which errors of the system, such as a full disk, become a StorageError with the place."""
     try:
         yield
     except StorageError:
@@ -99,16 +99,16 @@ def writing_at(path: Path) -> Iterator[None]:
 
 
 class WorkDirectory:
-    """A directory for what shall appear at `path`, which nobody else writes until it is published or discarded.
+    """The work directory of `path`, in which no other process writes until it is published or discarded.
 
     Args:
         path: where it shall appear.
 
     Attributes:
-        path: where to write, and where stands what a killed writer has left.
+        path: where to write; it may hold the files of a writer that was killed.
 
     Raises:
-        StorageError: `path` exists, somebody else is writing it, or another user decides where it leads.
+        StorageError: `path` exists, another process is writing it, or another user decides where it leads.
         OSError: it cannot be made.
     """
 
@@ -122,7 +122,7 @@ class WorkDirectory:
         if link := link_of_others(self.path):
             raise StorageError(f"'{self.path}' is not written to: {link}")
         if self.path.exists() and (user := self.path.stat().st_uid) != os.getuid():
-            raise StorageError(f"'{self.path}' is not gone on with: user {user} has made it")
+            raise StorageError(f"'{self.path}' is not continued: user {user} has made it")
         self._lock = self._claimed()
         if path.exists():  # another writer has just published it
             self.discard()
@@ -137,7 +137,7 @@ class WorkDirectory:
         return lock
 
     def _try_to_claim(self) -> int | None:
-        """The lock; None where somebody has it, who may only be removing the directory."""
+        """The lock; None where another process has it, which may only be removing the directory."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
@@ -145,7 +145,7 @@ class WorkDirectory:
                 raise
             return None  # another writer has just removed it
         owner = self.path / _OWNER
-        with suppress(FileNotFoundError):  # another writer has just removed what it was
+        with suppress(FileNotFoundError):  # another writer has just removed the directory
             names = os.listdir(self.path)  # at once: another writer makes the owner first, and removes it last
             if names and _OWNER not in names:
                 raise StorageError(f"{self.path} is there, and penstock has not made it: remove it, or write elsewhere")
@@ -163,7 +163,7 @@ class WorkDirectory:
         return None
 
     def _locked(self, owner: int) -> bool:
-        """Lock the owner's file, unless somebody else has; without locks, one that still runs counts."""
+        """Lock the owner's file unless it is locked; where there are no locks, an owner that still runs counts."""
         try:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -173,8 +173,12 @@ class WorkDirectory:
         return True
 
     def clear(self) -> None:
-        """Remove what is there."""
-        _clear(self.path)
+        """Remove all but the owner."""
+        for left in list(self.path.iterdir()):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            elif left.name != _OWNER:
+                left.unlink(missing_ok=True)
 
     def publish(self, *, without: str = "") -> None:
         """Let it appear; without a directory in it that has served its purpose."""
@@ -182,25 +186,24 @@ class WorkDirectory:
         if without:
             shutil.rmtree(self._final / without, ignore_errors=True)
         (self._final / _OWNER).unlink()
-        self._let_go()
-
-    def leave(self) -> None:
-        """Leave what is there to the next writer."""
-        self._let_go()
+        self.leave()
 
     def discard(self) -> None:
-        """Remove it. After `publish`, and twice, that does nothing."""
+        """Remove it, the owner last: files without one belong to no writer. Does nothing after `publish`, or twice."""
         if self._lock >= 0:
-            _remove(self.path)
-            self._let_go()
+            with suppress(OSError):
+                self.clear()
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.leave()
 
-    def _let_go(self) -> None:
+    def leave(self) -> None:
+        """Leave the files to the next writer."""
         os.close(self._lock)
         self._lock = -1
 
 
 def _bytes_in(directory: Path) -> int:
-    """How many bytes have been written there."""
+    """Return the number of bytes that have been written there."""
     with suppress(OSError), os.scandir(directory) as entries:
         return sum(entry.stat().st_size for entry in entries)
     return 0
@@ -223,19 +226,3 @@ def _is_alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _clear(directory: Path) -> None:
-    """Remove all but the owner: what has files and no owner is nobody's that penstock knows."""
-    for left in list(directory.iterdir()):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        elif left.name != _OWNER:
-            left.unlink(missing_ok=True)
-
-
-def _remove(directory: Path) -> None:
-    """Remove a work directory, its owner last."""
-    with suppress(OSError):
-        _clear(directory)
-    shutil.rmtree(directory, ignore_errors=True)
