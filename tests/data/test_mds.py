@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
         (
             lambda: ps.MdsDataset(path),
             ps.InvalidArgumentError,
-            "'x' .* encoded as 'pkl', which is not read.*leave it out",
+            "'x' .* encoded as 'pkl', which is not read.*skip it",
         ),
         (lambda: ps.MdsDataset(path, ["z"]), ps.InvalidArgumentError, r"no column 'z'; its columns are \['x', 'y'\]"),
         (lambda: ps.MdsDataset(path, "y"), ps.InvalidTypeError, "got a string"),

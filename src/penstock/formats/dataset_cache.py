@@ -1,7 +1,7 @@
-"""What datasets keep to be faster, such as decoded rows and open files, up to a bound for all of a process.
+"""Caches of datasets, such as decoded rows and open files, up to a bound for all datasets of a process.
 
 The bound is one for all datasets, because a process may have many: a data worker reads those of one job after the
-other, and each pass of an analysis reads another one. What a dataset keeps ends with it.
+other, and each pass of an analysis reads another one. A dataset's cache ends with the dataset.
 """
 
 import os
@@ -9,60 +9,65 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class DatasetCache(Generic[Key, Value]):
-    """What one dataset keeps.
+    """The values that one dataset keeps.
 
-    Args:
-        bound: that of all datasets.
+    Attributes:
+        bound: of the values of all datasets.
     """
 
-    def __init__(self, bound: "ProcessBound") -> None:
-        self._bound = bound
+    bound: ClassVar["ProcessBound"]
+
+    def __init__(self) -> None:
         self._found: dict[Key, tuple[_Together, Value]] = {}
         self._parts: set[_Together] = set()
         self._newest: _Together | None = None
 
     def get(self, key: Key) -> Value | None:
-        """What is kept under a key; None if nothing is."""
+        """The value of a key; None if it is not kept."""
         found = self._found.get(key)
         if found is None:
             return None
         self._newest = found[0]
-        self._bound.use(found[0])
+        self.bound.use(found[0])
         return found[1]
 
+    def __reduce__(self) -> Any:
+        """In another process nothing is kept."""
+        return type(self), ()
+
     def put(self, values: Mapping[Key, Value], size: int) -> None:
-        """Keep what shares memory, or something else of which there is little: it has one size, and goes together."""
+        """Keep values that share memory or another scarce resource: they have one size, and are dropped together."""
         if self._newest is None:
-            weakref.finalize(self, self._bound.forget, self._parts).atexit = False
+            weakref.finalize(self, self.bound.forget, self._parts).atexit = False
         together = self._newest = _Together(self, values, size)
         self._parts.add(together)
         self._found.update((key, (together, value)) for key, value in values.items())
-        self._bound.add(together)
+        self.bound.add(together)
 
     def discard(self, key: Key) -> None:
-        """Keep no longer what is under a key, with all that is kept as one with it."""
+        """Drop the value of a key, with the values that are kept together with it."""
         found = self._found.get(key)
         if found is not None:
-            self._bound.remove(found[0])
+            self.bound.remove(found[0])
             self.drop(found[0])
 
     def values(self) -> list[Value]:
-        """All that is kept."""
+        """All values that are kept."""
         return [value for _, value in list(self._found.values())]
 
     def in_use(self, together: "_Together") -> bool:
-        """Whether this was used last."""
+        """True if these values were used last."""
         return self._newest is together
 
     def drop(self, together: "_Together") -> None:
-        """Keep this no longer."""
+        """Drop these values."""
         self._parts.discard(together)
         for key in together.keys:
             found = self._found.get(key)
@@ -71,7 +76,7 @@ class DatasetCache(Generic[Key, Value]):
 
 
 class _Together:
-    """What one dataset keeps as one.
+    """Keys whose values one dataset keeps together.
 
     Attributes:
         used: the number of the last use, among those of all datasets.
@@ -87,11 +92,12 @@ class _Together:
 
 
 class ProcessBound:
-    """Decides what the datasets of this process keep. It holds none of it itself, so that it ends with its dataset.
+    """Decides which values the datasets of this process keep. It holds none of them, so that they end with theirs.
 
     Args:
-        most: the sum of the sizes.
-        in_use: what a dataset has used last is kept whatever its size, as long as it was among so many uses by all.
+        most: the largest sum of the sizes.
+        in_use: the values that a dataset has used last are kept whatever their size, as long as they were among this
+            number of the last uses by all datasets.
     """
 
     def __init__(self, most: Callable[[], int], in_use: int) -> None:
@@ -114,7 +120,7 @@ class ProcessBound:
                 self._count(together)
 
     def add(self, together: _Together) -> None:
-        """Note what is kept now; what was used least recently is kept no longer, where it is too much."""
+        """Note values that are kept from now on; those used least recently are dropped if the sum is too large."""
         with self._lock:
             while self._forgotten:
                 for one in self._forgotten.popleft():
@@ -131,7 +137,7 @@ class ProcessBound:
                 owner.drop(old)
 
     def remove(self, together: _Together) -> None:
-        """Note that this is kept no longer."""
+        """Note that these values are kept no longer."""
         with self._lock:
             self._remove(together)
 
@@ -149,7 +155,7 @@ class ProcessBound:
             self._size -= together.size
 
     def _least_used(self) -> list[_Together]:
-        """What has to go."""
+        """The values used least recently, without which the sum of the sizes is within the bound."""
         found, excess = [], self._size - self._most()
         for together in self._order:
             if excess <= 0:

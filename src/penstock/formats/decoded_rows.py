@@ -12,24 +12,17 @@ from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.runtime.memory import output
 
 CACHE_BYTES: Final = 1 << 28
-"""What was decoded last is kept up to this size, by all datasets of a process together."""
+"""The size up to which all datasets of a process together keep the rows that were decoded last."""
 _IN_USE: Final = 256
-"""Datasets that are read in turn would otherwise decode large groups anew for every block."""
+"""Datasets that are read in turn would otherwise decode large groups again for every block."""
 
 Decoded = TypeVar("Decoded")
 
-_of_process: Final = ProcessBound(lambda: CACHE_BYTES, _IN_USE)
-
 
 class DecodedRows(DatasetCache[tuple[str, int], Decoded]):
-    """What became of groups of rows of one dataset, by the name of the file and the number of the group in it."""
+    """Decoded groups of rows of one dataset, by the name of the file and the number of the group in it."""
 
-    def __init__(self) -> None:
-        super().__init__(_of_process)
-
-    def __reduce__(self) -> Any:
-        """In another process nothing is kept."""
-        return DecodedRows, ()
+    bound = ProcessBound(lambda: CACHE_BYTES, _IN_USE)
 
 
 def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -48,13 +41,13 @@ def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def bytes_of(columns: Iterable[npt.NDArray[Any]]) -> int:
-    """About how many bytes columns hold."""
+    """About the number of bytes that columns hold."""
     return sum(map(_bytes_of, columns))
 
 
 def _bytes_of(column: npt.NDArray[Any]) -> int:
     if column.dtype.kind != "O" or type(column) is not np.ndarray:  # Arrow's values, of which no row is made yet
         return column.nbytes
-    entries = column[:: max(1, len(column) // 100)]  # a sample tells about how large they are
+    entries = column[:: max(1, len(column) // 100)]  # a sample shows about how large they are
     sizes = [entry.nbytes if isinstance(entry, np.ndarray) else getsizeof(entry) for entry in entries]
     return column.nbytes + int(np.mean(sizes or [0]) * len(column))

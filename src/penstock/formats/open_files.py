@@ -4,7 +4,7 @@ import resource
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.formats.file_format import FileFormat
@@ -19,7 +19,7 @@ _SMALL: Final = 1
 """Its count if it is small and in memory, so that many can be kept: opening it is a request."""
 _MOST: Final = 1024
 _PART: Final = 4
-"""Of the descriptors that a process may have, such a part is taken at most."""
+"""At most a fourth of the descriptors that a process may have is taken."""
 
 
 class OpenedFile(Protocol):
@@ -42,9 +42,6 @@ def _most() -> int:
     return _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit * DESCRIPTOR // _PART)
 
 
-_of_process: Final = ProcessBound(_most, 0)
-
-
 def size_of(file: RangedFile) -> int:
     """The count of an open file."""
     if file.is_held:
@@ -52,42 +49,32 @@ def size_of(file: RangedFile) -> int:
     return LARGE if has_protocol(file.name) else DESCRIPTOR
 
 
-class OpenFiles(Generic[Opened]):
-    """Files that are open. One is closed when it is left out and no thread reads it."""
+class OpenFiles(DatasetCache[str, Opened]):
+    """Files that are open. One is closed when it is dropped and no thread reads it."""
+
+    bound = ProcessBound(_most, 0)
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._open: DatasetCache[str, Opened] = DatasetCache(_of_process)
 
-    def __reduce__(self) -> Any:
-        """In another process none is open."""
-        return OpenFiles, ()
-
-    def get(self, name: str, open_file: Callable[[str], Opened]) -> Opened:
+    def opened(self, name: str, open_file: Callable[[str], Opened]) -> Opened:
         """An open file, which `open_file` opens if it is not: once, where several threads ask for it."""
-        found = self._open.get(name)
+        found = self.get(name)
         if found is not None:
             return found
         with self._lock:
             opening = self._opening.setdefault(name, threading.Lock())
         try:
             with opening:
-                found = self._open.get(name)
+                found = self.get(name)
                 if found is None:
                     found = open_file(name)
-                    self._open.put({name: found}, found.open_size)
+                    self.put({name: found}, found.open_size)
                 return found
         finally:
             self._opening.pop(name, None)
-
-    def drop(self, name: str) -> None:
-        """Open a file anew when it is asked for again."""
-        self._open.discard(name)
-
-    def all(self) -> list[Opened]:
-        """Those that are open."""
-        return self._open.values()
 
 
 class OpenFileFormat(FileFormat, Generic[Opened]):
@@ -106,7 +93,7 @@ class OpenFileFormat(FileFormat, Generic[Opened]):
 
     def opened(self, name: str) -> Opened:
         """A file that is open, or is opened; raises as `open`."""
-        return self._files.get(name, self.open)
+        return self._files.opened(name, self.open)
 
     def count(self, name: str) -> int:
         return self.opened(name).count

@@ -23,7 +23,7 @@ def _library() -> Any:
     return load("array_record.python.array_record_module", "array-record", "ps.ArrayRecordDataset")
 
 
-_OPTIONS = "readahead_buffer_size:0"  # what lies behind a record is not wanted
+_OPTIONS = "readahead_buffer_size:0"  # the records that follow are not wanted
 
 
 @dataclass
@@ -53,7 +53,7 @@ class ArrayRecordFiles(OpenFileFormat[_Records]):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        largest = max((records.group for records in self._files.all()), default=1)
+        largest = max((records.group for records in self._files.values()), default=1)
         return "" if largest == 1 else f"a row at random decodes a group of {largest}: write group_size:1 for shuffling"
 
     def spec(self, name: str) -> Any:
@@ -69,10 +69,10 @@ class ArrayRecordFiles(OpenFileFormat[_Records]):
                     found = records.reader.read(rows.tolist())
             records.local.check()
         except Exception as error:
-            records.local.check()  # what is left of the old file may be damage
+            records.local.check()  # an overwritten file may look damaged
             where = f"record {rows[0]}" if len(rows) == 1 else f"records {rows[0]} to {rows[-1]}"
             # A reader that has failed gives nothing more.
-            self._files.drop(name)
+            self._files.discard(name)
             raise StorageError(f"{name!r}, {where}: {error}") from error
         return np.fromiter(found, object, len(found))
 

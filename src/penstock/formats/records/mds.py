@@ -1,6 +1,6 @@
-"""Shards of MosaicML Streaming (MDS): samples of columns, of which the shard says where each begins.
+"""Shards of MosaicML Streaming (MDS): samples of columns, after the offsets at which they begin.
 
-number of samples                   4 bytes, little-endian, as all that follows
+number of samples                   4 bytes, little-endian, as all other numbers
 where each sample begins and ends   4 bytes each, one more than there are samples
 names and encodings of the columns  JSON, up to where the first sample begins
 each sample                         the sizes of the columns that have no fixed one, 4 bytes each; then the columns
@@ -20,9 +20,10 @@ from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.compression import compression_of
 from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
-from penstock.formats.open_files import OpenFileFormat, size_of
+from penstock.formats.open_files import OpenFileFormat
 from penstock.formats.opening import open_plain
 from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.formats.records.record_files import IndexedFile
 from penstock.paths import has_protocol, within_directory
 from penstock.spec import TensorSpec
 
@@ -43,7 +44,7 @@ _VALUES: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 class _Head(msgspec.Struct):
-    """The columns of a shard, as it says them."""
+    """The description of the columns in the head of a shard."""
 
     column_names: list[str]
     column_encodings: list[str]
@@ -58,18 +59,8 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class _Shard:
-    file: RangedFile
-    edges: npt.NDArray[np.int64]
+class _Shard(IndexedFile):
     columns: list[_Column]
-
-    @property
-    def count(self) -> int:
-        return len(self.edges) - 1
-
-    @property
-    def open_size(self) -> int:
-        return size_of(self.file)
 
 
 class MdsFiles(OpenFileFormat[_Shard]):
@@ -147,7 +138,7 @@ class MdsFiles(OpenFileFormat[_Shard]):
             if kind not in _NUMBERS and kind not in _VALUES and kind != "ndarray":
                 raise InvalidArgumentError(
                     f"MdsDataset: the column {column.name!r} of {name!r} is encoded as {column.encoding!r}, which is "
-                    f"not read; there are {sorted([*_NUMBERS, *_VALUES, 'ndarray'])}: leave it out by columns=[...]"
+                    f"not read, unlike {sorted([*_NUMBERS, *_VALUES, 'ndarray'])}: skip it by columns=[...]"
                 )
         for column in columns:
             width = _NUMBERS[column.encoding].itemsize if column.encoding in _NUMBERS else column.size
@@ -217,7 +208,7 @@ def _values(
 
 
 def _array(value: bytes, details: str) -> npt.NDArray[Any]:
-    """An array whose dtype and shape are given, or stand in front of it."""
+    """An array whose dtype and shape are given, or precede its values."""
     dtype, _, given = details.partition(":")
     at = 0
     if not dtype:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -37,7 +38,7 @@ class _DecodedGroup(NamedTuple):
         columns: of those that are not damaged.
         structure: of a row.
         damaged: the numbers of the others.
-        problems: what is wrong with each of these.
+        problems: an error message for each of these.
     """
 
     columns: list[Any]
@@ -51,8 +52,8 @@ _UNTOLD: Final = _DecodedGroup(*_NO_ROWS, [], [])
 
 
 @dataclass(frozen=True)
-class _IndexedFile:
-    """An open file, and where its records begin."""
+class IndexedFile:
+    """An open file, and the offsets at which its records begin."""
 
     file: RangedFile
     edges: Edges
@@ -66,28 +67,20 @@ class _IndexedFile:
         return size_of(self.file)
 
 
-_of_process: Final = ProcessBound(lambda: _INDEX_BYTES, 1)
-
-
 class _Indexes(DatasetCache[str, tuple[str, Edges]]):
-    """Where the records of files begin, by name, with the version of the file. They outlast its descriptor."""
+    """The offsets of the records of files, by name, with the version of the file. They outlast its descriptor."""
 
-    def __init__(self) -> None:
-        super().__init__(_of_process)
-
-    def __reduce__(self) -> Any:
-        """In another process nothing is kept."""
-        return _Indexes, ()
+    bound = ProcessBound(lambda: _INDEX_BYTES, 1)
 
 
-class RecordFiles(OpenFileFormat[_IndexedFile]):
+class RecordFiles(OpenFileFormat[IndexedFile]):
     """The records of files that are not compressed.
 
     The bytes of the records that are asked for are read together, and decoded as if they were a file. Where that fails,
-    the record is read again from the file itself, by the reader that streams use: it says what is wrong, and where.
+    the record is read again from the file itself, by the reader that streams use, whose error names the place.
 
     Args:
-        records: how records lie in a file.
+        records: the format of the records.
     """
 
     def __init__(self, records: RecordFormat) -> None:
@@ -139,7 +132,7 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
                     return None
                 parts.append(self.records.to_be_joined(opened.file.read(begins, ends)))
             return _all(self.records.open(SomeRecords(f"{len(pieces)} files", b"".join(parts)), ""), rows)
-        except (StorageError, ElementError):  # said by reading one file alone
+        except (StorageError, ElementError):  # raised again when that file is read alone
             return None
 
     def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[Decoded]:
@@ -214,21 +207,18 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
         return self.records.open(SomeRecords(file.name, file.read(begins, ends), offset), "", int(rows[0]))
 
     def _read_damaged(self, name: str, number: int, offset: int) -> NoReturn:
-        reader = self.records.open(name, "", number, offset)
-        try:
+        with closing(self.records.open(name, "", number, offset)) as reader:
             reader.read(1)
-        finally:
-            reader.close()
         raise StorageError(f"{name!r}, record {number}: it has changed since the dataset was made: make it again")
 
-    def open(self, name: str) -> _IndexedFile:
+    def open(self, name: str) -> IndexedFile:
         file = open_ranges(name)
         kept = self._indexes.get(name)
         if kept is not None and kept[0] == file.version:
-            return _IndexedFile(file, kept[1])
+            return IndexedFile(file, kept[1])
         edges = self._edges(file)
         self._indexes.put({name: (file.version, edges)}, edges.nbytes)
-        return _IndexedFile(file, edges)
+        return IndexedFile(file, edges)
 
     def _edges(self, file: RangedFile) -> Edges:
         name = file.name
@@ -249,13 +239,13 @@ class RecordFiles(OpenFileFormat[_IndexedFile]):
 
 
 def _limits(edges: Edges, rows: Rows) -> tuple[Edges, Edges]:
-    """Where records begin and end."""
+    """The offsets at which records begin, and those at which they end."""
     numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
     return edges[:-1][numbers], edges[1:][numbers]
 
 
 def _all(reader: RecordReader, count: int) -> Decoded | None:
-    """All records of a reader; None if there are not so many."""
+    """The next `count` records of a reader; None if there are fewer."""
     parts, left = [], count
     while left and (found := reader.read(left)) is not None:
         parts.append(found)

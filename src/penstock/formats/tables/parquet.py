@@ -53,7 +53,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
 
     Args:
         columns: the names of those that are read; None for all.
-        filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
+        filter: an expression of Arrow's over any columns; rows for which it is not true are skipped.
         mask_nulls: the columns that get a column of booleans beside them.
         types: the types that columns are cast to, by name.
 
@@ -77,7 +77,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        largest = max((file.largest for file in self._files.all()), default=0)
+        largest = max((file.largest for file in self._files.values()), default=0)
         held = f"shares {in_bytes(CACHE_BYTES)} for decoded row groups with the other datasets of its process"
         if largest <= _MANY_ROWS:
             return held
@@ -125,7 +125,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         return parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)], structure
 
     def _taken(self, file: "_ParquetFile", places: Mapping[int, _Within]) -> dict[int, _Decoded | str]:
-        """Some rows of row groups, or why a group cannot be read.
+        """Some rows of row groups, or the error message of a group that cannot be read.
 
         Of groups that are decoded now the rows are taken before the next ones are: of a block of rows at random, each
         may be of another group.
@@ -195,9 +195,9 @@ class _ParquetFile:
 
     Attributes:
         schema: of the columns that are read.
-        ends: how many of the rows that are kept stand in each row group and those before it.
+        ends: the number of selected rows in each row group and those before it.
         largest: the number of rows of the largest row group.
-        open_size: what the open file counts for.
+        open_size: the share of the open file in the limit for all of them.
     """
 
     def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str]) -> None:
@@ -245,7 +245,7 @@ class _ParquetFile:
         return int(self.ends[group - 1]) if group else 0
 
     def places(self, rows: Rows) -> list[tuple[int, _Within]]:
-        """The row groups that have some of these rows, and which of their own rows they are."""
+        """The row groups that have some of these rows, each with the places of these rows in it."""
         numbers = np.searchsorted(self.ends, as_positions(rows), side="right")
         return [(group, _as_slice(shifted(own, -self.begin(group)))) for group, _, own in by_part(rows, numbers)]
 
@@ -272,7 +272,7 @@ class _ParquetFile:
         """The rows of row groups that are selected."""
         try:
             table = self._parquet.read_row_groups(groups, columns=self._columns)
-        finally:  # what is left of the old file may be damage, or rows that look right
+        finally:  # bytes of a file that was overwritten may look damaged, or right
             if self._local is not None:
                 self._local.check()
         if not self._is_measured and table.num_rows:  # asking costs as much as decoding a small group
@@ -360,7 +360,7 @@ def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, typed: list[
 
 
 def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
-    """True if Arrow can read strings as entries of a dictionary: not what is written by differences, even in part."""
+    """True if Arrow can read strings as entries of a dictionary: none may be encoded by differences."""
     return chunk.has_dictionary_page and not any("DELTA" in encoding for encoding in chunk.encodings)
 
 
