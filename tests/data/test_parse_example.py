@@ -3,13 +3,12 @@
 import contextlib
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.formats.records.example_layout import columns_of_one_layout
+from penstock.formats.records.example_layout import FeatureKind, columns_of_one_layout
 
 WRITTEN = Path(__file__).parent / "written_by_others" / "examples.tfrecord"
 NUMBERS = ps.TensorSpec((None,), np.int64)
@@ -168,7 +167,7 @@ def alone(record, number):
 
 def test_records_of_few_layouts_are_parsed_as_each_alone():
     records = [laid_out(row) for row in range(80, 128)]
-    number = SimpleNamespace(tag=0x1A, count=1, shape=(), dtype=np.dtype(np.int64))
+    number = FeatureKind(0x1A, 1, (), np.dtype(np.int64))
     assert columns_of_one_layout(records, {"i": number})["i"].tolist() == [row * 40 for row in range(80, 128)]
     batch = ps.parse_example(records, LAID_OUT)
     assert list(batch) == list(LAID_OUT)

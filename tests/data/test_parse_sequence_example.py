@@ -69,7 +69,7 @@ def test_steps_are_divided_by_the_same_step_of_another_list():
     feature = BY(object, "words", [BY.UniformRowLength(1)])
     _, lists = ps.parse_sequence_example(SEQUENCES[:4], {}, {"rows": feature})
     assert plain(lists["rows"]) == [[[[word] for word in step] for step in steps] for steps in _words(4)]
-    with pytest.raises(ps.ElementError, match="'x' is divided by 'label', which does not have as many steps"):
+    with pytest.raises(ps.ElementError, match="'x' is divided by 'label', which has another number of steps"):
         ps.parse_sequence_example(SEQUENCES, {}, {"x": BY(np.float32, partitions=[BY.RowLengths("label")])})
 
 

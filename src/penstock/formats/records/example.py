@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.formats.records.example_layout import columns_of_one_layout, features_of_one
+from penstock.formats.records.example_layout import FeatureKind, columns_of_one_layout, features_of_one
 from penstock.formats.records.ragged_feature import RaggedFeature
 from penstock.spec import LeafSpec, TensorSpec
 
@@ -42,19 +42,19 @@ def parse_example(
     A batch is parsed at once, in less time than its records one by one. Features that are not named are passed over.
 
     Args:
-        records: one record, or a batch of them: what `ps.TFRecordDataset` gives, with or without `batch`.
-        features: what each feature is. Of a `ps.TensorSpec` without None in its shape each record must have so many
-            values; with None in front, any number that fits. Floats, integers (and bools) or `object`, for bytes. A
-            `ps.RaggedFeature` is divided into rows by other features.
-        defaults: of features of fixed shape, what stands for one that a record does not have. Without it that is an
-            error. Features of any length are then empty.
+        records: one record, or a batch of them: elements of `ps.TFRecordDataset`, with or without `batch`.
+        features: the form of each feature. For a `ps.TensorSpec` without None in its shape each record must have its
+            number of values; with None in front, any number that fits. Floats, integers (and bools) or `object`, for
+            bytes. A `ps.RaggedFeature` is divided into rows by other features.
+        defaults: of features of fixed shape, the values for records that do not have one, which is an error without
+            them. Features of any length are then empty.
 
     Returns:
         A dictionary of arrays. Of a batch each has a leading axis of records; features of any length are object arrays
         with one array for each record.
 
     Raises:
-        ElementError: a record is damaged, or has a feature of another type or length, or lacks one. It says which.
+        ElementError: a record is damaged, or has a feature of another type or length, or lacks one.
         InvalidArgumentError, InvalidTypeError: features that cannot be, or records that are not bytes.
 
     Example:
@@ -82,28 +82,27 @@ def parse_example(
     return first_rows(columns) if isinstance(records, bytes) else columns
 
 
-def _asked(
-    features: Mapping[str, LeafSpec | RaggedFeature], defaults: Mapping[str, Any] | None
-) -> tuple["Wanted", dict[str, "_Kind"] | None]:
-    """What a call asks for, and the kind of each feature if none is made of another one.
+def _asked(features: Mapping[str, LeafSpec | RaggedFeature], defaults: Mapping[str, Any] | None) -> "_Asked":
+    """The features that a call asks for, and the kind of each if none is made of another one.
 
     It is kept for the next call: of one record, working it out takes as long as parsing.
     """
     defaults = defaults or {}
     given = *features, *features.values(), *defaults, *defaults.values()
-    kept = _kept.get("asked")
-    if kept is not None and len(kept[0]) == len(given) and all(map(operator.is_, kept[0], given)):
-        return kept[1]
+    for known, asked in _kept:
+        if len(known) == len(given) and all(map(operator.is_, known, given)):
+            return asked
     wanted = Wanted.of("parse_example", features, defaults)
     kinds = {name: kind for name, ((key, kind), ragged) in wanted.results.items() if key == name and not ragged}
     plain = len(kinds) == len(wanted.results) == len(wanted.stored) == len(wanted.keys)
     asked = wanted, kinds if plain else None
-    _kept["asked"] = given, asked
+    _kept[:] = [(given, asked)]
     return asked
 
 
-_kept: Final[dict[str, tuple[tuple[Any, ...], tuple["Wanted", dict[str, "_Kind"] | None]]]] = {}
-"""The names and specifications of the last call, and what was worked out of them."""
+_Asked = tuple["Wanted", dict[str, FeatureKind] | None]
+_kept: Final[list[tuple[tuple[Any, ...], _Asked]]] = []
+"""The names and specifications of the last call, and the result of `_asked` for them."""
 
 
 def first_rows(columns: Mapping[str, Column]) -> dict[str, Any]:
@@ -116,9 +115,9 @@ class Wanted:
     """The features that a call asks for.
 
     Attributes:
-        stored: the features in the records, each with what it is.
-        results: by the names in the result: what it is made of, and how it is divided into rows.
-        defaults: what stands for features that a record does not have.
+        stored: the features in the records, each with its kind.
+        results: by the names in the result: the feature that it is made of, and its division into rows.
+        defaults: the values of features that a record does not have.
     """
 
     stored: set["_Stored"]
@@ -135,10 +134,10 @@ class Wanted:
         results: dict[str, tuple[_Stored, RaggedFeature | None]] = {}
         for name, feature in features.items():
             if isinstance(feature, RaggedFeature):
-                kind = _Kind.of(call, name, TensorSpec((None,), feature.dtype))
+                kind = _kind_of(call, name, TensorSpec((None,), feature.dtype))
                 results[name] = (feature.value_key or name, kind), feature
             else:
-                results[name] = (name, _Kind.of(call, name, feature)), None
+                results[name] = (name, _kind_of(call, name, feature)), None
         if defaults:
             fixed = {name for name, ((_, kind), _) in results.items() if kind.count is not None}
             unknown = sorted(set(defaults) - fixed)
@@ -157,7 +156,7 @@ class Wanted:
         return Wanted(_stored_in(results), results, self.defaults)
 
     def columns(self, batch: "RecordBytes", found: Mapping[str, tuple[Integers, Integers]]) -> dict[str, Column]:
-        """The columns of the features of the result, from where those of the records stand."""
+        """The columns of the features of the result, given the bounds of those in the records."""
         read = {(key, kind): _column(batch, key, kind, *found[key], self.defaults) for key, kind in self.stored}
         return {
             name: read[feature] if ragged is None else _divided(batch, name, ragged, read, read[feature])
@@ -180,33 +179,22 @@ def _divided(
     return column
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """The form of a feature: the tag of its list, how many values a record has (None for any), and what they become."""
-
-    tag: int
-    count: int | None
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @staticmethod
-    def of(call: str, name: str, spec: Any) -> "_Kind":
-        if not isinstance(spec, LeafSpec):
-            raise InvalidTypeError(f"{call}(features=...) takes a ps.TensorSpec for {name!r}, got {spec!r:.200}")
-        tag = {"O": 0x0A, "f": 0x12, "i": 0x1A, "u": 0x1A, "b": 0x1A}.get(spec.dtype.kind)
-        lengths = [length for length in spec.shape if length is not None]
-        varies = len(lengths) < len(spec.shape)
-        if tag is None or (varies and (spec.shape[0] is not None or len(lengths) != len(spec.shape) - 1)):
-            raise InvalidArgumentError(
-                f"{call} takes floats, integers, or objects (for bytes), and None in front alone, got "
-                f"{spec} for {name!r}"
-            )
-        return _Kind(tag, None if varies else math.prod(lengths), tuple(lengths), spec.dtype)
+def _kind_of(call: str, name: str, spec: Any) -> FeatureKind:
+    if not isinstance(spec, LeafSpec):
+        raise InvalidTypeError(f"{call}(features=...) takes a ps.TensorSpec for {name!r}, got {spec!r:.200}")
+    tag = {"O": 0x0A, "f": 0x12, "i": 0x1A, "u": 0x1A, "b": 0x1A}.get(spec.dtype.kind)
+    lengths = [length for length in spec.shape if length is not None]
+    varies = len(lengths) < len(spec.shape)
+    if tag is None or (varies and (spec.shape[0] is not None or len(lengths) != len(spec.shape) - 1)):
+        raise InvalidArgumentError(
+            f"{call} takes floats, integers, or objects (for bytes), and None in front alone, got {spec} for {name!r}"
+        )
+    return FeatureKind(tag, None if varies else math.prod(lengths), tuple(lengths), spec.dtype)
 
 
-_NUMBERS: Final = _Kind(0x1A, None, (), np.dtype(np.int64))
+_NUMBERS: Final = FeatureKind(0x1A, None, (), np.dtype(np.int64))
 """The kind of the features that divide others into rows."""
-_Stored = tuple[str, _Kind]
+_Stored = tuple[str, FeatureKind]
 
 
 def _stored_in(results: Mapping[str, tuple[_Stored, RaggedFeature | None]]) -> set[_Stored]:
@@ -273,7 +261,7 @@ class RecordBytes:
     def repeated(self, rows: Integers, at: Integers, ends: Integers) -> tuple[Integers, Integers, Integers]:
         """The first fields, one after the other, between these offsets of records.
 
-        Of each, in the order of the records: which record has it, and where its contents begin and end.
+        Returns for each, in the order of the records, the number of its record and the bounds of its contents.
         """
         found: list[tuple[Integers, Integers, Integers]] = []
         while (left := at < ends).any():
@@ -341,7 +329,7 @@ class RecordBytes:
 
 
 def _column(
-    batch: RecordBytes, name: str, kind: _Kind, begins: Integers, ends: Integers, defaults: Mapping[str, Any]
+    batch: RecordBytes, name: str, kind: FeatureKind, begins: Integers, ends: Integers, defaults: Mapping[str, Any]
 ) -> Column:
     """A feature of all records."""
     rows = np.flatnonzero(ends > begins)
@@ -360,9 +348,9 @@ def _column(
         raise ElementError(f"parse_example: feature {name!r} has the value {worst}, which is no {kind.dtype}")
     if kind.count is None:
         return _of_any_length(batch, name, kind, rows, cast, counts)
-    problem = f"feature {name!r} has {{}} values, expected {kind.count}"
-    wrong = counts != kind.count
-    batch.check(~wrong, rows, problem.format(int(counts[np.argmax(wrong)]) if len(rows) else 0))
+    if (wrong := counts != kind.count).any():
+        found = int(counts[np.argmax(wrong)])
+        batch.check(~wrong, rows, f"feature {name!r} has {found} values, expected {kind.count}")
     shaped = cast.reshape(len(rows), *kind.shape)
     if len(rows) == len(begins):
         return shaped
@@ -377,7 +365,7 @@ def _column(
 
 
 def _of_any_length(
-    batch: RecordBytes, name: str, kind: _Kind, rows: Integers, values: Column, counts: Integers
+    batch: RecordBytes, name: str, kind: FeatureKind, rows: Integers, values: Column, counts: Integers
 ) -> Column:
     """An object array with the values of each record."""
     size = math.prod(kind.shape)
@@ -437,7 +425,7 @@ def _integers(batch: RecordBytes, name: str, rows: Integers, at: Integers, ends:
 def _packed(
     batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers, single: int
 ) -> tuple[npt.NDArray[np.uint8], Integers, bool]:
-    """The bytes of lists of numbers, how many each record has, and whether each number has a tag of its own."""
+    """The bytes of lists of numbers, their number in each record, and True if each number has a separate tag."""
     full = at < ends
     alone = full & (batch.content[at] == single)
     if alone.any():

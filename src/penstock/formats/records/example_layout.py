@@ -1,14 +1,14 @@
 """Examples of one layout, read together: the first one is walked, and the others are compared with it.
 
 Records of one length that come from one program mostly differ in the bytes of their values alone. Then a feature is
-the same columns of a matrix of bytes, and neither names nor lengths have to be read record by record. Whatever is
-unusual is left to `example.py`, which reads everything, and says what is wrong.
+the same columns of a matrix of bytes, and neither names nor lengths have to be read record by record. Unusual and
+damaged records are left to `example.py`.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,37 +27,28 @@ _MOST_BYTES: Final = 256
 Column = npt.NDArray[Any]
 
 
-class FeatureLayout(Protocol):
-    """The form of a feature: the tag of its list, how many values there are, and what they become."""
-
-    @property
-    def tag(self) -> int: ...
-    @property
-    def count(self) -> int | None: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-
 @dataclass(frozen=True)
-class _Layout:
-    """The places of the values of features in a record.
+class FeatureKind:
+    """The form of a feature.
 
     Attributes:
-        places: where the values of each named feature begin and end.
-        compared: of each byte the bits in which all records of this layout are alike.
+        tag: of its list.
+        count: the number of values of a record; None for any.
+        shape: of the result; with any number of values, of a row of it.
+        dtype: of the result.
     """
 
-    places: dict[str, tuple[int, int]]
-    compared: npt.NDArray[np.uint8]
+    tag: int
+    count: int | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class _OtherwiseError(Exception):
     """The records are not laid out as this file expects."""
 
 
-def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, FeatureLayout]) -> dict[str, Column] | None:
+def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, FeatureKind]) -> dict[str, Column] | None:
     """The features of records of few lengths, each of which has one layout; None if they are not such records."""
     if not features or any(feature.count is None for feature in features.values()):
         return None
@@ -78,21 +69,27 @@ def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, Featu
     return columns
 
 
-def _columns(records: Sequence[bytes], features: Mapping[str, FeatureLayout]) -> dict[str, Column]:
+def _columns(records: Sequence[bytes], features: Mapping[str, FeatureKind]) -> dict[str, Column]:
     """The features of records of one length."""
     first = records[0]
-    layout = _layout_of(first, features)
+    places, compared = _layout_of(first, features)
     content = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), len(first))
-    if ((content ^ content[0]) & layout.compared).any():
+    if ((content ^ content[0]) & compared).any():
         raise _OtherwiseError
     return {
         name: _values(content[:, begin:end], features[name]).reshape(len(records), *features[name].shape)
-        for name, (begin, end) in layout.places.items()
+        for name, (begin, end) in places.items()
     }
 
 
-def _layout_of(record: bytes, features: Mapping[str, FeatureLayout]) -> _Layout:
-    """The layout of a record that has each of these features once."""
+def _layout_of(
+    record: bytes, features: Mapping[str, FeatureKind]
+) -> tuple[dict[str, tuple[int, int]], npt.NDArray[np.uint8]]:
+    """The layout of a record that has each of these features once.
+
+    Returns:
+        The bounds of the values of each feature, and of each byte the bits in which all records of this layout agree.
+    """
     wanted = {name.encode(): name for name in features}
     compared = np.full(len(record), 0xFF, np.uint8)
     places: dict[str, tuple[int, int]] = {}
@@ -109,7 +106,7 @@ def _layout_of(record: bytes, features: Mapping[str, FeatureLayout]) -> _Layout:
         compared[begin:stop] = _CONTINUES if feature.tag == _INTEGERS else 0
     if len(places) < len(features):
         raise _OtherwiseError
-    return _Layout(places, compared)
+    return places, compared
 
 
 def _entries(record: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -151,7 +148,7 @@ def _number(record: bytes, at: int, limit: int) -> tuple[int, int]:
 
 
 def features_of_one(
-    record: bytes, features: Mapping[str, FeatureLayout], defaults: Mapping[str, Any]
+    record: bytes, features: Mapping[str, FeatureKind], defaults: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """The features of a record by itself; None where it is unusual: NumPy's calls cost more than a loop over them."""
     wanted = {name.encode(): name for name in features}
@@ -168,8 +165,8 @@ def features_of_one(
         return None
 
 
-def _or_default(found: Any, name: str, feature: FeatureLayout, defaults: Mapping[str, Any]) -> Any:
-    """The values of a feature, or what stands for them where the record has none."""
+def _or_default(found: Any, name: str, feature: FeatureKind, defaults: Mapping[str, Any]) -> Any:
+    """The values of a feature, or its default where the record has none."""
     if found is not None:
         return found
     if feature.count is None:
@@ -181,8 +178,8 @@ def _or_default(found: Any, name: str, feature: FeatureLayout, defaults: Mapping
     return column[0]
 
 
-def _values_of_one(record: bytes, at: int, stop: int, feature: FeatureLayout) -> Any:
-    """The values of a feature that stands there."""
+def _values_of_one(record: bytes, at: int, stop: int, feature: FeatureKind) -> Any:
+    """The values of the feature between these offsets."""
     at, stop = _message(record, at, stop, feature.tag)
     if feature.tag == _BYTES:
         texts = []
@@ -224,7 +221,7 @@ def _integers_of_one(record: bytes, at: int, stop: int, dtype: np.dtype[Any]) ->
     return cast
 
 
-def _values(content: Column, feature: FeatureLayout) -> Column:
+def _values(content: Column, feature: FeatureKind) -> Column:
     """The values that are these bytes of each record."""
     count = feature.count or 0
     if feature.tag == _BYTES:
@@ -245,7 +242,7 @@ def _values(content: Column, feature: FeatureLayout) -> Column:
 
 
 def _integers(content: Column, count: int) -> Column:
-    """Numbers that have as many bytes each, as many of every record."""
+    """The numbers of records, `count` of each, which all have the same number of bytes."""
     size = content.shape[1] // count if count else 0
     if not 0 < size <= 10 or size * count != content.shape[1]:
         raise _OtherwiseError

@@ -60,7 +60,7 @@ class FixedReader(RecordReader):
 
 @dataclass(frozen=True)
 class FixedRows:
-    """The rows of an open file: how many, of what, and where the first begins.
+    """The rows of an open file: their number, dtype and shape, and the offset of the first.
 
     Attributes:
         by_columns: whether the first numbers of all rows come first, as in Fortran.

@@ -1,5 +1,6 @@
-"""On which line of a file a byte is, for errors."""
+"""The numbers of the lines in which bytes of a file are, for errors."""
 
+from contextlib import closing
 from functools import lru_cache
 
 import numpy as np
@@ -20,14 +21,11 @@ def line_of(name: str, compression: str, offset: int, returns: bool = False) -> 
     Raises:
         StorageError: the file cannot be read.
     """
-    source = open_bytes(name, compression)
-    try:
+    with closing(open_bytes(name, compression)) as source:
         before, split = _lines_before(name, compression, source.size, returns)
         piece = min(offset // _PIECE_BYTES, len(before) - 1)
         source.seek(piece * _PIECE_BYTES)
         return 1 + int(before[piece]) + lines_in(_read(source, offset - piece * _PIECE_BYTES), returns, split[piece])
-    finally:
-        source.close()
 
 
 @lru_cache(maxsize=16)
@@ -36,15 +34,12 @@ def _lines_before(name: str, compression: str, size: int, returns: bool) -> tupl
 
     A file with many errors is read once more, not once for each.
     """
-    source = open_bytes(name, compression)
-    try:
+    with closing(open_bytes(name, compression)) as source:
         counts, split = [0], [False]
         while len(piece := _read(source, _PIECE_BYTES)) == _PIECE_BYTES:
             counts.append(lines_in(piece, returns, split[-1]))
             split.append(returns and piece.endswith(b"\r"))
         return np.cumsum(counts, dtype=np.int64), split
-    finally:
-        source.close()
 
 
 def lines_in(data: bytes, returns: bool, split: bool = False) -> int:
@@ -62,7 +57,7 @@ def lines_in(data: bytes, returns: bool, split: bool = False) -> int:
 
 
 def _read(source: ByteReader, count: int) -> bytes:
-    """So many bytes, or all that are left."""
+    """The next `count` bytes, or all that are left."""
     parts, left = [], count
     while left > 0 and (piece := source.read(left)):
         parts.append(piece[:left])

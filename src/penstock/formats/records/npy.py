@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 
 def read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """The shape, whether it is stored by columns, and the dtype of an array; the file is then where its values begin.
+    """The shape, the order (True for columns) and the dtype of an array; the file is then where its values begin.
 
     Raises:
         ValueError: it is no such file.
@@ -39,7 +39,7 @@ def read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
             if min(shape, default=0) < 0:
                 raise ValueError(f"it has the shape {shape}")
             return shape, by_columns, dtype
-        except Exception as error:  # of Python's parser too, which NumPy has read what may be anything
+        except Exception as error:  # of Python's parser too, which gets any bytes
             raise ValueError(str(error) or type(error).__name__) from error
 
 

@@ -5,8 +5,8 @@ change, or what its file system says of it. For another version it is made again
 way of patterns such as `data/*`, and not every data directory can be written. Indexes that were not read for a month
 are deleted: their files may be gone.
 
-Who writes a file knows where its records begin, and puts the index into the directory `_offsets` beside it, which moves
-along with the file. There the version is the file's size and a checksum of its last bytes.
+penstock's writers put the index of a file that they write into the directory `_offsets` beside it, which moves along
+with the file. There the version is the file's size and a checksum of its last bytes.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ _SWEPT: Final = ".swept"
 
 
 def cached_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
-    """The index of a file, which `find` makes where none is kept; what it raises is passed on.
+    """The index of a file, which `find` makes where none is kept; its errors are passed on.
 
     Nothing is kept where the cache directory cannot be written.
     """
@@ -74,13 +74,8 @@ def _sweep(directory: Path) -> None:
 def edges_beside(file: RangedFile, layout: str) -> Edges | None:
     """The index that the writer of a file has put beside it; None if there is none that belongs to it."""
     folder, stroke, last = file.name.rpartition("/")
-    with suppress(*_BAD_INDEX):
-        reader = open_bytes(f"{folder}{stroke}{_BESIDE}/{last}.arrow", "")
-        try:
-            content = reader.read(reader.size)
-        finally:
-            reader.close()
-        return _read(content, _version_beside(file, layout))
+    with suppress(*_BAD_INDEX), closing(open_bytes(f"{folder}{stroke}{_BESIDE}/{last}.arrow", "")) as reader:
+        return _read(reader.read(reader.size), _version_beside(file, layout))
     return None
 
 

@@ -24,12 +24,12 @@ class Partition:
         """The places at which each row of `count` values begins, and the last one ends.
 
         Raises:
-            ElementError: the numbers do not divide so many values.
+            ElementError: the numbers do not divide this number of values.
         """
         raise NotImplementedError
 
     def checked(self, numbers: Numbers, count: int) -> Numbers:
-        """Give `bounds`, which are checked."""
+        """The `bounds`, checked."""
         bounds = self.bounds(numbers, count)
         good = len(bounds) > 0 and bounds[0] == 0 and bounds[-1] == count and bool((np.diff(bounds) >= 0).all())
         if not good:
@@ -100,7 +100,7 @@ class UniformRowLength:
         """The places at which each row begins, and the last one ends.
 
         Raises:
-            ElementError: so many values do not fill rows.
+            ElementError: this number of values does not fill rows.
         """
         if self.length < 1 or count % self.length:
             raise ElementError(f"{count} values do not fill rows of {self.length}")
@@ -109,7 +109,7 @@ class UniformRowLength:
 
 @dataclass(frozen=True)
 class RaggedFeature:
-    """Values of any number, divided into rows: what `tf.io.RaggedFeature` is for `parse_example`.
+    """Values of any number, divided into rows, as by `tf.io.RaggedFeature`.
 
     A record gives an object array with one array for each row; with several partitions, of which the first is the
     outermost, the rows are object arrays of rows again. Without any it gives an array of values.
@@ -146,7 +146,7 @@ class RaggedFeature:
         for partition in partitions:
             if not isinstance(partition, (Partition, UniformRowLength)):
                 raise InvalidTypeError(
-                    f"RaggedFeature(partitions=...) takes RaggedFeature.RowSplits(key) and the like, got {partition!r}"
+                    f"RaggedFeature(partitions=...) takes RaggedFeature.RowSplits(key) or another, got {partition!r}"
                 )
         object.__setattr__(self, "partitions", partitions)
 

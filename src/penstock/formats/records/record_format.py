@@ -1,6 +1,7 @@
-"""Files of records: what a format says about them, and one pass over those of a file."""
+"""Files of records: the interface of their formats, and one pass over the records of a file."""
 
 from abc import ABC, abstractmethod
+from contextlib import closing
 from typing import Any, Final
 
 import numpy as np
@@ -44,7 +45,7 @@ class SomeRecords(HeldBytes):
 
 
 class RecordFormat(ABC):
-    """The form in which records are stored in a file. Formats are frozen and hold no files."""
+    """The format of the records of a file. Formats are frozen and hold no files."""
 
     @property
     def spec(self) -> Any:
@@ -53,12 +54,12 @@ class RecordFormat(ABC):
 
     @property
     def layout(self) -> str:
-        """A name for what decides where records begin: files of equal layouts can share an index."""
+        """A name of the rules by which records begin: files of equal layouts can share an index."""
         return type(self).__name__
 
     @property
     def decodes_groups(self) -> bool:
-        """True if many records are decoded at hardly the cost of one."""
+        """True if decoding many records costs little more than decoding one."""
         return False
 
     def to_be_joined(self, data: bytes) -> bytes:
@@ -83,25 +84,19 @@ class RecordFormat(ABC):
         Raises:
             StorageError: the file cannot be read, or its records cannot be told apart.
         """
-        reader = self.open(name, compression)
-        try:
+        with closing(self.open(name, compression)) as reader:
             return reader.skip(_ALL)
-        finally:
-            reader.close()
 
     def edges(self, name: Source) -> npt.NDArray[np.int64]:
         """The offsets at which each record of an uncompressed file begins, and the last one ends.
 
-        What follows a point from which on records can no longer be told apart counts as one record.
+        The bytes from a point on after which records cannot be told apart count as one record.
 
         Raises:
             StorageError: the file cannot be read, or is not of this format.
         """
-        reader = self.open(name, "")
-        try:
+        with closing(self.open(name, "")) as reader:
             return reader.edges()
-        finally:
-            reader.close()
 
 
 class RecordReader(ABC):
@@ -112,7 +107,7 @@ class RecordReader(ABC):
     Attributes:
         number: the number of the next record in its file.
         ended: whether no more records can come.
-        recognised: whether the beginning of the file was seen to be of this format, however it goes on.
+        recognised: whether the beginning of the file was of this format.
     """
 
     recognised = False
@@ -122,7 +117,7 @@ class RecordReader(ABC):
         self.ended = False
         self._bytes = open_bytes(name, compression) if isinstance(name, str) else name
         self._name = self._bytes.name
-        # Memory for a chunk takes longer to get than a small file to read. What is compressed may become longer.
+        # Allocating a chunk takes longer than reading a small file. Compressed files may become longer.
         self._chunk = min(CHUNK_BYTES, self._bytes.size or CHUNK_BYTES) if self._bytes.plain else CHUNK_BYTES
         self._start = offset
         self._data = b""

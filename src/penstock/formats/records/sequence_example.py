@@ -29,14 +29,14 @@ def parse_sequence_example(
     Args:
         records: one record, or a batch of them.
         context_features: features of a record, as for `ps.parse_example`.
-        sequence_features: what each list of features has at each step: a `ps.TensorSpec` without None in its shape for
-            as many values at every step; with None in front, or a `ps.RaggedFeature`, for any number of them. A list
+        sequence_features: the features of each list at each step: a `ps.TensorSpec` without None in its shape for
+            the same number of values at every step; with None in front, or a `ps.RaggedFeature`, for any number. A list
             that a record does not have is one without steps.
-        defaults: of context features of fixed shape, what stands for one that a record does not have.
+        defaults: of context features of fixed shape, the values for records that do not have one.
 
     Returns:
-        Two dictionaries, of context features and of lists. The first is what `ps.parse_example` gives. In the second
-        is, for a record, an array of shape (steps, *shape), or an object array with one array for each step where these
+        Two dictionaries, of context features as `ps.parse_example` gives them, and of lists. In the second is, for a
+        record, an array of shape (steps, *shape), or an object array with one array for each step where these
         have any length; for a batch, an object array of them.
 
     Raises:
@@ -66,7 +66,7 @@ class _Sequences(RecordBytes):
         return f"parse_sequence_example: record {row}"
 
     def halves(self) -> list[tuple[Integers, Integers, Integers]]:
-        """Which records have features and which have lists, and where these begin and end."""
+        """The records that have features and those that have lists, with the bounds of these."""
         begins, ends = np.zeros((2, 2, len(self.ends)), np.int64)
         rows = np.flatnonzero(self.ends > self.begins)
         at = self.begins[rows]
@@ -79,40 +79,35 @@ class _Sequences(RecordBytes):
                 begins[half, rows[here]], ends[half, rows[here]] = begin, at[here]
             left = at < self.ends[rows]
             rows, at = rows[left], at[left]
-        return [self._half(*each) for each in zip(begins, ends)]
-
-    @staticmethod
-    def _half(begins: Integers, ends: Integers) -> tuple[Integers, Integers, Integers]:
-        rows = np.flatnonzero(ends > begins)
-        return rows, begins[rows], ends[rows]
+        halves = [(np.flatnonzero(end > begin), begin, end) for begin, end in zip(begins, ends)]
+        return [(rows, begin[rows], end[rows]) for rows, begin, end in halves]
 
 
 class _Steps(RecordBytes):
-    """The features of all steps of a list, one after the other, in place of records."""
+    """The features of all steps of a list, one after the other, as if each step were a record.
 
-    def __init__(self, records: RecordBytes, of: Integers, begins: Integers, ends: Integers) -> None:
+    Args:
+        records: the records with the list.
+        begins: the offsets at which the list begins in each; 0, as its end, where it is missing.
+        ends: the offsets at which it ends.
+    """
+
+    def __init__(self, records: RecordBytes, begins: Integers, ends: Integers) -> None:
         self.bytes = records.bytes
         self.content = records.content
-        self.begins = begins
-        self.ends = ends
         self._records = records
-        self._of = of
+        self._of, self.begins, self.ends = records.repeated(np.arange(len(begins)), begins, ends)
 
     def where(self, row: int) -> str:
         record = self._of[row]
         return f"{self._records.where(int(record))}, step {row - int(np.searchsorted(self._of, record))}"
 
-    @staticmethod
-    def of_list(batch: RecordBytes, begins: Integers, ends: Integers) -> "_Steps":
-        """The steps of a list that begins and ends at these offsets in the records; nowhere where both are 0."""
-        return _Steps(batch, *batch.repeated(np.arange(len(begins)), begins, ends))
-
     def check_as_many(self, others: "_Steps", name: str, key: str) -> None:
         """Refuse a list that would divide the values of this one, and has other steps."""
         if not np.array_equal(self._of, others._of):
             raise ElementError(
-                f"parse_sequence_example: feature {name!r} is divided by {key!r}, which does not have as many steps in "
-                "every record"
+                f"parse_sequence_example: feature {name!r} is divided by {key!r}, which has another number of steps in "
+                "some records"
             )
 
     def by_record(self, column: Column, records: int) -> Column:
@@ -129,7 +124,7 @@ def _of_lists(batch: RecordBytes, wanted: Wanted, found: Mapping[str, tuple[Inte
     lists = {}
     for name in wanted.results:
         alone = wanted.only(name)
-        steps = {key: _Steps.of_list(batch, *found[key]) for key in alone.keys}
+        steps = {key: _Steps(batch, *found[key]) for key in alone.keys}
         main = steps[alone.results[name][0][0]]
         for key, others in steps.items():
             main.check_as_many(others, name, key)

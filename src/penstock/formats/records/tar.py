@@ -1,8 +1,8 @@
 """Tar archives of samples, as WebDataset has them: neighbouring members whose names are equal up to the first dot.
 
 Members whose name begins with a dot are hidden files, as macOS adds them to an archive: they belong to no sample.
-A member is a header of 512 bytes and its content, filled up to 512. Names that are too long for a header stand in a
-member of their own before it. A block of zeros ends the archive.
+A member is a header of 512 bytes and its content, filled up to 512. Names that are too long for a header are in a
+separate member before it. A block of zeros ends the archive.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -26,8 +26,8 @@ _ATTRIBUTES: Final = b"x"
 _SPARSE: Final = b"S"
 _DIGITS: Final = 20
 _SAMPLES: Final = 100
-"""So many samples are looked at to find the extensions that are asked for."""
-_ADVICE: Final = ": extensions=[...] names those that each sample must have, and leaves out others"
+"""The number of samples in which the extensions that a call names are searched."""
+_ADVICE: Final = ": extensions=[...] names those that each sample must have, and skips others"
 KEY: Final = "__key__"
 
 
@@ -68,7 +68,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class TarSamples(RecordFormat):
-    """Samples as dictionaries: the key, and what stands under each extension.
+    """Samples as dictionaries: the key, and the content of the member with each extension.
 
     Attributes:
         extensions: those that each sample must have; others are passed over. One such as "jpg;png" has alternatives, of
@@ -99,19 +99,19 @@ class TarSamples(RecordFormat):
 def tar_samples(
     call: str, name: str, compression: str, extensions: tuple[str, ...] | None, decode: bool, last: bool
 ) -> TarSamples | None:
-    """The form of all samples as the first of a file show it: which extensions they have; None if they do not tell.
+    """The form of all samples, with the extensions of the first samples of a file; None if these do not show it.
 
     Args:
-        call: what the user called.
+        call: the function that the user called, for errors.
         name: of the file.
         compression: of the file.
         extensions: those that are asked for; None for those of the first sample.
         decode: whether contents are decoded.
-        last: whether no other file tells it either.
+        last: whether all other files were searched before.
 
     Raises:
         StorageError: it cannot be read.
-        InvalidArgumentError: no sample of the file has what is asked for.
+        InvalidArgumentError: no sample of the file has an extension that is asked for.
     """
     found: list[str] = []
     reader = TarReader(TarSamples((), False), name, compression, 0, 0)
@@ -143,7 +143,7 @@ class TarReader(RecordReader):
         super().__init__(source, compression, number, offset)
 
     def extensions(self) -> Iterator[list[str]]:
-        """Those of each sample, from the next one on."""
+        """The extensions of each sample, from the next one on."""
         while self._loaded(skipping=False):
             yield [member.extension for member in self._samples[self._next].members]
             self._pass(1)
@@ -163,7 +163,7 @@ class TarReader(RecordReader):
     def _walk(self, whole: bool) -> tuple[list[int], int]:
         """The ends of the whole samples of the chunk, and the bytes that there must be for one more; 0 at the end.
 
-        A block of zeros ends an archive. Another one may stand behind it, as `cat a.tar b.tar` leaves it.
+        A block of zeros ends an archive. Another archive may follow, as `cat a.tar b.tar` leaves it.
         """
         data = self._data
         self._samples, ends = [], list[int]()
@@ -221,8 +221,8 @@ class TarReader(RecordReader):
         place = f"byte {self._start + at}"
         problem = f"there is no header of a member at {place}: the file is damaged, or no tar archive"
         if is_sparse:
-            problem = f"the member at {place} is packed as a file with holes: pack it anew without tar's --sparse"
-        return StorageError(f"{self._where()}: {problem}; its samples before that are whole, what follows is left out")
+            problem = f"the member at {place} is packed as a file with holes: pack it again without tar's --sparse"
+        return StorageError(f"{self._where()}: {problem}; its samples before that are whole, the rest is skipped")
 
     def _where(self) -> str:
         return f"{self._name!r}, sample {self.number}"
@@ -248,11 +248,12 @@ class TarReader(RecordReader):
 
     def _row(self, sample: _Sample) -> list[Any]:
         held = {member.extension: self._data[member.begin : member.end] for member in sample.members}
-        missing = [name for name in self._format.extensions if _held(name, held) is None]
-        if missing:
-            advice = _ADVICE if self._format.of_first else ""
-            raise ElementError(f"there is no {missing[0]!r}; it has {sorted(held)}{advice}")
-        found = {name: _held(name, held) or "" for name in self._format.extensions}
+        found = {}
+        for name in self._format.extensions:
+            if (extension := _held(name, held)) is None:
+                advice = _ADVICE if self._format.of_first else ""
+                raise ElementError(f"there is no {name!r}; it has {sorted(held)}{advice}")
+            found[name] = extension
         names = [member.extension for member in sample.members]
         twice = [extension for extension in found.values() if names.count(extension) > 1]
         if twice:
@@ -275,7 +276,7 @@ def _held(name: str, extensions: Collection[str]) -> str | None:
 
 
 def _decoder(format: TarSamples, name: str) -> Callable[[bytes], Any]:
-    """The decoder of a content: bytes as they are, unless the last part of the extension says more.
+    """The decoder of a content: bytes as they are, unless the last part of the extension is a known one.
 
     Alternatives that are decoded in different ways stay bytes.
     """
@@ -284,11 +285,11 @@ def _decoder(format: TarSamples, name: str) -> Callable[[bytes], Any]:
 
 
 class _Given(NamedTuple):
-    """Facts that members of their own tell about the one behind them, for which a header has no room.
+    """Facts that separate members hold about the one behind them, for which a header has no room.
 
     Attributes:
-        name: "" for what its header says.
-        size: -1 for what its header says.
+        name: "" for the one in its header.
+        size: -1 for the one in its header.
         damaged: whether it cannot be read.
         sparse: whether the file has holes, and its content begins with where they are.
     """
@@ -299,7 +300,7 @@ class _Given(NamedTuple):
     sparse: bool = False
 
     def with_record(self, kind: bytes, content: bytes) -> "_Given":
-        """With what another such member says."""
+        """These facts, with those of another such member."""
         if kind == _LONG_NAME:
             return self._replace(name=content.partition(b"\0")[0].decode(errors="surrogateescape"))
         found = self
@@ -320,7 +321,7 @@ class _Given(NamedTuple):
 
 
 class _MemberHeader(NamedTuple):
-    """The facts in the header of a member, and those that were told before it."""
+    """The facts about a member, in its header and in the separate members before it."""
 
     kind: bytes
     size: int
@@ -328,7 +329,7 @@ class _MemberHeader(NamedTuple):
 
 
 _NO_HEADER: Final = _MemberHeader(b"", 0, "")
-"""In place of one that is not there as a whole."""
+"""Stands for a header that is not complete."""
 
 
 def _header(block: bytes, given: _Given) -> _MemberHeader | None:
@@ -344,7 +345,7 @@ def _header(block: bytes, given: _Given) -> _MemberHeader | None:
 
 
 def _size(header: bytes) -> int:
-    """The size of a member, as its header says; -1 if that is no header."""
+    """The size of a member in its header; -1 if that is no header."""
     try:
         if int(header[148:156].strip(b" \0"), 8) != sum(header[:148]) + 256 + sum(header[156:]):
             return -1
@@ -362,7 +363,7 @@ def _short_name(header: bytes) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The key and the extension of a name: what is before and behind the first dot of its last part."""
+    """The key and the extension of a name: the parts before and behind the first dot of its last part."""
     folder, stroke, last = name.rpartition("/")
     key, _, extension = last.partition(".")
     return folder + stroke + key, extension.lower()

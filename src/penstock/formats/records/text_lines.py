@@ -40,7 +40,7 @@ class LineReader(RecordReader):
             self._data = self._after_line(offset)
 
     def _after_line(self, offset: int) -> bytes:
-        """The bytes from a line on. That one begins there, only the end of the line before tells."""
+        """The bytes from a line on. Only the end of the line before shows that a line begins there."""
         data = self._bytes.read(self._chunk)
         # The last line of a file may have no end.
         if data[:1] == b"\n" or (len(data) == 1 and not self._bytes.read(1)):
@@ -56,7 +56,7 @@ class LineReader(RecordReader):
         while b"\n" not in piece and (piece := self._bytes.read(self._chunk)):
             parts.append(piece)
         self._data = b"".join(parts)
-        if not piece:  # what is left is a line without an end, or nothing
+        if not piece:  # the rest is a line without an end, or empty
             return np.array([len(self._data)] if self._data else [], np.int64)
         newlines: npt.NDArray[np.int64] = (np.frombuffer(self._data, np.uint8) == _NEWLINE).nonzero()[0]
         return newlines + 1
