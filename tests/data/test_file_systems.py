@@ -138,7 +138,7 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(server, at, monkeypatch):
     requests = 2 if at.startswith("http") else 1
     server.fail("bucket/alone", *[answer for answer in answers for _ in range(requests)])
     with pytest.raises(
-        ps.StorageError, match=r"'.*/alone' cannot be read: the server answers 503 .*left alone for \d+ s"
+        ps.StorageError, match=r"'.*/alone' cannot be read: the server answers 503 .*asks to wait for \d+ s"
     ):
         list(ps.TextLineDataset(f"{at}/alone"))
     assert len(waited) == 1 and 7 <= waited[0] <= 7.7

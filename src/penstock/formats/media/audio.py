@@ -1,4 +1,4 @@
-"""Recordings of sound: WAV, FLAC, Ogg Vorbis, Opus, MP3 and what else libsndfile reads, from any place in the file."""
+"""Recordings of sound: WAV, FLAC, Ogg Vorbis, Opus, MP3 and all others that libsndfile reads, from any place."""
 
 import os
 import re
@@ -12,19 +12,19 @@ import soundfile
 
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.file_errors import by_library
-from penstock.formats.media.recordings import AudioInfo, KeptByFile, Source, opened, seconds_bounds
+from penstock.formats.media.recordings import AudioInfo, KeptByFile, Source, opened
 
 _DTYPES: Final = ("int16", "int32", "float32", "float64")
 _FLOATS: Final = ("FLOAT", "DOUBLE")
 _LENGTHS: Final = re.compile(r"(?:data|SSND|BODY|Data Size|[Rr]iff(?: size)?)\s*: (\d+) \(should be (\d+)\)")
-"""Remarks of libsndfile on a recording that has fewer bytes than its header says."""
+"""Remarks of libsndfile on a recording that has fewer bytes than its header claims."""
 _STREAMED: Final = 0x7FFF_F000
 """From here on the bytes that a header claims are no number: its writer could not go back to fill it in."""
 _UNKNOWN: Final = 1 << 62
 _MOST_AT_ONCE: Final = 1 << 20
 """Samples that a header claims get memory when they come."""
 _LONGEST: Final = 64
-"""How many times as long as by its first bit rate an MP3 may be: there are those of 8 and of 320 kbit in a second."""
+"""The most times as long as by its first bit rate an MP3 may be: bit rates are from 8 to 320 kbit in a second."""
 _TAG_BYTES: Final = 128
 _counts: Final = KeptByFile[int]()
 
@@ -42,25 +42,22 @@ def decode(source: Source, samples: Any, seconds: Any, dtype: str) -> tuple[npt.
         raise InvalidArgumentError(f"{call}(dtype=...) takes one of {', '.join(map(repr, _DTYPES))}, got {dtype!r}")
     if samples is not None and seconds is not None:
         raise InvalidArgumentError(f"{call} takes one of samples and seconds, got both")
-    if samples is not None:
-        _check_samples(call, samples)
-    times = None if seconds is None else seconds_bounds(call, seconds)
+    bounds = None if samples is None else _bounds(call, "samples", samples, (int, np.integer))
+    times = None if seconds is None else _bounds(call, "seconds", seconds, (int, float))
     with _recording(call, source) as (file, name, count):
-        begin, end = 0, count
-        if samples is not None:
-            begin, end = samples
-        elif times is not None:
+        begin, end = bounds or (0, count)
+        if times is not None:
             begin, end = round(times[0] * file.samplerate), round(times[1] * file.samplerate)
         if end > count:
             raise ElementError(f"{name} has {count} samples, expected those from {begin} to {end}")
         return _read(file, name, begin, end, count, dtype), file.samplerate
 
 
-def _check_samples(call: str, samples: Any) -> None:
-    given = tuple(samples) if isinstance(samples, (tuple, list)) else ()
-    whole = len(given) == 2 and all(isinstance(number, (int, np.integer)) for number in given)
-    if not whole or not 0 <= given[0] <= given[1]:
-        raise InvalidArgumentError(f"{call}(samples=...) takes (begin, end), numbers from 0, got {samples!r}")
+def _bounds(call: str, argument: str, given: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
+    pair = tuple(given) if isinstance(given, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(each, kinds) for each in pair) or not 0 <= pair[0] <= pair[1]:
+        raise InvalidArgumentError(f"{call}({argument}=...) takes (begin, end), numbers from 0, got {given!r}")
+    return pair
 
 
 def _read(file: Any, name: str, begin: int, end: int, count: int, dtype: str) -> npt.NDArray[Any]:
@@ -82,7 +79,7 @@ def _read(file: Any, name: str, begin: int, end: int, count: int, dtype: str) ->
 
 @contextmanager
 def _recording(call: str, source: Source) -> Iterator[tuple[Any, str, int]]:
-    """An open recording, what errors call it, and how many samples it has."""
+    """An open recording, its name in errors, and the number of its samples."""
     with opened(call, source) as (file, name):
         content = _Content(file)
         try:
@@ -107,19 +104,19 @@ def _sound(content: "_Content", name: str) -> Any:
 
 
 def _check_length(sound: Any, name: str) -> None:
-    """Refuse a file that is cut, for libsndfile takes what is there for the whole, or that has no length."""
+    """Refuse a file that is cut, which libsndfile would take for a shorter one, or whose length is unknown."""
     lengths = _LENGTHS.search(sound.extra_info)
     if lengths is not None and int(lengths[2]) < int(lengths[1]) < _STREAMED:
         raise ElementError(f"{name} is cut: it has {lengths[2]} bytes of samples, expected {lengths[1]}")
     if sound.frames >= _UNKNOWN or (not sound.frames and "RIFF : 0\n" in sound.extra_info):
         raise ElementError(
             f"{name} does not say how many samples it has: its writer could not go back to its beginning. Write it "
-            "anew, as by: ffmpeg -i FILE NEW_FILE"
+            "again, as by: ffmpeg -i FILE NEW_FILE"
         )
 
 
 def _counted(content: "_Content", name: str) -> int:
-    """The number of samples of a recording whose header does not tell it, by decoding it."""
+    """The number of samples of a recording whose header does not contain it, by decoding it."""
     count = 0
     with _sound(content, name) as sound, by_library(f"{name} is damaged after sample {count}"):
         while part := len(sound.read(_MOST_AT_ONCE, "int16", always_2d=True)):
@@ -131,8 +128,8 @@ class _Content:
     """The bytes of a file, as libsndfile asks for them.
 
     Attributes:
-        size: how many they are.
-        failure: the error of reading them: libsndfile passes over what its callbacks raise.
+        size: the number of bytes.
+        failure: the error of reading them: libsndfile ignores errors in its callbacks.
     """
 
     def __init__(self, file: Any) -> None:
@@ -142,7 +139,7 @@ class _Content:
         self.failure: StorageError | None = None
 
     def is_guessed(self) -> bool:
-        """True if no head of an MP3 tells its length, which libsndfile then guesses by the file's size.
+        """True if no head of an MP3 contains its length, which libsndfile then guesses by the file's size.
 
         It reads no further than its guess. So the file is longer from then on, and samples come as long as there are.
         """

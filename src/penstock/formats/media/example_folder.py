@@ -1,4 +1,4 @@
-"""Folders with one file for each example: their files, their classes, and what a file becomes."""
+"""Folders with one file for each example: their files, their classes, and their content."""
 
 import os
 from abc import ABC, abstractmethod
@@ -24,8 +24,8 @@ class ExampleFolder:
     """A directory whose files are examples; the folders in it may stand for classes.
 
     Attributes:
-        directory: as names of files in it begin.
-        endings: of the files that count, in lower case.
+        directory: the beginning of the names of files in it.
+        endings: of the files that are examples, in lower case.
     """
 
     directory: str
@@ -67,7 +67,7 @@ class ExampleFolder:
         return [name for _, name in sorted(known, key=lambda pair: pair[0])]
 
     def class_of(self, name: str) -> str:
-        """The class of a file: the first folder on the way to it; "" where there is none."""
+        """The class of a file: the outermost folder that it is in; "" without one."""
         folder, _, inner = self._within(name).partition("/")
         return folder if inner else ""
 
@@ -132,12 +132,12 @@ class Labels:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a label."""
+        """The shape of a label."""
         return {"int": (), "binary": (1,)}.get(self.mode, (len(self.classes),))
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """Of a label."""
+        """The dtype of a label."""
         return np.int32 if self.mode == "int" else np.float32
 
 

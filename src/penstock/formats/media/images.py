@@ -1,7 +1,7 @@
 """Images: the bytes of a file to an array.
 
-JPEG goes through libjpeg-turbo (simplejpeg), at a reduced scale where that is enough. Pillow takes what it rejects,
-such as CMYK and files with small faults, and every other format.
+JPEG is decoded by libjpeg-turbo (simplejpeg), at a reduced scale where that is enough. Pillow decodes files that it
+rejects, such as CMYK and files with small faults, and every other format.
 """
 
 import io
@@ -25,10 +25,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 _KINDS: Final = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGBA", "RGBA")}
-"""By the number of channels: what simplejpeg and Pillow call pixels of so many."""
+"""By the number of channels, the names of such pixels in simplejpeg and Pillow."""
 _DTYPES: Final = ("uint8", "uint16", "float32")
 _JPEG: Final = b"\xff\xd8\xff"
-# What libjpeg-turbo can divide both sides by with little work; other scales take longer than the whole image.
+# Numbers by which libjpeg-turbo divides both sides with little work; other scales take longer than the whole image.
 _SCALES: Final = (8, 4, 2)
 
 
@@ -100,12 +100,12 @@ def check_decode(
 
 
 def _of_jpeg(data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None) -> Pixels | None:
-    """The pixels of a JPEG; None where simplejpeg rejects it, and Pillow is to say what it finds.
+    """The pixels of a JPEG; None where simplejpeg rejects it, so that Pillow decodes it or raises a better error.
 
     Args:
         data: the file.
-        channels: how many the result has.
-        least: the size that is wanted in the end, and whether the image will be fitted into it.
+        channels: the number of channels of the result.
+        least: the size that is wanted in the end, and True if the image will be fitted into it.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -115,13 +115,13 @@ def _of_jpeg(data: bytes | bytearray | memoryview, channels: int, least: tuple[S
             return None
         small = {} if factor == 1 else {"min_height": height, "min_width": width}
         pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], **small)
-    except Exception:  # whatever it finds wrong
+    except Exception:  # simplejpeg raises all kinds
         return None
     return pixels
 
 
 def _scale(height: int, width: int, size: Size, is_fitted: bool) -> int:
-    """By how much both sides of a JPEG can be divided and still be as long as the result's."""
+    """The largest number by which both sides of a JPEG can be divided and still be as long as the result's."""
     if is_fitted:
         size = fitted(height, width, size)
     fits = [factor for factor in _SCALES if height >= size[0] * factor and width >= size[1] * factor]
@@ -129,7 +129,7 @@ def _scale(height: int, width: int, size: Size, is_fitted: bool) -> int:
 
 
 def _is_too_large(height: int, width: int) -> bool:
-    """True if Pillow refuses so many pixels, lest they fill the memory."""
+    """True if Pillow refuses this number of pixels, which could fill the memory."""
     limit: Any = Image.MAX_IMAGE_PIXELS  # programs may set it to None
     return limit is not None and height * width > 2 * limit
 

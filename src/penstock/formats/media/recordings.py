@@ -1,4 +1,4 @@
-"""Recordings of audio and video: where a recording comes from, and which part of it is asked for."""
+"""Recordings of audio and video: their sources, and the part that is asked for."""
 
 import io
 import os
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidTypeError
 from penstock.formats.opening import open_file
 from penstock.paths import has_protocol, local_path
 
@@ -18,9 +18,9 @@ class AudioInfo:
     """The facts of a recording; see `ps.audio.info`.
 
     Attributes:
-        samples: how many, of each channel.
-        channels: how many.
-        rate: how many samples are in a second.
+        samples: the number of samples of each channel.
+        channels: the number of channels.
+        rate: the number of samples in a second.
         format: of the file and of its samples.
     """
 
@@ -40,11 +40,11 @@ class VideoInfo:
     """The facts of a video; see `ps.video.info`.
 
     Attributes:
-        frames: how many.
+        frames: the number of frames.
         height: of a frame.
         width: of a frame.
-        rate: how many frames are in a second, on average.
-        codec: how they are compressed.
+        rate: the number of frames in a second, on average.
+        codec: the name of their compression.
         times: the seconds at which each frame is shown; the first at 0.
     """
 
@@ -67,7 +67,7 @@ Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 
 @contextmanager
 def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
-    """A file object that can be read from any place, and what errors call it. It is closed at the end.
+    """A file object that can be read from any place, and its name in errors. It is closed at the end.
 
     Raises:
         InvalidTypeError: neither bytes nor a name.
@@ -88,14 +88,14 @@ Found = TypeVar("Found")
 
 
 class KeptByFile(Generic[Found]):
-    """What was found out about local files, of those that were used last: many clips of one are asked for."""
+    """Facts about the local files that were used last: often many clips of a file are read."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: dict[tuple[str, int, int], Found] = {}
 
     def get(self, source: Source, find: Callable[[], Found]) -> Found:
-        """What is kept of a recording, or what `find` finds."""
+        """The fact that is kept of a recording, or else the one that `find` finds."""
         if not isinstance(source, (str, os.PathLike)) or has_protocol(os.fspath(source)):
             return find()
         status = os.stat(local_path(os.fspath(source)))
@@ -108,16 +108,3 @@ class KeptByFile(Generic[Found]):
                     del self._kept[next(iter(self._kept))]
                 self._kept[version] = found
         return found
-
-
-def seconds_bounds(call: str, seconds: Any) -> tuple[float, float]:
-    """Begin and end in seconds.
-
-    Raises:
-        InvalidArgumentError: no two times in order, from 0.
-    """
-    given = tuple(seconds) if isinstance(seconds, (tuple, list)) else ()
-    numbers = len(given) == 2 and all(isinstance(time, (int, float)) for time in given)
-    if not numbers or not 0 <= given[0] <= given[1]:
-        raise InvalidArgumentError(f"{call}(seconds=...) takes (begin, end) from 0 in seconds, got {seconds!r}")
-    return float(given[0]), float(given[1])

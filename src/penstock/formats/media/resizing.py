@@ -1,4 +1,4 @@
-"""Images in other sizes: what each interpolation means, by OpenCV where it is installed, else by Pillow and NumPy.
+"""Resizing of images by each interpolation, with OpenCV where it is installed, else with Pillow and NumPy.
 
 "bilinear" halves an image as long as it is at least twice as large, and then takes each pixel from the four around its
 place. OpenCV and NumPy do the same, but for rounding. All other interpolations are Pillow's.
@@ -127,11 +127,6 @@ def _is_for_opencv(pixels: Pixels) -> bool:
     return cv2 is not None and pixels.dtype in _OF_OPENCV and pixels.shape[2] <= 4
 
 
-def _is_for_pillow(pixels: Pixels) -> bool:
-    # Pillow weights colours by a fourth channel, which it takes for opacity.
-    return pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3)
-
-
 def _halved(pixels: Pixels) -> Pixels:
     """An image of half the size: each pixel is the mean of four. A last row or column without partner counts twice."""
     height, width, channels = pixels.shape
@@ -141,7 +136,7 @@ def _halved(pixels: Pixels) -> Pixels:
     if _is_for_opencv(pixels):
         halved: Pixels = cv2.resize(pixels, (size[1], size[0]), interpolation=cv2.INTER_AREA)
         return halved.reshape(*size, channels)
-    if _is_for_pillow(pixels):
+    if pixels.dtype == np.uint8 and channels in (1, 3):  # Pillow weights colours by a fourth channel, as opacity
         return _of_image(_image_of(pixels).reduce(2))
     parts = pixels.reshape(size[0], 2, size[1], 2, channels)
     return _as(pixels.dtype, parts.mean((1, 3), dtype=_exact(pixels.dtype)))

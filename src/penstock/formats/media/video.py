@@ -1,7 +1,7 @@
-"""Videos: frames by number or by time, through FFmpeg (PyAV), without decoding what stands far before them.
+"""Videos: frames by number or by time, through FFmpeg (PyAV), without decoding from the beginning of the file.
 
-The packets of a file say when each frame is shown, and from which ones decoding can begin. So they are looked through
-first, without decoding, and a frame has a number that does not depend on where decoding began.
+The packets of a file contain the time at which each frame is shown, and mark those at which decoding can begin. So they
+are looked through first, without decoding, and the numbers of frames do not depend on where decoding began.
 """
 
 from bisect import bisect_right
@@ -30,9 +30,9 @@ class _Index:
 
     Attributes:
         shown: the times of the frames, sorted.
-        keys: the frames that need no others: when each is shown, and when it is decoded. Some kinds of files are
+        keys: the frames that need no others: the times at which each is shown and decoded. Some kinds of files are
             searched by the first, which leads to an earlier key frame in others, and some by the second.
-        turns: by how many quarters frames are turned to the left when they are shown, as those of phones are.
+        turns: the quarters by which frames are turned to the left when they are shown, as those of phones are.
     """
 
     shown: tuple[int, ...]
@@ -120,9 +120,9 @@ _indexes: Final = KeptByFile[_Index]()
 _ANY_TITLES: Final[dict[str, Any]] = (
     {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 )
-"""From 19 on PyAV takes titles in any encoding without being asked."""
+"""PyAV takes titles in any encoding by default from version 19 on."""
 _FRAMES_LOST: Final = 4
-"""About how many frames a decoder has begun that are lost when it goes elsewhere."""
+"""About the number of frames that a decoder has begun, and loses when it goes elsewhere."""
 
 
 def _looked_through(container: Any, stream: Any, name: str) -> _Index:
@@ -164,7 +164,7 @@ def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbe
     number_of = {time: number for number, time in enumerate(index.shown)}
     decoded: Iterator[Any] = iter(())
     last: int | None = None
-    converter = VideoReformatter()  # a frame's own would be prepared anew for each, which takes longer than converting
+    converter = VideoReformatter()  # preparing one for each frame would take longer than converting
     for time in wanted:
         key = bisect_right(index.keys, time, key=itemgetter(0)) - 1
         what = f"{name}: frame {number_of[time]} of {len(index.shown)}"

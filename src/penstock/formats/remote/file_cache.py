@@ -1,6 +1,6 @@
-"""What was read of remote files, kept in a directory of this machine for the next epoch, run or process.
+"""A cache of the bytes of remote files in a directory of this machine, for the next epoch, run or process.
 
-Files are kept in pieces of one MiB, by the file's name and version. Each piece is a file of its own, which begins with
+Files are kept in pieces of one MiB, by the file's name and version. Each piece is a separate file, which begins with
 the checksum of the rest. It is written under another name and renamed, so processes that share a directory see it
 complete or not at all, and a process that was killed has lost only the pieces that it was writing. Pieces used least
 recently are deleted where there are too many.
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 def cache_remote_files(directory: str | os.PathLike[str] | None, max_bytes: int | None = None) -> None:
-    """Keep what is read of remote files in a directory of this machine, from now on, and read it from there again.
+    """Keep the bytes that are read of remote files in a directory of this machine, and read them from there again.
 
     It holds for this process and those that it starts, whatever reads the files: datasets, a `shuffle` above them, data
     workers. On other machines set the variables `PENSTOCK_FILE_CACHE` and `PENSTOCK_FILE_CACHE_BYTES` instead. Several
@@ -46,7 +46,8 @@ def cache_remote_files(directory: str | os.PathLike[str] | None, max_bytes: int 
 
     Args:
         directory: which is made if need be; None keeps no more files.
-        max_bytes: about how much is kept, at least 64 MiB; what was used least recently is deleted. None is no limit.
+        max_bytes: about the most bytes that are kept, at least 64 MiB; those used least recently are deleted. None is
+            no limit.
 
     Raises:
         InvalidArgumentError: too low a limit.
@@ -91,7 +92,7 @@ class _Cache:
         self._limit = limit
         self._lock = threading.Lock()
         self._unseen = limit
-        """How much this process has written since it last looked at the directory."""
+        """The bytes that this process has written since it last looked at the directory."""
 
     def read(self, key: str, number: int, begin: int, end: int, checked: bool) -> bytes | None:
         """Bytes of a piece; None where it is not there, or damaged. All of it is checked unless that was done."""
@@ -220,5 +221,5 @@ def _cache(directory: str, limit: int) -> _Cache:
 
 @cache
 def _complain(directory: str, problem: str) -> None:
-    """Say once that nothing more can be kept: reading goes on without."""
+    """Warn once that nothing more can be kept: reading continues without the cache."""
     _logger.warning("remote files cannot be kept in %s: %s", directory, problem)

@@ -5,8 +5,7 @@ Its file systems have clients of many kinds, of which few send a request again t
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import fsspec
@@ -34,7 +33,7 @@ _MARKS: Final = frozenset((
     "oid", "blobid", "sha", "generation", "version", "versionid", "size",
     "created", "lastmodified", "modificationtime", "modified", "modify", "mtime", "servermodified", "updated",
 ))  # fmt: skip
-"""What file systems call signs of a version, in small letters without "_" and "-"."""
+"""The names of signs of a version in file systems, in small letters without "_" and "-"."""
 
 _SEPARATORS: Final = re.compile("[-_]")
 
@@ -55,7 +54,7 @@ class _SystemFile(RemoteFile):
 
     def _fetch(self, begin: int, end: int) -> Any:
         found = self._sent(begin, end)
-        # Requests cannot name a version. What came is of the file that was opened if that is still there.
+        # Requests cannot name a version. These bytes are of the file that was opened if that is still there.
         now = _asked(self.name, self._marks_now)
         if any(now.get(name, mark) != mark for name, mark in self._marks.items()):
             raise changed(self.name)
@@ -71,10 +70,7 @@ class _SystemFile(RemoteFile):
 
 
 def _marks(about: Mapping[str, Any]) -> dict[str, str]:
-    """What tells a file from another one that was written in its place, of what its file system says of it.
-
-    Not all that it says: times of access change by reading.
-    """
+    """The facts about a file that change when it is written again; times of access change by reading, too."""
     return {name: str(value) for name, value in about.items() if _SEPARATORS.sub("", name.lower()) in _MARKS}
 
 
@@ -110,7 +106,7 @@ def matching(pattern: str) -> list[str]:
     system, path = file_system(pattern)
     found = _asked(pattern, lambda: system.glob(path, detail=True), "listed")
     names = [name for name, detail in found.items() if detail["type"] == "file"]
-    # What stands around the path, such as a host, belongs to every name, and few file systems give it back.
+    # The text around the path, such as a host, belongs to every name, and few file systems give it back.
     begin, inside, end = pattern.rpartition(path)
     return [f"{begin}{name}{end}" if inside else system.unstrip_protocol(name) for name in names]
 
@@ -136,20 +132,13 @@ def file_system(name: str) -> tuple[Any, str]:
 
 
 def _asked(name: str, request: Callable[[], Result], done: str = "read") -> Result:
-    """What a request gives, which is sent again after faults that pass."""
-    with _reading(name, done):
-        return retries.patiently(request, _delays_after, lambda error: _seconds_asked(_faults(error)))
-
-
-@contextmanager
-def _reading(name: str, done: str) -> Iterator[None]:
-    """What goes wrong is said in one line.
+    """Return the result of a request, which is sent again after temporary faults.
 
     Raises:
-        StorageError: in place of the errors of clients, which have no class in common.
+        StorageError: instead of the errors of clients, which have no class in common.
     """
     try:
-        yield
+        return retries.patiently(request, _delays_after, lambda error: _seconds_asked(_faults(error)))
     except PenstockError:
         raise
     except Exception as error:
@@ -162,7 +151,7 @@ def _reading(name: str, done: str) -> Iterator[None]:
         elif status is not None and status != 404:
             seconds = _seconds_asked(faults)
             what = f"the server answers {status} ({last})"
-            what += f" and wants to be left alone for {seconds:.0f} s" if seconds else ""
+            what += f" and asks to wait for {seconds:.0f} s" if seconds else ""
         elif isinstance(error, FileNotFoundError) or status == 404:
             what = "there is no such file. Names are exact; a pattern such as '.../*' lists what there is"
         else:
@@ -171,7 +160,7 @@ def _reading(name: str, done: str) -> Iterator[None]:
 
 
 def _delays_after(error: Exception) -> Sequence[float]:
-    """How many seconds lie between requests that fail in this way; none if the fault would stay."""
+    """Return the seconds to wait between requests that fail in this way; none if the fault is permanent."""
     faults = _faults(error)
     if any(map(_is_broken, faults)):
         return retries.BROKEN_DELAYS
@@ -179,7 +168,7 @@ def _delays_after(error: Exception) -> Sequence[float]:
 
 
 def _faults(error: BaseException) -> list[BaseException]:
-    """An error and its causes: some file systems say of any fault that there is no such file."""
+    """An error and its causes: some file systems report any fault as a missing file."""
     found = [error]
     while (cause := found[-1].__cause__) is not None and cause not in found:
         found.append(cause)
@@ -187,19 +176,19 @@ def _faults(error: BaseException) -> list[BaseException]:
 
 
 def _answer(faults: Sequence[BaseException]) -> int | None:
-    """What the server has answered, by HTTP's number, if that was a refusal."""
+    """Return the HTTP status of the server's answer, if that was a refusal."""
     numbers = (str(status) for status, _ in map(_status_and_headers, faults))
     return next((int(number) for number in numbers if number.isdigit() and 400 <= int(number) < 600), None)
 
 
 def _seconds_asked(faults: Sequence[BaseException]) -> float:
-    """How long the server wants to be left alone; 0 if it does not say."""
+    """Return the seconds that the server asks to wait; 0 if it does not."""
     given = (retries.seconds_asked(headers) for _, headers in map(_status_and_headers, faults) if headers)
     return next(filter(None, given), 0.0)
 
 
 def _status_and_headers(fault: BaseException) -> tuple[Any, Any]:
-    """What a client's error holds of the server's answer."""
+    """Return the status and the headers of the server's answer that a client's error holds."""
     response: Any = getattr(fault, "response", None)
     if isinstance(response, dict):  # of botocore
         about = response.get("ResponseMetadata", {})
@@ -210,6 +199,6 @@ def _status_and_headers(fault: BaseException) -> tuple[Any, Any]:
 
 
 def _is_broken(fault: BaseException) -> bool:
-    """Whether a connection broke or could not be made."""
+    """Return whether a connection broke or could not be made."""
     names = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(fault).__mro__}
     return isinstance(fault, (ConnectionError, TimeoutError)) or not names.isdisjoint(_BROKEN)

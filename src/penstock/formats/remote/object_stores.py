@@ -2,8 +2,8 @@
 
 obstore repeats a request that the server refuses for the moment (429 and 5xx) or that breaks off, after a growing
 random delay, and asks for the rest only. That takes about two seconds altogether; servers that are too busy for longer
-are asked again here. How long they want to be left alone (`Retry-After`) obstore does not tell. Credentials, regions
-and addresses come from the environment, by the names that the stores' own tools use.
+are asked again here. obstore does not pass on how long they ask to wait (`Retry-After`). Credentials, regions and
+addresses come from the environment, by the names that the stores' own tools use.
 """
 
 import os
@@ -30,19 +30,19 @@ from penstock.printing import in_bytes
 PROTOCOLS: Final = ("s3", "gs", "az", "http", "https")
 _WEB: Final = ("http", "https")
 _SETTINGS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""How the names of the environment variables begin that a kind of store reads."""
+"""The first letters of the environment variables that a kind of store reads."""
 _RETRIES: Any = {
     "max_retries": 8,
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2},
     "retry_timeout": timedelta(minutes=3),
 }
 _STATUS: Final = re.compile(r"status code: (\d+)")
-"""How the messages of obstore's errors say what a server has answered."""
+"""The server's answer in the messages of obstore's errors."""
 _PATTERN_SIGNS: Final = re.compile(r"[*?\[]")
 """In patterns of names "/" separates parts, and nothing else is a folder."""
 _ABSENT: Final = "status code: 404"
 _TIMES: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
-"""Many requests that share a slow line take long; one of which nothing comes is given up."""
+"""Many requests that share a slow connection take long; one without any data is given up."""
 WHOLE_BYTES: Final = 1 << 25
 """Of a server that sends no parts, files up to this size are held in memory."""
 _COPIED_BYTES: Final = 1 << 20
@@ -87,7 +87,7 @@ class _WholeFile(RemoteFile):
         self._copy: int | None = None
 
     def receive(self, found: Any) -> None:
-        """Take what the server sends.
+        """Take the content that the server sends.
 
         Raises:
             StorageError: it is another file than was opened, or does not fit on the disk.
@@ -141,7 +141,7 @@ def open_file(name: str, first: int) -> RemoteFile:
                 raise
             found = _patiently(lambda: obstore.get(store, path))
             whole = _WholeFile(name, store, path, found.meta)
-            if first:  # else what is there of it may be in a cache
+            if first:  # otherwise a cache may have the content
                 whole.receive(found)
             return whole
 
@@ -183,7 +183,7 @@ def matching(pattern: str) -> list[str]:
 
 
 def _patiently(request: Callable[[], Result]) -> Result:
-    """What a request gives, which is sent again while its server is too busy; what breaks, obstore has sent again."""
+    """Return the result of a request, which is sent again while its server is too busy; obstore does it for others."""
     return retries.patiently(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else ())
 
 
@@ -194,10 +194,10 @@ def _is_busy(error: Exception) -> bool:
 
 @contextmanager
 def reading(name: str, done: str = "read") -> Iterator[None]:
-    """What goes wrong is said in one line.
+    """A context within which errors are described in one line.
 
     Raises:
-        StorageError: in place of obstore's errors.
+        StorageError: instead of obstore's errors.
     """
     try:
         yield
@@ -232,7 +232,7 @@ def _store_of(name: str) -> tuple[Any, str]:
         )
     protocol, _, rest = name.partition("://")
     if protocol in _WEB:
-        # What follows the question mark, such as a signature, belongs to every request of the store.
+        # The text behind the question mark, such as a signature, belongs to every request of the store.
         whole, mark, query = name.partition("?")
         base, _, path = whole.rpartition("/")
         return _store((protocol, base, query), lambda: _web_store(base + mark + query)), path
@@ -259,7 +259,7 @@ def _web_store(address: str) -> Any:
 def _bucket_store(protocol: str, bucket: str) -> Any:
     kinds = {"s3": obstore.store.S3Store, "gs": obstore.store.GCSStore, "az": obstore.store.AzureStore}
     begin = _SETTINGS[protocol]
-    # Whoever names an address without TLS wants it.
+    # An address without TLS was given on purpose.
     given = [(name, value) for name, value in os.environ.items() if name.startswith(begin)]
     plain = any("http://" in value and ("ENDPOINT" in name or "gcs_base_url" in value) for name, value in given)
     return kinds[protocol](
@@ -268,7 +268,7 @@ def _bucket_store(protocol: str, bucket: str) -> Any:
 
 
 def fixed_folder(pattern: str) -> tuple[str, bool]:
-    """The folder that all matching names are in, and whether some may be in folders below it.
+    """The folder that all matching names are in, and True if some may be in folders below it.
 
     Example:
         >>> fixed_folder("data/train-*.txt"), fixed_folder("data/*/train.txt"), fixed_folder("data/**")
@@ -282,7 +282,7 @@ def fixed_folder(pattern: str) -> tuple[str, bool]:
 
 
 def pattern_filter(pattern: str) -> Callable[[str], bool]:
-    """Whether a name matches a pattern: `**` stands for any folders, `*` and `?` not for "/".
+    """Return a function that matches names with a pattern: `**` stands for any folders, `*` and `?` not for "/".
 
     Example:
         >>> keeps = pattern_filter("a/**/[xy]*.txt")

@@ -93,17 +93,17 @@ class Parts:
 
 def ask(call: Callable[..., Result], *arguments: Any) -> "Future[Result]":
     """Send a request in another thread."""
-    return _requests.submit(call, *arguments)
+    return _requests.threads.submit(call, *arguments)
 
 
 def ask_ahead(call: Callable[..., Result], *arguments: Any) -> "Future[Result]":
     """Open a file, or read one whole, in another thread. It may wait for requests."""
-    return _opening.submit(call, *arguments)
+    return _opening.threads.submit(call, *arguments)
 
 
 def at_once(call: Callable[[Any], Result], arguments: Iterable[Any]) -> list[Result]:
     """The results of `call` for each, in order; files are opened and read at the same time."""
-    return list(_opening.map(call, arguments))
+    return list(_opening.threads.map(call, arguments))
 
 
 class _Pool:
@@ -116,15 +116,7 @@ class _Pool:
 
     def forget(self) -> None:
         """Begin without threads."""
-        self._threads = ThreadPoolExecutor(self._count, self._name)
-
-    def submit(self, call: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Call it in a thread."""
-        return self._threads.submit(call, *arguments)
-
-    def map(self, call: Callable[[Any], Result], arguments: Iterable[Any]) -> Iterable[Result]:
-        """Call it for each in the threads."""
-        return self._threads.map(call, arguments)
+        self.threads = ThreadPoolExecutor(self._count, self._name)
 
 
 _requests: Final = _Pool(REQUESTS, "remote-requests")

@@ -1,7 +1,7 @@
 """Files whose names have a protocol, such as "s3://bucket/name".
 
-Object stores and web servers are read through obstore, and everything else through fsspec, which also takes the place
-of obstore where that is not installed.
+Object stores and web servers are read through obstore, and everything else through fsspec, which also replaces obstore
+where that is not installed.
 """
 
 import io
@@ -21,15 +21,15 @@ from penstock.formats.remote.file_cache import DIRECTORY, cached
 from penstock.formats.remote.parts import REQUEST_BYTES, Parts, RemoteFile, ask, parts_of
 
 HEAD_BYTES: Final = 1 << 18
-"""What comes when a file is opened to be read: all of a small one, by one request."""
+"""The first bytes, which come when a file is opened to be read: all of a small one, by one request."""
 _SMALLEST: Final = 1 << 18
 AHEAD_BYTES: Final = 4 * REQUEST_BYTES
-"""How much of a file is held and asked for in advance, at most, while it is read from front to back."""
+"""The most bytes of a file that are held and requested in advance while it is read from front to back."""
 SIZES: Final[dict[str, int]] = {}
 """The bytes of the files that were opened last under these names."""
 
 Bounds = tuple[int, int]
-"""Where a part of a file begins and ends."""
+"""The offsets at which a part of a file begins and ends."""
 
 
 @cache
@@ -110,17 +110,17 @@ def file_system(name: str) -> tuple[Any, str]:
     """The file system of fsspec for a name, and the name's path in it.
 
     Raises:
-        InvalidArgumentError, MissingExtraError: fsspec, or what it needs for the protocol, is not there.
+        InvalidArgumentError, MissingExtraError: fsspec, or its package for the protocol, is not installed.
     """
     found: tuple[Any, str] = _systems().file_system(name)
     return found
 
 
 class RemoteBytes(io.RawIOBase):
-    """A remote file as Python's files are. What is read from front to back is asked for in advance.
+    """A remote file with the interface of Python's files. A file that is read from front to back is read ahead.
 
-    What is asked for in advance doubles with each part that is read in order, in requests of up to 8 MiB; at
-    most 32 MiB are held. Reading elsewhere gives up what was asked for.
+    The bytes requested in advance double with each part that is read in order, in requests of up to 8 MiB; at most
+    32 MiB are held. Reading elsewhere cancels these requests.
     """
 
     def __init__(self, file: RemoteFile) -> None:
@@ -148,11 +148,11 @@ class RemoteBytes(io.RawIOBase):
         return self._at
 
     def keep(self, now: list[list[Bounds]], next: list[list[Bounds]]) -> None:
-        """Fetch parts at the same time, and keep them, in place of those that were kept before.
+        """Fetch parts at the same time, and keep them instead of those that were kept before.
 
         Args:
-            now: what is read now, in groups.
-            next: groups that are asked for in advance, for the next call.
+            now: the parts that are read now, in groups.
+            next: groups that are requested in advance, for the next call.
         """
         self._kept = {}
         wanted = {group[0][0]: group for group in (*now, *next) if group}
@@ -206,7 +206,7 @@ class RemoteBytes(io.RawIOBase):
         super().close()
 
     def _piece(self, want: int) -> tuple[int, Any]:
-        """A part of the file that begins at or before where reading stands, and where it begins."""
+        """The offset of a part of the file that contains the next byte, and the part."""
         for begin, data in (self._held, *self._kept.items()):
             if begin <= self._at < begin + len(data):
                 return begin, data
@@ -225,7 +225,7 @@ class RemoteBytes(io.RawIOBase):
         return self._held
 
     def _fill(self, want: int, in_order: bool) -> None:
-        """Ask for what comes next; of a part that is read by itself, for that alone."""
+        """Request the next bytes, in advance too if the file is read in order."""
         at = self._ahead[-1][1] if self._ahead else max(self._at, self._held[0] + len(self._held[1]) if not want else 0)
         first = self._ahead[0][0] if self._ahead else at
         while at < self._file.size and (not self._ahead or (in_order and at - first < self._window)):

@@ -1,11 +1,11 @@
-"""Listings of object stores that the processes of a job share: one of them asks the store, and tells the others."""
+"""Listings of object stores that the processes of a job share: one of them asks the store for all."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 Share = Callable[[str, Callable[[], list[str]]], list[str]]
-"""What gives the names that match a pattern: those of a call of the function, in this process or in another."""
+"""A function that gives the names that match a pattern, by calling another one in this process or in another."""
 
 _share: ContextVar[Share | None] = ContextVar("share", default=None)
 
