@@ -597,7 +597,7 @@ def test_list_files_refuses_at_the_call(tmp_path):
         ps.Dataset.list_files(tmp_path / "*", seed=3)
     with pytest.raises(ps.InvalidTypeError, match="takes a pattern"):
         ps.Dataset.list_files(3)
-    with pytest.raises(ps.InvalidArgumentError, match=r"it is a directory; '.*/\*' matches what is in it$"):
+    with pytest.raises(ps.InvalidArgumentError, match=r"it is a directory; '.*/\*' matches its files$"):
         ps.Dataset.list_files(tmp_path)
 
 

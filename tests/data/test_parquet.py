@@ -182,7 +182,7 @@ def test_columns_of_types_that_numpy_does_not_have_are_converted(tmp_path):
         ("price", "decimal128", "types={'price': np.float64} converts it, and columns="),
         ("wide", "decimal256", "types={'wide': np.float64} converts it"),
         ("at", "time32", "types={'at': np.int32} converts it"),
-        ("list", "decimal128", "give another type for the column by types={'list': ...}, or leave it out"),
+        ("list", "decimal128", "give another type for the column by types={'list': ...}, or skip it"),
     ):
         for mask_nulls in ([], [name]):
             with pytest.raises(ps.InvalidTypeError, match=f"got {kind}.*: {advice}"):

@@ -309,7 +309,7 @@ def test_a_first_row_of_more_than_a_mebibyte_is_read(tmp_path, header):
 def test_a_key_that_only_later_objects_have_is_told_not_dropped(tmp_path):
     first = file_of(tmp_path, '{"a": 1, "o": {"x": 1}}\n', "1.jsonl")
     for columns, key, last, advice in (
-        (None, "a key 'b'", '"b": 3', r"types={'b': ...} reads it, .* and columns=\[...\] leaves it out"),
+        (None, "a key 'b'", '"b": 3', r"types={'b': ...} reads it, .* and columns=\[...\] skips it"),
         (["a", "o"], r"\['o'\]\['z'\]", '"o": {"x": 1, "z": [1]}', r"types={'o': pa.struct"),
     ):
         text = '{"a": 2, "o": {"x": 2, "z": null}, "b": null}\n{"a": 3, ' + last + "}\n"
@@ -368,7 +368,9 @@ def test_ids_beyond_int64_stay_apart(tmp_path):
 def test_numbers_that_no_type_holds_are_refused_with_what_to_do(tmp_path, other):
     path = file_of(tmp_path, f"id\n{BIG[0]}\n{other}\n")
     advice = r"column 'id' that neither float64 nor uint64 holds, as 18446744073709551615: types={'id': "
-    with pytest.raises(ps.InvalidArgumentError, match=f"a.csv' has numbers in its {advice}str}} keeps what is written"):
+    with pytest.raises(
+        ps.InvalidArgumentError, match=f"a.csv' has numbers in its {advice}str}} keeps it as it is written"
+    ):
         ps.CsvDataset(path)
     assert ps.CsvDataset(path, types={"id": str})[0]["id"] == str(BIG[0])
     assert ps.CsvDataset(path, types={"id": float})[0]["id"] == 2.0**64

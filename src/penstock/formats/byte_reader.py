@@ -13,7 +13,7 @@ class ByteReader:
 
     Attributes:
         name: of the file.
-        size: how many bytes it had when it was opened.
+        size: the number of bytes that it had when it was opened.
         plain: whether these are the bytes of the file as it is stored.
     """
 

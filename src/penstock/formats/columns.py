@@ -8,7 +8,7 @@
 | strings, bytes                      | large_string, large_binary                                            |
 | dictionaries, lists, pairs          | large_binary, as `packed_objects.py` packs them                       |
 
-The metadata of a field says how to read it: {"kind": …, "dtype": …, "shape": …}.
+The metadata of a field describes how to read it: {"kind": …, "dtype": …, "shape": …}.
 """
 
 import json
@@ -32,7 +32,7 @@ _METADATA_KEY = b"penstock"
 
 
 def encode_columns(columns: Sequence[Column], metadata: Mapping[bytes, str] | None = None) -> pa.Buffer:
-    """Columns, and what else is said of them, as a stream of Arrow's with one batch.
+    """Columns and metadata as a stream of Arrow's with one batch.
 
     Raises:
         InvalidTypeError: as `encode_column`.
@@ -47,7 +47,7 @@ def encode_columns(columns: Sequence[Column], metadata: Mapping[bytes, str] | No
 
 
 def decode_columns(stream: pa.Buffer) -> tuple[tuple[Column, ...], Mapping[bytes, bytes]]:
-    """What `encode_columns` encoded: columns that are views of the stream where rows have one shape."""
+    """The columns and the metadata of `encode_columns`; columns are views of the stream where rows have one shape."""
     reader = pa.ipc.open_stream(stream)
     batch = reader.read_next_batch()
     columns = tuple(map(decode_column, batch.schema, batch.columns))

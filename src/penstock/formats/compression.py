@@ -16,7 +16,7 @@ try:
 except ImportError:  # Python can be built without it
     lzma = None
 
-# What zlib calls window bits: they say which header and which checksum to expect.
+# zlib's window bits, by which it knows which header and which checksum to expect.
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
 _XZ = "XZ"
 _ZSTD = "ZSTD"
@@ -46,7 +46,7 @@ def check_compression(
 
 
 def compression_of(begin: bytes) -> str:
-    """The compression of a file that begins with these bytes, as `compression_type` says it; "" if it is not seen."""
+    """The `compression_type` of a file that begins with these bytes; "" if they are of no compression."""
     return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
 
 

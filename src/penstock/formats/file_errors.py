@@ -1,4 +1,4 @@
-"""Errors of files, as they are said everywhere."""
+"""Errors of files, with the same messages everywhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,19 +7,18 @@ from penstock.errors import ElementError, PenstockError, StorageError
 
 
 def changed(name: str) -> StorageError:
-    """The error of a file that is not what it was when the dataset was made."""
+    """The error of a file that has changed since the dataset was made."""
     return StorageError(
-        f"{name!r} has changed since the dataset was made: write files anew under another name, and make the dataset "
-        "again"
+        f"{name!r} has changed since the dataset was made: make the dataset again, and write files under new names"
     )
 
 
 @contextmanager
 def named_in_errors(name: object, done: str) -> Iterator[None]:
-    """A context within which what the system refuses names the file, and what cannot be done with it.
+    """A context within which errors of the system name the file and the action that failed.
 
     Raises:
-        StorageError: in place of other errors of the system.
+        StorageError: instead of other errors of the system.
     """
     try:
         yield
@@ -31,12 +30,12 @@ def named_in_errors(name: object, done: str) -> Iterator[None]:
 
 @contextmanager
 def by_library(problem: str, kind: type[PenstockError] = ElementError) -> Iterator[None]:
-    """A context within which another library reads what a file holds: whatever it raises is an error of the file.
+    """A context within which another library reads the content of a file, and all its errors are errors of the file.
 
     Libraries raise all kinds of errors for damaged files, so an error is known by where it comes from.
 
     Args:
-        problem: the file, the place in it, and what is wrong; the library's reason follows.
+        problem: the beginning of the message, with the file and the place in it; the library's reason follows.
         kind: of the error.
     """
     try:

@@ -1,4 +1,4 @@
-"""Formats of files of which any row can be read by its number: what a format says."""
+"""The interface of formats of files of which any row can be read by its number."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class FileFormat(ABC):
     Three methods make a format. They get names as users give them, so open files by `ps.open_file`, which reads remote
     ones too. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a
     whole, divided over workers by rows or by files, and resumed at any row. Formats are pickled for data workers, so
-    they hold no open files; what they keep in memory is best left out of `__getstate__`.
+    they hold no open files, and `__getstate__` should skip anything that they only keep in memory.
 
     Example:
         >>> import pathlib, tempfile
@@ -49,7 +49,7 @@ class FileFormat(ABC):
     """
 
     memory: str = ""
-    """A text for `explain()`: what reading keeps in memory, and what a row at random costs."""
+    """A text for `explain()`: the memory that reading takes, and the cost of a row at random."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def count(self, name: str) -> int:
-        """The number of rows in a file, which is asked for once, when a dataset is made.
+        """The number of rows in a file. It is called once, when a dataset is made.
 
         Raises:
             StorageError: the file cannot be read, or is none of this format.
@@ -89,12 +89,12 @@ class FileFormat(ABC):
     def prepare(self, name: str) -> None:
         """Open a remote file that will be read soon, while others are read. By default it does nothing.
 
-        It is called from other threads. What it raises is passed over, since reading the file raises it again.
+        It is called from other threads. Its errors are ignored, since reading the file raises them again.
         """
         return
 
     def spec(self, name: str) -> Any:
-        """The specification of a row: a `ps.TensorSpec` for each leaf; None where only reading one tells."""
+        """The specification of a row: a `ps.TensorSpec` for each leaf; None if only reading a row shows it."""
         return None
 
     def kind(self, name: str) -> Any:

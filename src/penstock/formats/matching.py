@@ -52,7 +52,7 @@ def matching_files(call: str, pattern: Any) -> list[str]:
     Raises:
         InvalidArgumentError: no file matches a pattern, or there is no pattern.
         InvalidTypeError: something else than patterns.
-        StorageError: a directory cannot be listed: what is in it would be left out, and nothing would tell.
+        StorageError: a directory cannot be listed, so that its files would be missing without notice.
     """
     given = [pattern] if isinstance(pattern, (str, os.PathLike)) else pattern
     several = list(given) if isinstance(given, Iterable) else [given]
@@ -86,7 +86,7 @@ def is_hidden(name: str) -> bool:
 
 
 def _local_matching(pattern: str, refused: list[OSError]) -> list[str]:
-    """The files that match a pattern; what the system refuses to list is added to `refused`."""
+    """The files that match a pattern; errors of directories that cannot be listed are added to `refused`."""
     *parts, last = pattern.split(os.sep)
     folders = [os.sep if parts[:1] == [""] else ""]
     if last == "**":
@@ -131,7 +131,7 @@ def _listed(folder: str, part: str, refused: list[OSError]) -> "list[os.DirEntry
         with os.scandir(folder or os.curdir) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # there is none: nothing is left out
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # there is no such directory
             refused.append(error)
         return []
     shown = part.startswith(".")
@@ -146,7 +146,7 @@ def not_listed(call: str, error: OSError) -> StorageError:
 def _why_nothing(pattern: str) -> str:
     """The reason why a pattern of local files has found none."""
     if os.path.isdir(pattern):
-        return f": it is a directory; {os.path.join(pattern, '*')!r} matches what is in it"
+        return f": it is a directory; {os.path.join(pattern, '*')!r} matches its files"
     folder = pattern if not is_pattern(pattern) else pattern[: min(map(pattern.find, filter(pattern.count, "*?[")))]
     for part in (os.path.dirname(folder), *map(str, Path(os.path.dirname(folder)).parents)):
         if os.path.isdir(part) and not os.access(part, os.R_OK | os.X_OK, effective_ids=_EFFECTIVE):

@@ -14,18 +14,18 @@ from penstock.paths import has_protocol, local_path
 
 _BUFFER_BYTES: Final = 1 << 16
 SMALL_BYTES = 1 << 16
-"""A local file of at most so many bytes is read as a whole when it is opened."""
+"""A local file of at most this size is read as a whole when it is opened."""
 
 
 def open_file(name: str | os.PathLike[str]) -> io.BufferedReader:
-    """A file for reading its bytes, as `open(name, "rb")` gives it; with a protocol too, as "s3://bucket/name".
+    """A file for reading its bytes, like that of `open(name, "rb")`; with a protocol too, as "s3://bucket/name".
 
-    It can be sought in, so what takes an open file takes it: `numpy.load`, `PIL.Image.open`, `zipfile.ZipFile`,
+    It can be sought in, so functions that take an open file take it: `numpy.load`, `PIL.Image.open`, `zipfile.ZipFile`,
     `h5py.File`. A remote file that is read from front to back is fetched up to 32 MiB in advance.
 
     Raises:
         StorageError: it cannot be opened; later, it cannot be read, or has changed since it was opened.
-        MissingExtraError: what reads files with its protocol is not installed.
+        MissingExtraError: the package for its protocol is not installed.
 
     Example:
         >>> import pathlib, tempfile
@@ -47,7 +47,7 @@ def open_plain(name: str) -> Any:
 
     Raises:
         OSError: it cannot be opened.
-        ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
+        ModuleNotFoundError: the name has a protocol whose package is not installed.
     """
     return open_remote_bytes(name) if has_protocol(name) else io.FileIO(name)
 
@@ -57,7 +57,7 @@ def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
 
     Raises:
         StorageError: the file cannot be opened.
-        ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
+        ModuleNotFoundError: the name has a protocol whose package is not installed.
     """
     with named_in_errors(name, "opened"):
         if file is None:
@@ -68,14 +68,14 @@ def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
 
 
 def _held(name: str, file: Any) -> "HeldBytes | None":
-    """All bytes of a small local file, which is closed: neither more reads nor what closes it later are paid for."""
+    """All bytes of a small local file, which is closed: this saves further reads and a finalizer."""
     if not isinstance(file, io.FileIO):
         return None
     try:
         size = file.seek(0, os.SEEK_END)
         content = os.pread(file.fileno(), size, 0) if size <= SMALL_BYTES else b""
     except OSError:
-        return None  # its reader meets this again, and says so
+        return None  # its reader raises this again, with the file's name
     except BaseException:  # as by Ctrl-C
         file.close()
         raise
@@ -104,10 +104,10 @@ def check_exists(call: str, name: str) -> None:
 
 
 def size_of(name: str) -> int:
-    """The bytes of a file that was opened before; -1 where nothing has told, which one more request would."""
+    """The bytes of a file; -1 if finding them would take one more request."""
     if has_protocol(name):
         return SIZES.get(name, -1)
     try:
         return os.stat(name).st_size
-    except OSError:  # a format may name what is no file
+    except OSError:  # names of a format need not be files
         return -1

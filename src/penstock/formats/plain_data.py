@@ -48,8 +48,7 @@ def structure_of_data(data: Sequence[Any], error: type[PenstockError] = StorageE
 
     Raises:
         StorageError, or the given error: it names a class that this process does not know.
-        InvalidArgumentError: what stands there is no structure. Of data of another form ValueError, TypeError or
-            IndexError.
+        InvalidArgumentError: the data is no structure. Of data of another form ValueError, TypeError or IndexError.
     """
     kind, names, below = data[:3]
     if kind == "leaf":
@@ -64,7 +63,7 @@ def structure_of_data(data: Sequence[Any], error: type[PenstockError] = StorageE
 
 
 def _known_class(module: str, name: str, error: type[PenstockError]) -> type:
-    """A class by its name, if this process has imported it: what is stored or sent imports and calls nothing else."""
+    """A class by its name, if this process has imported it: reading data imports and calls nothing else."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, "__dict__", {}).get(part)  # an attribute that is looked up could import something
@@ -86,7 +85,7 @@ def dtype_to_data(dtype: np.dtype[Any]) -> Any:
     """A dtype as plain data."""
     if dtype.kind == "T":
         return "T"
-    # Extension dtypes such as bfloat16 have a name that NumPy knows, and a `str` that says nothing.
+    # Extension dtypes such as bfloat16 have a name that NumPy knows, and a `str` without meaning.
     return dtype.name if dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(dtype)
 
 
@@ -102,10 +101,10 @@ def dtype_of_data(data: Any) -> np.dtype[Any]:
 
 
 def spec_of_data(data: Sequence[Any], dtype_of: Callable[[Any], np.dtype[Any]] = dtype_of_data) -> LeafSpec:
-    """The specification that `spec_to_data` wrote; what `dtype_of` raises is passed on.
+    """The specification that `spec_to_data` wrote; errors of `dtype_of` are passed on.
 
     Raises:
-        TypeError, ValueError: what stands there is none.
+        TypeError, ValueError: the data is no specification.
     """
     shape, dtype, ragged_rank, axes, assumed_dtype = data
     return assuming(leaf_spec(shape, dtype_of(dtype), ragged_rank), axes, dtype=assumed_dtype)

@@ -1,4 +1,4 @@
-"""Files of which parts are read, local or with a protocol."""
+"""Files that are read in parts, local or with a protocol."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ Offsets = npt.NDArray[np.int64]
 
 _LOCAL_GAP: Final = 1 << 12
 _REMOTE_GAP: Final = 1 << 16
-"""Up to so many bytes between two parts are read along with them, in place of a further call."""
+"""The most bytes between two parts that are read along with them, instead of by another call."""
 _HEAD_BYTES: Final = 1 << 16
 """The first bytes of a remote file, which come when it is opened: all of a small one."""
 
@@ -27,7 +27,7 @@ def open_ranges(name: str) -> "RangedFile":
 
     Raises:
         StorageError: it cannot be opened.
-        ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
+        ModuleNotFoundError: the name has a protocol whose package is not installed.
     """
     return _RemoteFile(name) if has_protocol(name) else _LocalFile(name)
 
@@ -105,7 +105,7 @@ class _LocalFile(RangedFile):
 
 
 class _RemoteFile(RangedFile):
-    """The parts of a call are asked for at the same time. A part that begins where the last one ended is read ahead."""
+    """The parts of a call are requested at the same time. A part that begins where the last one ended is read ahead."""
 
     _gap = _REMOTE_GAP
 

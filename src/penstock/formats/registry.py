@@ -12,7 +12,7 @@ from penstock.formats.records.text_lines import TextLines
 from penstock.formats.records.tfrecord import TFRecords
 
 _BUILT_IN: Final[dict[str, Callable[[], FileFormat]]] = {
-    "npy": lambda: NpyFiles(),
+    "npy": NpyFiles,
     "parquet": lambda: tables.parquet.ParquetFiles(),
     "text": lambda: RecordFiles(TextLines()),
     "tfrecord": lambda: RecordFiles(TFRecords()),

@@ -1,4 +1,4 @@
-"""Local files that are to stay as they are while they are read."""
+"""Local files that must not change while they are read."""
 
 import os
 import weakref
@@ -9,7 +9,7 @@ from penstock.formats.file_errors import changed, named_in_errors
 class UnchangedFile:
     """A descriptor of a file, by which changes are noticed, also while a library reads it. It is closed when dropped.
 
-    A file that is replaced by another one under its name is no change: who has opened it reads the old one.
+    A file that is replaced by another one under its name is no change: the descriptor still reads the old one.
 
     Attributes:
         descriptor: for reading its bytes.
@@ -28,7 +28,7 @@ class UnchangedFile:
         self.size, self.version = self._now()
 
     def check(self) -> None:
-        """Refuse what was read since the last check, if the file was written to.
+        """Refuse the bytes that were read since the last check, if the file was written to.
 
         Raises:
             StorageError: it was.

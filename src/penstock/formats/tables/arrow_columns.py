@@ -42,7 +42,7 @@ _MASKING: Final = (*_READERS, "from_source")
 
 
 class _ColumnPath(NamedTuple):
-    """Whose argument a column is of, and what it is called in it."""
+    """The call that a column was given to, and its path in the argument."""
 
     call: str
     path: str = ""
@@ -62,7 +62,7 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
 
     Args:
         value: anything.
-        path: what the value is called, for errors.
+        path: the name of the value, for errors.
         call: the method that it was given to.
 
     Raises:
@@ -86,7 +86,7 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
 
 
 def arrow_table(data: Any, mask_nulls: MaskNulls) -> Any:
-    """A table of what speaks Arrow's protocol, its nulls masked as `masked` says; pandas's frames only with masks.
+    """A table of an object with Arrow's protocol, its nulls masked by `masked`; pandas's frames only with masks.
 
     Raises:
         InvalidTypeError: something else.
@@ -98,7 +98,7 @@ def arrow_table(data: Any, mask_nulls: MaskNulls) -> Any:
     stream, array = (hasattr(data, f"__arrow_c_{kind}__") for kind in ("stream", "array"))
     if not stream and not array:
         raise InvalidTypeError(
-            f"from_arrow(data=...) takes a table of Arrow or what offers one (__arrow_c_stream__), got "
+            f"from_arrow(data=...) takes a table of Arrow or an object that offers one (__arrow_c_stream__), got "
             f"{type(data).__name__}: from_tensor_slices takes dictionaries of arrays"
         )
     try:
@@ -117,7 +117,7 @@ def _check_computed(value: Any, call: str) -> None:
 
 
 def check_depth(kind: pa.DataType, call: str, where: str) -> None:
-    """Refuse a type with so many others within it that what goes through them would not come back.
+    """Refuse a type that is nested so deeply that recursion would fail.
 
     Raises:
         InvalidTypeError: it is one.
@@ -128,8 +128,8 @@ def check_depth(kind: pa.DataType, call: str, where: str) -> None:
         if not level:
             return
     raise InvalidTypeError(
-        f"{call} takes lists and structs up to {_DEEPEST} within each other, got more{where}: leave the column out, or "
-        "read it as text"
+        f"{call} takes lists and structs up to {_DEEPEST} within each other, got more{where}: skip the column, or read "
+        "it as text"
     )
 
 
@@ -142,7 +142,7 @@ def _columns(value: Any, where: _ColumnPath) -> Any:
     if hasattr(value, "with_format") and hasattr(value, "column_names"):
         if not hasattr(value, "__len__"):
             raise InvalidTypeError(
-                f"{where.call} takes what has a length, got {type(value).__name__}, which can only be iterated: "
+                f"{where.call} takes data with a length, got {type(value).__name__}, which can only be iterated: "
                 "from_generator(lambda: iter(it)) takes it"
             )
         value = value.with_format("arrow")[:]
@@ -174,7 +174,7 @@ def _unique(names: Sequence[str], where: _ColumnPath) -> Sequence[str]:
 
 
 def varies_in_shape(kind: pa.DataType) -> bool:
-    """True if values of a type may differ in shape; also those whose shape only reading them tells."""
+    """True if values of a type may differ in shape, or if only reading them shows their shape."""
     if pa.types.is_struct(kind):
         return any(varies_in_shape(field.type) for field in kind)
     if pa.types.is_fixed_size_list(kind):
@@ -187,7 +187,7 @@ def varies_in_shape(kind: pa.DataType) -> bool:
 
 @lru_cache(1024)
 def values_of(kind: pa.DataType) -> str:
-    """A name for what NumPy has in place of a type: the same for types whose rows are alike.
+    """A name for a type's values in NumPy: the same for types whose rows are alike.
 
     Example:
         >>> values_of(pa.list_(pa.large_string())), values_of(pa.struct({"at": pa.timestamp("s", "UTC")}))
@@ -225,7 +225,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         array = pa.concat_arrays(array.chunks)
     kind = array.type
     is_plain = kind.id in _IN_NUMPY
-    if within and pa.types.is_null(kind) and not len(array):  # lists that are all empty do not show what they are of
+    if within and pa.types.is_null(kind) and not len(array):  # lists that are all empty do not show their type
         return np.empty(0, object)
     for inner in () if is_plain or pa.types.is_struct(kind) else innermost(kind):
         _check_type(inner, kind, where)
@@ -238,7 +238,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
         try:
             if is_plain:
                 return array.to_numpy(zero_copy_only=False)
-            array.validate(full=True)  # while there is somebody who says where it is wrong
+            array.validate(full=True)  # here, where errors name the column
             return Objects(array)
         except pa.ArrowException as error:
             advice = f"types={{{where.column!r}: bytes}} takes" if where.call in _READERS else "a binary column keeps"
@@ -263,20 +263,16 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: boo
 
 
 def _check_type(kind: pa.DataType, column: pa.DataType, where: _ColumnPath) -> None:
-    """Refuse a type of values that NumPy has no place for, with what to do about their column."""
+    """Refuse a type of values that NumPy cannot hold, with advice about their column."""
     if kind.id in _IN_NUMPY or (pa.types.is_null(kind) and (is_list(column) or holds_objects(column))):
         return
     near = f"np.int{kind.bit_width}" if pa.types.is_time(kind) else "np.float64" if pa.types.is_decimal(kind) else "..."
     if where.call not in _READERS:
-        advice = (
-            f"cast the column, by column.cast({near.replace('np.', 'pa.') + '()' * (near != '...')}), or leave it out"
-        )
+        advice = f"cast the column, by column.cast({near.replace('np.', 'pa.') + '()' * (near != '...')}), or drop it"
     elif kind != column or where.path != f"[{where.column!r}]" or near == "...":
-        advice = (
-            f"give another type for the column by types={{{where.column!r}: ...}}, or leave it out by columns=[...]"
-        )
+        advice = f"give another type for the column by types={{{where.column!r}: ...}}, or skip it by columns=[...]"
     else:
-        advice = f"types={{{where.column!r}: {near}}} converts it, and columns=[...] leaves it out"
+        advice = f"types={{{where.column!r}: {near}}} converts it, and columns=[...] skips it"
     raise InvalidTypeError(
         f"{where.call} takes numbers, strings, bytes, times, and lists, structs and maps of them, got {kind}{where}: "
         f"{advice}"
@@ -298,8 +294,8 @@ def _without_nulls(where: _ColumnPath) -> str:
     """Advice about nulls."""
     if where.call not in _MASKING:
         return (
-            "leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or give a mask next "
-            "to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
+            "drop these rows (table.drop_null() in Arrow), fill them (column.fill_null(0)), or give a mask next to the "
+            "filled column: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
             "ps.Dataset.from_arrow(table, mask_nulls=True) does"
         )
     masks = (
@@ -308,4 +304,4 @@ def _without_nulls(where: _ColumnPath) -> str:
     )
     if where.call != "ParquetDataset" or where.path != f"[{where.column!r}]":
         return masks
-    return f"{masks}, and filter=pc.field({where.column!r}).is_valid() leaves the rows out"
+    return f"{masks}, and filter=pc.field({where.column!r}).is_valid() skips the rows"

@@ -27,9 +27,9 @@ class CsvRecords(TableRecords):
     Attributes:
         names: of all columns of a file, in their order.
         header: whether the first record of each file names them.
-        delimiter: what stands between two values.
-        null_values: what stands for a null; None for what Arrow takes for one.
-        encoding: of the text, in which ASCII is what it is in UTF-8.
+        delimiter: the sign between two values.
+        null_values: the texts that stand for a null; None for Arrow's own.
+        encoding: of the text, in which ASCII has the same bytes as in UTF-8.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class CsvRecords(TableRecords):
 
     @cached_property
     def _guessed(self) -> list[str]:
-        """The columns of numbers whose types nobody has given."""
+        """The columns of numbers whose types were guessed."""
         given = set(self.given)
         return [field.name for field in self.schema if _is_number(field.type) and field.name not in given]
 
@@ -130,7 +130,7 @@ def csv_records(
     try:
         found_names = _header(first, delimiter, encoding)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise StorageError(f"{call}: {name!r} has no first line that tells which columns there are: {error}") from error
+        raise StorageError(f"{call}: {name!r} has no first line from which to count its columns: {error}") from error
     body = data[len(first) if header is True else 0 : int(ends[-1])]
     if header is True:
         names = found_names
@@ -143,7 +143,7 @@ def csv_records(
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = {column: types[column] for column in names if column in types}
-    body = body.decode(encoding, "replace").encode()  # what cannot be read is an error where it is read
+    body = body.decode(encoding, "replace").encode()  # other bytes are an error where they are read
     decoder = _Decoder(pa.schema([]), tuple(names), delimiter, null_values)
     schema = _sampled(call, name, body, known, decoder)
     found = chosen_schema(call, name, schema, columns, types, label)
@@ -162,7 +162,7 @@ def csv_records(
 
 
 def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType], decoder: "_Decoder") -> pa.Schema:
-    """All columns, and their types: those that are known, and for the others guesses that keep what is written.
+    """All columns, and their types: those that are known, and for the others guesses that keep the text's numbers.
 
     Records that are damaged are passed over: they are errors where they are read.
     """
@@ -181,10 +181,10 @@ def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType]
         if kind is None:
             raise InvalidArgumentError(
                 f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
-                f"{lost}: types={{{column!r}: str}} keeps what is written, np.float64 takes what is nearest"
+                f"{lost}: types={{{column!r}: str}} keeps it as it is written, np.float64 takes the nearest number"
             )
         kinds[column] = kind
-    # What is not UTF-8 is an error where it is read, as it is in a file that is read later.
+    # Bytes that are not UTF-8 are an error where they are read, as they are in a file that is read later.
     text = {column for column, kind in kinds.items() if pa.types.is_null(kind) or pa.types.is_binary(kind)}
     return pa.schema([(one, pa.string() if one in text and one not in known else kind) for one, kind in kinds.items()])
 
@@ -220,8 +220,8 @@ class _Decoder:
     Attributes:
         schema: the columns that are read; with `every` those whose types are not guessed.
         names: of all columns.
-        delimiter: what stands between two values.
-        null_values: what stands for a null.
+        delimiter: the sign between two values.
+        null_values: the texts that stand for a null.
         every: whether all columns are read.
         skips: whether records with too many or too few values are passed over.
     """
@@ -244,7 +244,7 @@ class _Decoder:
 
     @cached_property
     def _blocks(self) -> dict[int, pc.ReadOptions]:
-        """Options for text that is as long as these many bits say."""
+        """Options for text by the number of bits of its length."""
         return {}
 
     @cached_property
@@ -266,7 +266,7 @@ class _Decoder:
         )
 
     def __reduce__(self) -> Any:
-        """In another process the options are made anew."""
+        """In another process the options are made again."""
         return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -312,7 +312,7 @@ def _returns_alone(content: npt.NDArray[np.uint8], whole: bool) -> npt.NDArray[n
 def _quoted(
     data: bytes, content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], delimiter: bytes
 ) -> npt.NDArray[np.bool_]:
-    """Which of these offsets are within quotes."""
+    """True for each of these offsets that is within quotes."""
     quotes = np.flatnonzero(content == _QUOTE)
     beside = np.array([*delimiter, _NEWLINE, _RETURN, _QUOTE], np.uint8)
     opening, closing = quotes[::2], quotes[1::2]

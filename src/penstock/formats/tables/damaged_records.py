@@ -11,9 +11,9 @@ import pyarrow as pa
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
-"""What a damaged record raises."""
+"""The errors of damaged records."""
 _FEW: Final = 64
-"""Where many records are damaged, no fewer than these are tried together as long as Arrow says which one it is."""
+"""Where many records are damaged, no fewer than these are tried together as long as Arrow's errors name the record."""
 _ROW: Final = re.compile(r"(Row #|in row )(\d+)")
 """The record in an error of Arrow's: those of CSV are counted from 1, those of JSON from 0."""
 
@@ -22,11 +22,11 @@ class WithoutDamaged:
     """The rows of records but for damaged ones.
 
     Args:
-        table: decodes the records of these ranges, or raises what is wrong with one of them.
-        rows: makes rows of a table, or raises what is wrong with one of them.
+        table: decodes the records of these ranges, or raises the error of one of them.
+        rows: makes rows of a table, or raises the error of one of them.
 
     Attributes:
-        damaged: what is wrong with each damaged record.
+        damaged: the error of each damaged record.
         order: their numbers, the lowest first.
     """
 
@@ -50,7 +50,7 @@ class WithoutDamaged:
             try:
                 found = self._table(runs) if runs else None
             except DAMAGE as error:
-                if stop - start > 1 and self._is_told(runs, error):
+                if stop - start > 1 and self._is_named(runs, error):
                     most = max(_FEW, most // 2)
                 elif stop - start > 1:
                     most = (stop - start) // 2
@@ -66,8 +66,8 @@ class WithoutDamaged:
         cuts = self.order[bisect_left(self.order, start) : bisect_left(self.order, stop)]
         return [range(a + 1, b) for a, b in pairwise([start - 1, *cuts, stop]) if a + 1 < b]
 
-    def _is_told(self, runs: Sequence[range], error: Exception) -> bool:
-        """True if the error says which record it is of, which is then noted: that one is alone in a further call."""
+    def _is_named(self, runs: Sequence[range], error: Exception) -> bool:
+        """True if the error names a record that is damaged, by another call with it alone; it is then noted."""
         found = _ROW.search(str(error))
         place = int(found[2]) - (found[1] == "Row #") if found else -1
         for run in runs:

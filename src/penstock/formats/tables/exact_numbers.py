@@ -1,4 +1,4 @@
-"""Numbers in text whose type was guessed: which of them would not be what is written there.
+"""Numbers in text whose type was guessed, and those among them that the guess would change.
 
 Arrow's guesses make int64 of "007", float64 of integers beyond int64, and of those between fractions.
 """
@@ -101,5 +101,5 @@ def refuse(name: str, lost: Any, kind: pa.DataType, advice: str) -> NoReturn:
     dtype = "float64" if pa.types.is_floating(kind) else "int64"
     raise ElementError(
         f"column {name!r} has {lost}, which {kind}, its type in the first rows, would change: {advice}, and "
-        f"types={{{name!r}: np.{dtype}}} takes the number that is nearest"
+        f"types={{{name!r}: np.{dtype}}} takes the nearest number"
     )

@@ -28,7 +28,7 @@ class JsonRecords(TableRecords):
     """The objects of JSON lines. Lines of spaces alone are passed over.
 
     Attributes:
-        some: whether other columns are left out, as some were asked for by their names.
+        some: whether other columns are skipped, as some were asked for by their names.
     """
 
     some: bool
@@ -55,7 +55,7 @@ class JsonRecords(TableRecords):
 
     @cached_property
     def _guessed(self) -> dict[str, None]:
-        """The columns whose types nobody has given."""
+        """The columns whose types were guessed."""
         given = set(self.given)
         return dict.fromkeys(name for name in self.schema.names if name not in given)
 
@@ -72,7 +72,7 @@ class JsonRecords(TableRecords):
             elif field.name not in self.given and not self.some and not pa.types.is_null(field.type):
                 raise ElementError(
                     f"it has a key {field.name!r}, and the first objects do not: types={{{field.name!r}: ...}} reads "
-                    f"it, with mask_nulls=[{field.name!r}] where it is missing, and columns=[...] leaves it out"
+                    f"it, with mask_nulls=[{field.name!r}] where it is missing, and columns=[...] skips it"
                 )
 
     def explained(self, problem: str) -> str:
@@ -130,15 +130,15 @@ def json_records(
         if kind is None:
             raise InvalidArgumentError(
                 f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
-                f"{lost}: types={{{column!r}: np.float64}} takes what is nearest; lines read as text keep it, by "
+                f"{lost}: types={{{column!r}: np.float64}} takes the nearest number; lines read as text keep it, by "
                 ".map(json.loads)"
             )
         schema = schema.set(schema.get_field_index(column), pa.field(column, kind))
     for field in schema:
         if pa.types.is_null(field.type):
             raise InvalidArgumentError(
-                f"{call}: {field.name!r} is always null in the first {CHUNK_BYTES:,} bytes of {name!r}: say its type "
-                f"by types={{{field.name!r}: ...}}, or leave it out by columns=[...]"
+                f"{call}: {field.name!r} is always null in the first {CHUNK_BYTES:,} bytes of {name!r}: give its type "
+                f"by types={{{field.name!r}: ...}}, or skip it by columns=[...]"
             )
     return JsonRecords(call, schema, mask_nulls, label, tuple(types), columns is not None)
 

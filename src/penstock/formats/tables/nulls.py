@@ -1,11 +1,11 @@
-"""Nulls of tables as zeros, empty strings and empty lists, with columns of booleans that say where they were.
+"""Nulls of tables as zeros, empty strings and empty lists, with columns of booleans that mark their places.
 
-| a column "x"                          | "x_is_valid" beside it says                                             |
+| a column "x"                          | "x_is_valid" beside it is True where there is                           |
 |---------------------------------------|-------------------------------------------------------------------------|
-| numbers, strings, bytes, times        | whether there is a value                                                |
-| a struct                              | whether there is one; within it, each of its fields has a mask likewise |
-| lists                                 | whether there is a list, with a value in each of its places             |
-| lists of objects, maps                | whether there is a list; nulls within it are None, as Python has them   |
+| numbers, strings, bytes, times        | a value                                                                 |
+| a struct                              | a struct; within it, each of its fields has a mask too                  |
+| lists                                 | a list, with a value in each of its places                              |
+| lists of objects, maps                | a list; nulls within it are None, as Python has them                    |
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def masked(table: pa.Table, names: MaskNulls, call: str) -> pa.Table:
         table: of Arrow.
         names: of columns; True stands for all that have no such column beside them yet, of `from_arrow` for those that
             have nulls.
-        call: what the user called, for errors.
+        call: the function that the user called, for errors.
 
     Raises:
         InvalidArgumentError: a column that is not there, or a mask whose name is taken.
@@ -63,7 +63,7 @@ def maskable(names: Sequence[str]) -> list[str]:
 
 
 def without_nulls(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Which rows have no null for which NumPy has no place."""
+    """True for each row without a null that NumPy cannot hold."""
     return np.concatenate([np.empty(0, bool), *map(_whole, column.chunks)])
 
 
@@ -75,7 +75,7 @@ def _whole(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _decoded(array: pa.Array) -> pa.Array:
-    """Dictionaries written out, and views as what they are views of."""
+    """Dictionaries written out, and views as plain strings or bytes."""
     if pa.types.is_dictionary(array.type):
         return _decoded(array.dictionary_decode())
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
@@ -84,7 +84,7 @@ def _decoded(array: pa.Array) -> pa.Array:
 
 
 def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which values are there, of lists all of theirs too."""
+    """True for each value that is not null; of lists, neither may any of their values be."""
     valid: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
     if not is_list(array.type) or holds_objects(array.type):
         return valid

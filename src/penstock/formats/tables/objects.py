@@ -19,7 +19,7 @@ import pyarrow as pa
 
 
 class Objects:
-    """A column as Arrow holds it. `np.asarray` makes its rows, each time anew: nobody's changes reach another's rows.
+    """A column as Arrow holds it. `np.asarray` makes new rows each time, so that changes to some reach no others.
 
     Args:
         array: lists of objects, or maps, without nulls.

@@ -1,9 +1,10 @@
-"""Records that are rows of a table, which Arrow's readers decode: what CSV and JSON lines have in common."""
+"""Records that are rows of a table, which Arrow's readers decode: the common part of CSV and JSON lines."""
 
 from abc import abstractmethod
 from bisect import bisect_left
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -27,7 +28,7 @@ _MOST_BYTES: Final = 1 << 26
 """A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
 
 Ends = Callable[[bytes, bool], npt.NDArray[np.int64]]
-"""The end of each record of bytes; the flag says whether nothing follows them."""
+"""A function that gives the end of each record of bytes; the flag is True if nothing follows them."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TableRecords(RecordFormat):
     """Rows as dictionaries of their columns, or pairs of one and a label.
 
     Attributes:
-        call: what the user called, for errors.
+        call: the function that the user called, for errors.
         schema: the columns that are read, and their types.
         mask_nulls: those that get a column of booleans beside them; True stands for all.
         label: the column that becomes the second part of each row; "" for none.
@@ -85,11 +86,11 @@ class TableRecords(RecordFormat):
         """
 
     def explained(self, problem: str) -> str:
-        """The problem of one record, in the user's words, and what to do."""
+        """The problem of one record, in the user's words, with advice."""
         return problem.replace("Row #1: ", "")
 
     def check_last(self, record: bytes) -> None:
-        """Refuse the last record before the end of what is there, if it is not whole; Arrow takes it as it is.
+        """Refuse the last record of some bytes if it is not whole; Arrow takes it as it is.
 
         Raises:
             ElementError: it is not whole.
@@ -108,7 +109,7 @@ class TableRecords(RecordFormat):
 class TableReader(RecordReader):
     """A chunk is decoded at once, without its damaged records, if there are some.
 
-    Of some records alone, from anywhere in a file, damage is an error: who reads those asks for fewer of them.
+    Of some records alone, from anywhere in a file, damage is an error: their caller then asks for fewer of them.
     """
 
     def __init__(self, format: TableRecords, source: Source, compression: str, number: int, offset: int) -> None:
@@ -188,16 +189,13 @@ class TableReader(RecordReader):
 
 
 def sample(call: str, name: str, compression: str, ends: Ends, least: int) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """The beginning of a file with at least so many records, or all of it, and where each record ends.
+    """The beginning of a file with `least` records or more, or all of it, and where each record ends.
 
     Raises:
         StorageError: it cannot be read.
     """
-    source = open_bytes(name, compression)
-    try:
+    with closing(open_bytes(name, compression)) as source:
         data, found = _with_whole_records(source, b"", ends, least, lambda: f"{call}: {name!r}")
-    finally:
-        source.close()
     packed = "" if compression else compression_of(data[:8])
     if packed:
         raise StorageError(f"{name!r} is compressed: give compression_type={packed!r}")
@@ -207,7 +205,7 @@ def sample(call: str, name: str, compression: str, ends: Ends, least: int) -> tu
 def _with_whole_records(
     source: ByteReader, data: bytes, ends: Ends, least: int, where: Callable[[], str]
 ) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Bytes and what follows them in a file, with at least so many records or to its end, and where records end."""
+    """Bytes and the next ones of a file, with `least` records or more or to its end, and where records end."""
     size = CHUNK_BYTES
     while True:
         parts, target = [data], len(data) + size
@@ -224,7 +222,7 @@ def _with_whole_records(
 
 
 def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
-    """The types that a user has given for columns: Arrow's, or what NumPy takes for a dtype; `str` and `bytes` too.
+    """The types that a user has given for columns: Arrow's, dtypes of NumPy, `str` or `bytes`.
 
     Raises:
         InvalidTypeError: no such type.

@@ -43,13 +43,13 @@ class TableRows:
     """The rows of a table by number, as a dictionary of columns.
 
     Args:
-        table: its memory is not copied, so that it may lie in a file.
-        call: what the user called, for errors.
+        table: its memory is not copied, so that it may be mapped from a file.
+        call: the function that the user called, for errors.
         mask_nulls: the columns that get a column of booleans beside them.
     """
 
     def __init__(self, table: pa.Table, call: str, mask_nulls: MaskNulls = None) -> None:
-        as_columns(masked(table.slice(0, 0), mask_nulls, call), call=call)  # refuses what NumPy has no place for
+        as_columns(masked(table.slice(0, 0), mask_nulls, call), call=call)  # refuses types that NumPy cannot hold
         full = {name: _full(table[name]) for name in table.column_names}
         chosen = set(maskable(table.column_names) if mask_nulls is True else mask_nulls or ())
         self._columns = {
