@@ -122,7 +122,7 @@ def test_text_in_another_encoding(tmp_path, encoding, compression):
     (tmp_path / "a.csv").write_bytes(content if compression is None else gzip.compress(content))
     dataset = ps.CsvDataset(tmp_path / "a.csv", encoding=encoding, label="x", compression_type=compression)
     assert [(row, int(x)) for row, x in dataset] == [({head: first}, 1), ({head: second}, 2)]
-    with pytest.raises(ps.StorageError, match="no first line that tells .* codec can't decode"):
+    with pytest.raises(ps.StorageError, match="no first line from which .* codec can't decode"):
         ps.CsvDataset(tmp_path / "a.csv", encoding="ascii", compression_type=compression)
 
 

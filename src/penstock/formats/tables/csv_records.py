@@ -148,16 +148,7 @@ def csv_records(
     schema = _sampled(call, name, body, known, decoder)
     found = chosen_schema(call, name, schema, columns, types, label)
     return CsvRecords(
-        call,
-        found,
-        mask_nulls,
-        label,
-        tuple(known),
-        tuple(names),
-        header is True,
-        delimiter,
-        null_values,
-        encoding,
+        call, found, mask_nulls, label, tuple(known), tuple(names), header is True, delimiter, null_values, encoding
     )
 
 
@@ -190,10 +181,7 @@ def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType]
 
 
 def _kept_types(
-    table: pa.Table,
-    guessed: Sequence[str],
-    data: bytes,
-    decoder: "_Decoder",
+    table: pa.Table, guessed: Sequence[str], data: bytes, decoder: "_Decoder"
 ) -> dict[str, tuple[pa.DataType | None, str]]:
     """The types of guessed columns that keep their numbers as they are written, where the guess may not."""
     wanted = list(guessed)

@@ -53,13 +53,10 @@ class TableRecords(RecordFormat):
 
     @property
     def spec(self) -> Any:
-        columns = self.rows(self._empty())  # or the error of a type that is not read
+        columns = self.rows(self.schema.empty_table())  # or the error of a type that is not read
         if any(varies_in_shape(kind) for kind in self.schema.types):
             return None
         return map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
-
-    def _empty(self) -> pa.Table:
-        return self.schema.empty_table()
 
     @property
     def decodes_groups(self) -> bool:

@@ -11,17 +11,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.columns import not_unicode
-from penstock.formats.writing.leaves import (
-    ONLY,
-    Column,
-    Columns,
-    Kind,
-    Leaves,
-    dense,
-    is_ragged,
-    kind_of,
-    names_of,
-)
+from penstock.formats.writing.leaves import ONLY, Column, Columns, Kind, Leaves, dense, is_ragged, kind_of, names_of
 from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
