@@ -150,7 +150,7 @@ def test_explain_says_what_runs_where_and_why():
     ],
 )
 def test_what_must_see_all_elements_is_refused_above_a_shared_job(dataset, culprit):
-    with pytest.raises(ps.InvalidArgumentError, match=culprit + " at .* must see all elements.*leave out job_name"):
+    with pytest.raises(ps.InvalidArgumentError, match=culprit + " at .* must see all elements.*omit job_name"):
         check_shared(cut(dataset.node))
 
 

@@ -11,7 +11,7 @@ from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.reader.delivery import AsArrived, InOrder, RoundRobin
 from penstock.service.reader.epoch_progress import EpochProgress, GivenUp
-from penstock.service.reader.fetch_task import ENDLESS, Arrived, FetchedBehind, FetchTask, Raised, after
+from penstock.service.reader.fetch_task import ENDLESS, Arrived, FetchedBehind, FetchTask, Raised, offset_after
 from penstock.service.reader.leases import Leases
 from penstock.service.reader.pace import SpanPace, Usage
 from penstock.service.reader.progress import PassProgress, SharedProgress, past_of
@@ -91,10 +91,10 @@ def test_the_last_part_may_be_taken_as_if_less_of_it_were_deliveries() -> None:
 
 
 def test_in_groups_elements_are_counted_from_where_their_block_begins() -> None:
-    chunk = Chunk(position=5, skip=2, rows=10)
-    assert after(chunk, 4, "groups", 1) == (5, 6)
-    assert after(chunk, 4, "rows", 1) == (9, 0)
-    assert after(chunk, 4, "sequence", 3) == (17, 0)
+    chunk = Chunk(position=5, skip=2, rows=4)
+    assert offset_after(chunk, "groups", 1) == (5, 6)
+    assert offset_after(chunk, "rows", 1) == (9, 0)
+    assert offset_after(chunk, "sequence", 3) == (17, 0)
 
 
 def test_an_endless_part_is_where_it_is() -> None:
@@ -179,7 +179,7 @@ def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
         chunk = Chunk(position=1, skip=0, rows=rows)  # of the second of two consumers
         task.arrive(Arrived(chunk, block_of(range(10 * number, 10 * number + rows))), "sequence", 2)
         task.complete = True
-        passes[number].end_at(2 * rows)
+        passes[number].length = 2 * rows
     turn = 0
     while (task := delivery.next_task(passes, turn)) is not None:
         item, turn = delivery.item_of(task), task.pass_number + 1
@@ -328,7 +328,7 @@ def test_what_is_counted_behind_the_last_position_is_fetched_after_it_and_named_
     assert task.arrive(group(6, 1, range(9)), "groups", 1) == 2
     assert task.complete
     blocks, failures = ([item for item in task.items if isinstance(item, kind)] for kind in (Arrived, Raised))
-    assert [after(item.chunk, item.chunk.rows, "groups", 1) for item in blocks] == [(4, 3), (5, 3), (5, 6)]
+    assert [offset_after(item.chunk, "groups", 1) for item in blocks] == [(4, 3), (5, 3), (5, 6)]
     assert [item.next for item in failures] == [(5, 4)]
 
 
@@ -364,7 +364,7 @@ def test_what_was_left_out_behind_elements_is_deliveries_again_and_is_nothing_to
     task.arrive_behind(left_out(2), reading.behind(task, 10))
     task.ends_at(4, 0)
     task.complete = True
-    progress.end_at(4)
+    progress.length = 4
     counted = []
     for _ in range(2):
         position.count_left_out(task, lambda number, found: counted.append((number, found.count)))

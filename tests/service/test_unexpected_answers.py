@@ -293,7 +293,11 @@ def read_all(dispatcher: Any, job_name: str | None = None, count: int = 100) -> 
         (Leased, {"spans": [msgspec.structs.replace(SPAN, stop=0)]}, "no span of a pass"),
         (Leased, {"spans": [msgspec.structs.replace(SPAN, start=9)]}, "no span of a pass"),
         (Leased, {"spans": [msgspec.structs.replace(SPAN, stop=1 << 63)]}, "no span of a pass"),
-        (Leased, {"spans": [msgspec.structs.replace(SPAN, pass_number=7)]}, "leases what it never told of: "),
+        (
+            Leased,
+            {"spans": [msgspec.structs.replace(SPAN, pass_number=7)]},
+            "leases spans of passes that it has not announced: ",
+        ),
         (Leased, {"spans": [SPAN, SPAN]}, "which overlap"),
         (Leased, {"spans": [SPAN], "ended": True}, "positions of an epoch that has ended"),
         (EpochOpened, {"passes": [PassInfo(number=1)]}, "pass 1 in the place of pass 0"),
@@ -443,7 +447,8 @@ def test_a_worker_that_answers_what_it_was_not_asked_is_left_to_itself(
 @pytest.mark.slow
 def test_workers_that_all_answer_what_they_were_not_asked_are_an_error(dispatcher: Any) -> None:
     message = (
-        r"the data worker at localhost:\d+ answers what it was not asked: a block of \d+ rows came .* said to have 0"
+        r"the data worker at localhost:\d+ gave an answer that does not fit the request: a block of \d+ rows came .* "
+        r"said to have 0"
     )
     with altering.workers_of(dispatcher.address, [at(rows=0)]), pytest.raises(ps.ServiceError, match=message):
         read_all(dispatcher)

@@ -10,7 +10,8 @@ import pytest
 from penstock.data.block import Block
 from penstock.data.skipped import Skips
 from penstock.errors import LostDataWorkerError, ServiceError
-from penstock.service.wire.subjects import Span
+from penstock.service.wire.subjects import PassInfo, Span
+from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker import shared_window as under_test
 from penstock.service.worker.shared_window import SharedReader, SharedWindow
 from penstock.service.worker.user_calls import UserCalls
@@ -240,7 +241,9 @@ def test_a_span_of_a_shared_pass_ends_where_it_was_to_end_or_the_pass_does(
 ) -> None:
     shared = Shared(monkeypatch, length=30)
     shared.take(shared.enter("a"), 25)
-    reader = SharedReader(shared.window, Span(pass_number=0, start=0, stop=stop), "b", "c", holds_back=False)
+    span = Span(pass_number=0, start=0, stop=stop)
+    request = Fetch("d", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=span, trainer="b", consumer="c")
+    reader = SharedReader(shared.window, request)
     pieces = list(islice(iter(lambda: reader.next(3), None), 40))
     rows = [[int(row) for row in piece.found.rows()] for piece in pieces]
     assert [row for some in rows for row in some] == list(range(min(stop, 30)))

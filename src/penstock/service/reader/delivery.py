@@ -1,4 +1,4 @@
-"""The order in which a reader delivers what has arrived: by position, as it arrives, or one pass after the other.
+"""The order in which a reader delivers elements: by position, as they arrive, or one pass after the other.
 
 Where several passes take turns, `turn` is the pass after the one that delivered last.
 """
@@ -13,6 +13,13 @@ from penstock.service.reader.progress import PassProgress
 from penstock.service.wire.worker_messages import Chunk
 
 Passes = Mapping[int, PassProgress]
+
+
+def _from_turn(passes: Passes, turn: int) -> Iterator[PassProgress]:
+    """Yield all passes, beginning with the one that is next."""
+    numbers = sorted(passes)
+    start = bisect_left(numbers, turn)
+    return (passes[number] for number in (*numbers[start:], *numbers[:start]))
 
 
 class DeliveryOrder(ABC):
@@ -50,9 +57,7 @@ class InOrder(DeliveryOrder):
     @staticmethod
     def _heads(passes: Passes, turn: int) -> Iterator[FetchTask]:
         """The first task of each pass, beginning with the pass that is next."""
-        numbers = sorted(passes)
-        start = bisect_left(numbers, turn)
-        return (passes[number].open[0] for number in (*numbers[start:], *numbers[:start]) if passes[number].open)
+        return (progress.open[0] for progress in _from_turn(passes, turn) if progress.open)
 
 
 class AsArrived(DeliveryOrder):
@@ -81,14 +86,10 @@ class RoundRobin(DeliveryOrder):
         self._stride = stride
 
     def next_task(self, passes: Passes, turn: int) -> FetchTask | None:
-        progress = self._in_turn(passes, turn)
-        if progress is None or not progress.open or not progress.open[0].items:
-            return None
-        return progress.open[0]
+        return next((task for task in self.awaited(passes, turn) if task.items), None)
 
     def awaited(self, passes: Passes, turn: int) -> Sequence[FetchTask]:
-        progress = self._in_turn(passes, turn)
-        return [] if progress is None else progress.open[:1]
+        return next((progress.open[:1] for progress in _from_turn(passes, turn) if not progress.ended), [])
 
     def item_of(self, task: FetchTask) -> Arrival:
         item = task.items[0]
@@ -101,20 +102,13 @@ class RoundRobin(DeliveryOrder):
         task.items[0] = Arrived(first, item.block.slice(0, 1))
         return task.items[0]
 
-    @staticmethod
-    def _in_turn(passes: Passes, turn: int) -> PassProgress | None:
-        numbers = sorted(passes)
-        start = bisect_left(numbers, turn)
-        return next(
-            (passes[number] for number in (*numbers[start:], *numbers[:start]) if not passes[number].ended), None
-        )
-
 
 class RedeliveryFirst(DeliveryOrder):
-    """First what had been delivered when a state was taken, in the same order; then in another order.
+    """First the elements that had been delivered when a state was taken, in the same order; then another order.
 
     Args:
-        tasks: what is to be delivered again; a task is removed when it is done.
+        tasks: the tasks to deliver again; a task is removed when it is done.
+        later: the order of all other elements.
     """
 
     def __init__(self, tasks: deque[FetchTask], later: DeliveryOrder) -> None:

@@ -18,7 +18,7 @@ Entry = Sequence[int]
 
 @dataclass(frozen=True)
 class _Piece:
-    """Elements that were delivered together, or a failure in place of one, or the rows left out after them.
+    """Elements that were delivered together, or a failure instead of one, or the rows skipped after them.
 
     Attributes:
         number: of the first.
@@ -45,8 +45,8 @@ class DeliveryLog:
         stride: from one position to the next.
 
     Attributes:
-        number: of what is delivered next.
-        turn: the pass after the one that delivered last; the one that is next, where passes take turns.
+        number: of the element that is delivered next.
+        turn: the pass after the one that delivered last; the next one, where passes take turns.
         claimed_until: the restored state lists all elements before this number.
     """
 
@@ -92,7 +92,7 @@ class DeliveryLog:
         return beyond(offset, rows, self._kind, self._stride)
 
     def add(self, task: FetchTask, item: Arrival, following: PassOffset) -> None:
-        """Note that an item of a task is being delivered, and move the task on to what follows it.
+        """Note that an item of a task is being delivered, and move the task to the offset that follows it.
 
         A signal handler may ask for the state after any call, so nothing is called between the changes.
         """
@@ -105,9 +105,9 @@ class DeliveryLog:
             return
         used = isinstance(item, FetchedBehind)
         last = self._pieces[-1] if self._pieces else None
-        follows = not self._interrupted and last is not None and last.task is task
-        if follows and last is not None and self._kind != "groups":
-            follows = self._beyond(last.offset, last.rows) == offset
+        follows = last is not None and last.task is task and not self._interrupted
+        if last is not None and self._kind != "groups":
+            follows = follows and self._beyond(last.offset, last.rows) == offset
         self._interrupted = False
         piece = _Piece(task, self.number, rows, offset, follows, used=used)
         append, turn, unused = self._pieces.append, task.pass_number + 1, 0 if used else rows
@@ -118,7 +118,7 @@ class DeliveryLog:
         append(piece)
 
     def pass_over(self, task: FetchTask, following: PassOffset) -> None:
-        """Move a task on over an item that is left out, so that the next one does not directly follow the last."""
+        """Move a task over an item that is skipped, so that the next one does not directly follow the last."""
         self._interrupted = True
         task.position, task.skip = following
 
@@ -179,9 +179,9 @@ def entries_of(replay: Any) -> list[Entry]:
         StateMismatchError: the replay has no such entries.
     """
     try:
-        entries: list[Entry] = [tuple(map(int, entry)) for entry in replay["order"]]
+        return [
+            (int(pass_number), int(position), int(skip), int(rows), int(stop))
+            for pass_number, position, skip, rows, stop in replay["order"]
+        ]
     except (TypeError, KeyError, ValueError) as error:
         raise StateMismatchError(f"no state of a dataset of the data service: {replay!r:.200}") from error
-    if any(len(entry) != 5 for entry in entries):
-        raise StateMismatchError(f"no state of a dataset of the data service: {replay!r:.200}")
-    return entries

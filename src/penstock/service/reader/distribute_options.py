@@ -1,4 +1,4 @@
-"""The arguments of `ps.service.distribute`, checked at the call, and what follows from them."""
+"""The arguments of `ps.service.distribute`, checked at the call, and the properties that follow from them."""
 
 from dataclasses import dataclass
 
@@ -35,27 +35,27 @@ class DistributeOptions:
 
     @property
     def alone(self) -> bool:
-        """Whether one consumer reads everything."""
+        """Return whether one consumer reads everything."""
         return self.job_name is None
 
     @property
     def coordinated(self) -> bool:
-        """Whether these are coordinated reads, of one or more consumers."""
+        """Return whether these are coordinated reads, of one or more consumers."""
         return self.num_consumers is not None
 
     @property
     def by_element(self) -> bool:
-        """Whether positions count elements, even if the workers could read rows by index."""
+        """Return whether positions count elements, even if the workers could read rows by index."""
         return self.coordinated or self.cross_trainer_cache is not None
 
     @property
     def own_passes(self) -> bool:
-        """Whether a reader reads only the passes of workers that it may ask."""
+        """Return whether a reader reads only the passes of workers that it may ask."""
         return self.target_workers == "LOCAL" and self.policy is not ShardingPolicy.DYNAMIC
 
     @property
     def can_be_ordered(self) -> bool:
-        """Whether elements can keep their order in process: one consumer reads one pass."""
+        """Return whether elements can keep their order in process: one consumer reads one pass."""
         return self.alone and self.policy is ShardingPolicy.DYNAMIC
 
     def kind_of(self, produced: Node) -> PassKind:
@@ -67,7 +67,7 @@ class DistributeOptions:
         return "sequence" if self.by_element and kind == "groups" else kind
 
     def usable(self, worker: WorkerInfo) -> bool:
-        """Whether this job may ask a worker, going by `target_workers`."""
+        """Return whether this job may ask a worker, going by `target_workers`."""
         local = worker.endpoint.process == this_process()
         if self.target_workers == "LOCAL":
             return local
@@ -142,7 +142,7 @@ def _check_together(call: str, settings: DistributeOptions) -> None:
         raise InvalidArgumentError(
             f'{call}: target_workers="LOCAL" under ShardingPolicy.{settings.policy.name} gives each reader what the '
             f"workers in its process make, and readers of the job {settings.job_name!r} share what all workers make: "
-            "leave out job_name (and give shuffles a seed, which all readers then have), or use ShardingPolicy.DYNAMIC"
+            "omit job_name (and give shuffles a seed, which all readers then have), or use ShardingPolicy.DYNAMIC"
         )
     if not settings.by_element:
         return
@@ -162,8 +162,8 @@ def _check_together(call: str, settings: DistributeOptions) -> None:
         )
     if settings.skip_poison:
         raise InvalidArgumentError(
-            f"{call}(skip_poison=True) would put coordinated reads out of step, and cannot go on in the one stream "
-            "that trainers of a cross_trainer_cache share: leave it out"
+            f"{call}(skip_poison=True) would put coordinated reads out of step, and cannot continue in the one stream "
+            "that trainers of a cross_trainer_cache share: omit it"
         )
 
 
@@ -178,8 +178,8 @@ def check_ordered(call: str, settings: DistributeOptions, ordered: object) -> No
         return
     if check_flag(call, "ordered", ordered) and not settings.can_be_ordered:
         raise InvalidArgumentError(
-            f'{call}(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
-            f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
+            f'{call}(ordered=True) is for one dataset that reads alone under "distributed_epoch": omit job_name, and '
+            f"use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
         )
 
 

@@ -1,7 +1,7 @@
-"""How far a reader is in each pass of an epoch, and what it has delivered. Bookkeeping without threads."""
+"""Position of a reader in each pass of an epoch, and the elements that it has delivered; without threads."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ from penstock.errors import ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.reader.delivery import RedeliveryFirst
 from penstock.service.reader.delivery_log import DeliveryLog, entries_of
-from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, FetchTask, after
+from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, FetchTask, offset_after
 from penstock.service.reader.progress import PassProgress, SharedProgress, State, first_of
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.wire.subjects import PassInfo, Span
@@ -18,11 +18,11 @@ from penstock.service.wire.worker_messages import LeftOut
 
 @dataclass
 class GivenUp:
-    """What a reader has given up for other readers.
+    """Spans that a reader has given up for other readers.
 
     Attributes:
-        spans: what the others may have.
-        rows: how many elements of them had arrived.
+        spans: these.
+        rows: the number of their elements that had arrived.
         used: the tasks that are consumed completely, now that their rest is gone.
     """
 
@@ -32,16 +32,16 @@ class GivenUp:
 
 
 class EpochProgress:
-    """How far a reader is; the reader holds a lock around it.
+    """Position of a reader in an epoch; the reader holds a lock around it.
 
     Args:
         shared: whether others read the same passes.
-        replay: what the reader is restored from, if it is.
+        replay: the state that the reader is restored from; None for a new reader.
         number: the number of the element to resume with.
 
     Attributes:
         passes: the progress of each pass, by its number.
-        delivered: what its caller may not have consumed yet.
+        delivered: the elements that its caller may not have consumed yet.
         order: the order of delivery.
         claimed: elements before this number belong to the reader by its last replay.
     """
@@ -65,7 +65,7 @@ class EpochProgress:
             self.order = RedeliveryFirst(self._again, self.order)
 
     def update(self, passes: Sequence[PassInfo]) -> None:
-        """Take over what the dispatcher says of the passes.
+        """Take over the passes that the dispatcher reports.
 
         Raises:
             ServiceError: a dispatcher that was restarted without a journal divides them otherwise.
@@ -78,7 +78,6 @@ class EpochProgress:
                     f"{known.num_shards}: resume from a checkpoint, and let the dispatcher keep a journal "
                     "(`penstock dispatcher --work-dir`)"
                 )
-        for info in passes:
             self.infos[info.number] = info
             if info.number not in self.passes:
                 self.passes[info.number] = self._progress(info)
@@ -103,7 +102,7 @@ class EpochProgress:
 
     @property
     def requested(self) -> int:
-        """How many positions are being fetched."""
+        """Return how many positions are being fetched."""
         return sum(
             max(0, task.span.stop - task.fetch_position)
             for progress in self.passes.values()
@@ -119,7 +118,7 @@ class EpochProgress:
     def _open(self) -> list[FetchTask]:
         return [task for progress in self.passes.values() for task in progress.open]
 
-    def give_up(self, positions: int) -> "GivenUp":
+    def give_up(self, positions: int) -> GivenUp:
         """Give up about `positions` undelivered positions, first those of which nothing has arrived."""
         given, gone = GivenUp(), set()
         tasks = [task for task in reversed(self._open()) if task.unread]
@@ -137,18 +136,18 @@ class EpochProgress:
 
     @property
     def all_delivered(self) -> bool:
-        """Whether everything that the reader is known to have was delivered."""
+        """Return whether everything that the reader is known to have was delivered."""
         if self._again or any(progress.open for progress in self.passes.values()):
             return False
         return self._shared or (bool(self.passes) and all(progress.all_begun for progress in self.passes.values()))
 
     @property
     def all_read(self) -> bool:
-        """Whether this reader alone has read all positions of all passes."""
+        """Return whether this reader alone has read all positions of all passes."""
         return bool(self.passes) and all(progress.state() == [progress.length, []] for progress in self.passes.values())
 
     def next_task(self) -> FetchTask | None:
-        """The task to deliver from, or None while what is next has not arrived."""
+        """The task to deliver from, or None while the next element has not arrived."""
         return self.order.next_task(self.passes, self.delivered.turn)
 
     def awaited(self) -> Sequence[FetchTask]:
@@ -166,7 +165,7 @@ class EpochProgress:
         return list(tasks.values())
 
     def count_left_out(self, task: FetchTask, counted: Callable[[int, LeftOut], None]) -> None:
-        """Count the rows left out before the next item of a task, under that item's number."""
+        """Count the rows skipped before the next item of a task, under that item's number."""
         left_out = task.items[0].left_out
         if left_out is not None:
             counted(self.delivered.number, left_out)
@@ -174,12 +173,9 @@ class EpochProgress:
     def deliver(self, task: FetchTask) -> Arrival:
         """Remove the next item of a task, and log its delivery."""
         item = self.order.item_of(task)
-        following = (
-            after(item.chunk, item.chunk.rows, self._options.kind, self._options.stride)
-            if isinstance(item, Arrived)
-            else item.next
-        )
-        if self._options.leaves_out(item):
+        options = self._options
+        following = offset_after(item.chunk, options.kind, options.stride) if isinstance(item, Arrived) else item.next
+        if options.skips(item):
             self.delivered.pass_over(task, following)
         else:
             self.delivered.add(task, item, following)
@@ -194,9 +190,10 @@ class EpochProgress:
         return task.unused == 0
 
     def replay_from(self, number: int, *, bare: bool) -> dict[str, Any]:
-        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.replay_from`.
+        """Return the state from which a restored reader repeats the elements from `number` on.
 
-        What was delivered belongs to this reader from then on. The rest it gets back unless another reader has it.
+        Delivered elements belong to this reader from then on. It gets the others back unless another reader has them.
+        See `LiveStream.replay_from`.
         """
         delivered = self.delivered
         number = max(number, delivered.used_until)
@@ -214,7 +211,7 @@ class EpochProgress:
         return {"passes": passes, "turn": self.delivered.turn_at(number)}
 
     def rounds(self) -> tuple[list[int], int]:
-        """For coordinated reads: how many rounds of each pass the caller has completed, and which pass is next."""
+        """Return the number of completed rounds of each pass, and the next pass, for coordinated reads."""
         first, stride = self._options.consumer_index, self._options.stride
         if stride == 1:
             return [], 0
@@ -223,10 +220,10 @@ class EpochProgress:
         return [max(0, -(-(position - first) // stride)) for position in nexts], state["turn"]
 
     def begun(self, number: int) -> list[Span]:
-        """What was delivered before this element, of tasks that are not consumed completely."""
-        return [span for span in self._begun(number) if span.first < span.end]
-
-    def _begun(self, number: int) -> Iterator[Span]:
+        """The spans that were delivered before this element, of tasks that are not consumed completely."""
         undone = self.delivered.undone(number)
-        for task in dict.fromkeys([*self.delivered.tasks(), *self._open()]):
-            yield task.until(undone.get(task, task.span.end if task.done else (task.position, task.skip)))
+        spans = [
+            task.until(undone.get(task, task.span.end if task.done else (task.position, task.skip)))
+            for task in dict.fromkeys([*self.delivered.tasks(), *self._open()])
+        ]
+        return [span for span in spans if span.first < span.end]

@@ -1,4 +1,4 @@
-"""A span that is fetched in one piece, and what has arrived of it.
+"""A span that is fetched in one piece, and the blocks of it that have arrived.
 
 Pure bookkeeping without threads: the reader holds a lock around it.
 """
@@ -27,13 +27,13 @@ class Arrived:
 
     @property
     def left_out(self) -> LeftOut | None:
-        """The rows left out before it."""
+        """The rows skipped before it."""
         return self.chunk.left_out
 
 
 @dataclass(frozen=True)
 class Raised:
-    """A failure of a user's function in place of an element, the offset of what follows it, and what was left out."""
+    """A failure of a user's function instead of an element, the offset that follows it, and the rows skipped before."""
 
     error: Exception
     next: PassOffset
@@ -42,7 +42,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class FetchedBehind:
-    """What was left out behind the last element that was fetched, and the offset of what follows it."""
+    """Rows skipped after the last element that was fetched, and the offset that follows them."""
 
     left_out: LeftOut
     next: PassOffset
@@ -54,7 +54,7 @@ Arrival = Arrived | Raised | FetchedBehind
 
 @dataclass(eq=False)
 class FetchTask:
-    """A span to fetch, with what has arrived of it and was not delivered yet.
+    """A span to fetch, with the items that have arrived and were not delivered yet.
 
     The `span.more` elements are fetched last, from position `span.stop` on; their positions are counted from there.
 
@@ -63,12 +63,12 @@ class FetchTask:
         again: whether it had been delivered before the restored state was taken.
         position: with `skip`, the element that is delivered next.
         fetch_position: with `fetch_skip`, the element that arrives next.
-        fetch_stop: up to where is fetched.
+        fetch_stop: the position at which fetching ends.
         complete: whether everything has arrived.
         unused: how many elements were delivered that the caller may not have consumed yet.
         wrong_answers: how many workers in a row have given a wrong answer.
-        left_with: the worker whose answer ended at a failure, and which can go on there; -1 for none.
-        before: rows left out before the next element, as another answer reported them.
+        left_with: the worker whose answer ended at a failure, and which can continue there; -1 for none.
+        before: rows skipped before the next element, as another answer reported them.
     """
 
     span: Span
@@ -100,7 +100,7 @@ class FetchTask:
 
     @property
     def done(self) -> bool:
-        """Whether everything was delivered."""
+        """Return whether everything was delivered."""
         return self.complete and not self.items
 
     def until(self, offset: PassOffset) -> Span:
@@ -113,7 +113,7 @@ class FetchTask:
         return 0 if self.again or self.done else max(1, self.span.stop - self.position)
 
     def give_up(self) -> Span:
-        """Give up what was not delivered, and return it. The task is complete then."""
+        """Give up the rest that was not delivered, and return it. The task is complete then."""
         offset = (self.position, self.skip)
         left = Span.between(self.pass_number, offset, self.span.end)
         self.span, self.complete = self.until(offset), True
@@ -139,7 +139,7 @@ class FetchTask:
 
     @property
     def _counts(self) -> bool:
-        """Whether what arrives now comes from `span.stop` on."""
+        """Return whether the elements that arrive now come from `span.stop` on."""
         return self.span.more > 0 and self.fetch_stop == ENDLESS
 
     @property
@@ -153,7 +153,7 @@ class FetchTask:
             item = Arrived(replace(item.chunk, rows=rows), item.block.slice(0, rows))
         if self.before is not None:
             item = Arrived(replace(item.chunk, left_out=self._with_before(item.left_out)), item.block)
-        self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
+        self.fetch_position, self.fetch_skip = offset_after(item.chunk, kind, stride)
         if self._counts:
             position, skip = self._counted
             item = Arrived(replace(item.chunk, position=position, skip=skip), item.block)
@@ -171,7 +171,7 @@ class FetchTask:
             self.complete = self.complete or self.limit == 0
 
     def arrive_failure(self, error: Exception, position: int, skip: int, left_out: LeftOut | None = None) -> None:
-        """Note an exception in place of an element, the offset after it, and the rows left out before it."""
+        """Note an exception instead of an element, the offset after it, and the rows skipped before it."""
         self.fetch_position, self.fetch_skip = position, skip
         self._count_down(1)
         following = self._counted if self._counts else (position, skip)
@@ -179,7 +179,7 @@ class FetchTask:
         self._look_for_end()
 
     def arrive_behind(self, left_out: LeftOut, following: PassOffset) -> None:
-        """Note the rows left out after the last element of the span, and the offset after them."""
+        """Note the rows skipped after the last element of the span, and the offset after them."""
         if self._counts:  # there were fewer elements than are wanted
             return
         if self.span.more:  # more elements are fetched after it
@@ -189,9 +189,9 @@ class FetchTask:
         self.items.append(FetchedBehind(left_out, following))
 
 
-def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> PassOffset:
-    """The offset after the first `rows` elements of a block."""
-    return beyond((chunk.position, chunk.skip), rows, kind, stride)
+def offset_after(chunk: Chunk, kind: PassKind, stride: int) -> PassOffset:
+    """The offset after a block."""
+    return beyond((chunk.position, chunk.skip), chunk.rows, kind, stride)
 
 
 def beyond(offset: PassOffset, rows: int, kind: PassKind, stride: int) -> PassOffset:

@@ -1,6 +1,6 @@
 """The threads that fetch: a lane takes a task and asks a worker for its span, and another for the rest if that is lost.
 
-Where each pass is fetched from beginning to end, it has a lane of its own.
+Where each pass is fetched from beginning to end, each has one lane.
 """
 
 import logging
@@ -35,7 +35,7 @@ _MOST_LANES: Final = 128
 """The most lanes of a reader whose lanes share the work; of others each pass has one."""
 _BLOCK_BYTES: Final = 1 << 22
 _IN_HAND_BYTES: Final = _MOST_LANES * _BLOCK_BYTES
-"""So much may wait for room in the hands of all lanes: of many of them each asks for smaller blocks."""
+"""The most bytes that may wait for room in all lanes together: with many lanes, each requests smaller blocks."""
 _GOODBYE_SECONDS: Final = 1.0
 """How long to ask the dispatcher whether a lost worker had announced its end."""
 _MOST_WRONG_ANSWERS: Final = 3
@@ -80,7 +80,7 @@ class Lanes:
             for task in tasks:
                 while not task.complete and not shared.ending:
                     self._fetch(task)
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # otherwise the error would be lost
             shared.fail(error)
         finally:
             with shared.changed:
@@ -119,7 +119,10 @@ class Lanes:
             self._session.hear()
         unknown = [span for span in spans if span.pass_number not in passes]
         if unknown:
-            raise ProtocolError(f"the dispatcher at {self._session.address} leases what it never told of: {unknown}")
+            raise ProtocolError(
+                f"the dispatcher at {self._session.dispatcher.address} leases spans of passes that it has not "
+                f"announced: {unknown}"
+            )
 
     def _next_task(self) -> FetchTask | None:
         """A waiting task, or a new one; None if there is nothing to fetch or no room for it."""
@@ -138,7 +141,7 @@ class Lanes:
         return progress.begin(size) if size else None
 
     def _fetch(self, task: FetchTask) -> None:
-        """Fetch what is missing of a task, or as much of it as one worker sends before it is lost."""
+        """Fetch the rest of a task, or as much of it as one worker sends before it is lost."""
         shared, options = self._shared, self._options
         info = shared.progress.infos[task.pass_number]
         span = task.poison_search.next(task.missing(), options.stride)
@@ -150,8 +153,7 @@ class Lanes:
         worker = self._workers.choose(preferred, lambda: shared.stopping)
         if worker is None:
             return
-        known_length = shared.progress.passes[task.pass_number].length
-        length = known_length if request.stride == 1 else UNKNOWN_CARDINALITY
+        length = shared.progress.passes[task.pass_number].length if options.stride == 1 else UNKNOWN_CARDINALITY
         expected = ExpectedAnswer(request, options.kind, length)
         asked = time.monotonic()
         try:
@@ -188,12 +190,12 @@ class Lanes:
         """Find out why a worker was lost: it left, it died over an element, or it gave a wrong answer.
 
         Args:
-            making: it has said that it makes this and nothing else.
+            making: whether it has announced that it makes this span and nothing else.
         """
         self._workers.lost(worker, error, asked)
         left = self._has_left(worker.worker_id)
         self._workers.log_loss(worker, error, left=left)
-        # Of a worker that has only fallen silent, a call that hangs may be the reason.
+        # A worker that has only fallen silent may have a call that hangs.
         to_blame = making if request.alone else not isinstance(error, UnreachedDataWorkerError)
         if to_blame and not left and not isinstance(error, (WrongAnswerError, UnusableDataWorkerError)):
             self._blame(task, worker.worker_id, request.span.stop)
@@ -201,7 +203,7 @@ class Lanes:
             self._count_wrong_answer(task, worker, error)
 
     def _has_left(self, worker_id: int) -> bool:
-        """Whether a worker had told the dispatcher that it ends: then no element is to blame."""
+        """Return whether a worker had announced its end to the dispatcher: then no element is to blame."""
         with suppress(PenstockError):
             news = self._session.hear(worker_id, patience_seconds=_GOODBYE_SECONDS)
             return news is not None and worker_id in news.left
@@ -213,8 +215,9 @@ class Lanes:
         if task.wrong_answers == _MOST_WRONG_ANSWERS:
             self._shared.fail(
                 ServiceError(
-                    f"the data worker at {worker.endpoint.address} answers what it was not asked: {error}. So it was "
-                    f"{_MOST_WRONG_ANSWERS} times in a row: are all data workers of the penstock of this process?"
+                    f"the data worker at {worker.endpoint.address} gave an answer that does not fit the request: "
+                    f"{error}. That happened {_MOST_WRONG_ANSWERS} times in a row: run the same version of penstock on "
+                    "all data workers and in this process"
                 )
             )
 
@@ -281,7 +284,7 @@ class Lanes:
         task.ends_at(stop, answer.skip)
         if answer.length >= 0:
             task.complete = True
-            shared.progress.passes[task.pass_number].end_at(answer.length)
+            shared.progress.passes[task.pass_number].length = answer.length
             if shared.leases is not None:
                 shared.leases.ended(task.pass_number, answer.length)
         shared.finish(task)

@@ -34,13 +34,13 @@ class Leases:
 
     Args:
         lock: the reader's.
-        holding: what the reader has.
+        holding: returns the state of the reader.
 
     Attributes:
-        asked_for: how many positions were requested last.
+        asked_for: the number of positions that were requested last.
         over: whether the dispatcher has nothing more to lease.
         pause: after `begin` returned False, in how many seconds to try again; None if only an event changes the result.
-        requesting: whether a lane is requesting spans, or has not taken over yet what it was granted.
+        requesting: whether a lane is requesting spans, or has not taken over yet the granted ones.
         known: how many undelivered positions the dispatcher believes that this reader has; -1 if it does not know.
         wanted: whether the dispatcher wants positions back for another reader that has none.
         near_end: whether that may happen soon.
@@ -78,17 +78,17 @@ class Leases:
         self.over = self.wanted = self.near_end = False
 
     def next(self, room: int) -> Span | None:
-        """The next span to fetch, of at most `room` positions; None if nothing is left of what was granted."""
+        """The next span to fetch, of at most `room` positions; None if no granted span is left."""
         if not self._granted or room == 0:
             return None
         span, size = self._granted.popleft(), min(room, self._size)
-        if span.skip or span.stop - span.start <= size:  # what it skips may reach over any of its positions
+        if span.skip or span.stop - span.start <= size:  # the skipped elements may reach over any of its positions
             return span
         self._granted.appendleft(replace(span, start=span.start + size))
         return replace(span, stop=span.start + size, more=0)
 
     def begin(self, pace: SpanPace, lanes: int, under_way: int) -> bool:
-        """Whether the caller should call `ask` now; that depends on the room: see `SpanPace.lease`."""
+        """Return whether the caller should call `ask` now; that depends on the room: see `SpanPace.lease`."""
         now, self.pause = self._clock(), None
         if self._granted or self.requesting or self.over:
             return False
@@ -110,10 +110,10 @@ class Leases:
     def ask(self) -> Leased:
         """Request spans after `begin` returned True; pass the answer to `granted`."""
         self._number += 1
-        return self._exchange(self.asked_for, self._number)
+        return self._exchange(number=self._number, positions=self.asked_for)
 
     def granted(self, reply: Leased) -> None:
-        """Take over what was granted."""
+        """Take over the granted spans."""
         positions = count(reply.spans)
         self._granted.extend(reply.spans)
         self._granted_at = self._clock()
@@ -123,15 +123,15 @@ class Leases:
         self.requesting, self.over = False, reply.ended
 
     def acknowledge(self, begun: list[Span]) -> None:
-        """Report what was consumed, and `begun`, if any of it is new; returns when the dispatcher knows it."""
+        """Report the consumed spans, and `begun`, if any of it is new; returns when the dispatcher knows it."""
         if self._consumed or begun != self._begun or self._holding()[0] != self.known:
             self.report(begun)
 
     def claim(self, begun: list[Span]) -> None:
-        """Report what was consumed, and `begun`, if any of it is new; returns when the dispatcher knows it.
+        """Report the consumed spans, and `begun`, if any of it is new; returns when the dispatcher knows it.
 
         It waits for no other message: a signal handler calls this, perhaps under the reader's lock, and the thread that
-        sends the other message may wait for that. So it does not say how much could be given back: by the time that it
+        sends the other message may wait for that lock. So it does not report how much could be given back: until it
         arrives, more may have been granted.
         """
         if self._consumed or begun != self._begun:
@@ -139,52 +139,32 @@ class Leases:
             self._begun, self.known = begun, -1
 
     def report(self, begun: list[Span]) -> None:
-        """Report what was consumed, and `begun`, and how much could be given back."""
-        self._exchange(0, 0, begun)
+        """Report the consumed spans, and `begun`, and how much could be given back."""
+        self._exchange(begun)
         self._begun = begun
 
     def give_back(self, spans: list[Span], begun: list[Span]) -> None:
         """Give spans back of which nothing was delivered."""
-        self._exchange(0, 0, begun, spans)
+        self._exchange(begun, returned=spans)
 
-    def _exchange(
-        self, positions: int, number: int, begun: Sequence[Span] = (), returned: Sequence[Span] = ()
-    ) -> Leased:
+    def _exchange(self, begun: Sequence[Span] = (), number: int = 0, **contents: Any) -> Leased:
         with self._talking:
             unread, waiting, requesting = self._holding()
             if requesting and not number:  # another thread may have been granted positions that are not counted yet
                 unread = -1
-            reply = self._send(begun, positions, number, returned, unread, waiting=waiting)
+            reply = self._send(begun, number=number, unread=unread, waiting=waiting, **contents)
             self.known = -1 if unread < 0 else unread + count(reply.spans)
             self.wanted, self.near_end = reply.wanted, reply.near_end
         return reply
 
-    def _send(
-        self,
-        begun: Sequence[Span],
-        positions: int = 0,
-        number: int = 0,
-        returned: Sequence[Span] = (),
-        unread: int = -1,
-        *,
-        waiting: bool = False,
-    ) -> Leased:
-        """Send a message with what was consumed, and count that as acknowledged when the answer is there."""
+    def _send(self, begun: Sequence[Span], positions: int = 0, **contents: Any) -> Leased:
+        """Send a `Lease` with the consumed spans, which count as acknowledged when the answer has come."""
         with self._lock:
-            consumed = list(self._consumed)
-            ended = list(self._ended.values())
+            consumed, ended = list(self._consumed), list(self._ended.values())
         message = Lease(
-            consumer_id=self._consumer_id,
-            positions=positions,
-            number=number,
-            consumed=[*consumed, *begun],
-            returned=list(returned),
-            ended=ended,
-            unread=unread,
-            waiting=waiting,
+            consumer_id=self._consumer_id, positions=positions, consumed=[*consumed, *begun], ended=ended, **contents
         )
-        reply = self._dispatcher.ask(message)
-        assert isinstance(reply, Leased)
+        reply: Leased = self._dispatcher.ask(message)
         with self._lock:
             known = set(consumed)
             self._consumed = [span for span in self._consumed if span not in known]
@@ -192,7 +172,7 @@ class Leases:
 
     @property
     def not_begun(self) -> int:
-        """How many positions were granted and not begun."""
+        """Return how many positions were granted and not begun."""
         return count(self._granted)
 
     def take_back(self, positions: int) -> list[Span]:
@@ -217,5 +197,5 @@ class Leases:
         self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
 
     def left(self, begun: list[Span]) -> list[Span]:
-        """What was consumed and not acknowledged, and `begun`."""
+        """The spans that were consumed and not acknowledged, and `begun`."""
         return [*self._consumed, *begun]

@@ -47,7 +47,7 @@ class Distribute(Node):
     """The elements of a registered dataset, produced by the workers of a service.
 
     Attributes:
-        info: what is known of the dataset.
+        info: the description of the dataset.
         kind: the kind of its passes under the policy.
         definition: the dataset, to be registered; None where `dataset_id` names one that is registered.
         produced: its nodes, for `explain()` and for random keys; None if they are not known.
@@ -72,7 +72,7 @@ class Distribute(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a state must fit; not where the service is, nor how elements travel."""
+        """Settings that a state must fit: neither the address of the service, nor how elements travel."""
         settings = self.settings
         return {
             "policy": settings.policy.name,
@@ -173,13 +173,13 @@ class DistributeStream(LiveStream):
         self._given_seed = run.seed if run.seeded else None
         self._live = run.live
         self._skips = run.skips
-        # The number before the last block, and that of its first element: rows left out in between take a number too.
+        # The number before the last block, and that of its first element: rows skipped in between take a number too.
         self._before = self._first = 0
         self._read_twice = run.reads_twice(node)
         self._dataset_id = ""
         self._reader: Reader | None = None
         self._began = False
-        # What this reader had of an epoch after that of the state that it goes on from comes again too.
+        # Elements that this reader had of a later epoch than that of the restored state are delivered again too.
         self._comes_again = run.live.continued and not self._read_twice
         self._replay: Any = run.live.restored.get(self.key)
         if self._replay is None:
@@ -232,7 +232,7 @@ class DistributeStream(LiveStream):
             by_element=node.kind == "sequence",
             length_known=node.kind == node.info.kind,
             coordinated=settings.coordinated,
-            num_consumers=settings.num_consumers or 1,
+            stride=settings.num_consumers or 1,
             consumer_index=settings.consumer_index or 0,
             trainer=cache.trainer_id if cache is not None else "",
             consumer=self._consumer,
@@ -255,7 +255,7 @@ class DistributeStream(LiveStream):
         self._skips.add(note_of(left_out, self.key, number))
 
     def _position_of_dead_consumer(self, opened: EpochOpened) -> State:
-        """For coordinated reads, where the consumer that died left off; None if none did."""
+        """For coordinated reads, the position of the consumer that died; None if none did."""
         settings = self._node.settings
         if not opened.rounds or settings.num_consumers is None or settings.consumer_index is None:
             return None
@@ -266,14 +266,13 @@ class DistributeStream(LiveStream):
     def _open(self, dispatcher: DispatcherClient, position: Any, *, patience_seconds: float) -> EpochOpened:
         self._dataset_id = self._node.dataset_id or self._registered(dispatcher, patience_seconds)
         try:
-            opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
+            opened: EpochOpened = dispatcher.ask(self._opening(position), patience_seconds)
         except InvalidArgumentError:
             if self._node.dataset_id or self._is_known(dispatcher, self._dataset_id, patience_seconds):
                 raise
-            # Another dispatcher has taken its place since then, and knows nothing.
+            # Another dispatcher, which knows nothing, has replaced it since then.
             self._dataset_id = self._registered(dispatcher, patience_seconds)
-            opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
-        assert isinstance(opened, EpochOpened)
+            opened = dispatcher.ask(self._opening(position), patience_seconds)
         settings = self._node.settings
         if settings.target_workers == "LOCAL" and not any(map(settings.usable, opened.workers)):
             raise ServiceError(
@@ -288,9 +287,8 @@ class DistributeStream(LiveStream):
         dataset_id = content_id(registration.definition, registration.info)
         if self._is_known(dispatcher, dataset_id, patience_seconds):
             return dataset_id
-        reply = dispatcher.ask(registration, patience_seconds)
-        assert isinstance(reply, DatasetRegistered)
-        return reply.dataset_id
+        registered: DatasetRegistered = dispatcher.ask(registration, patience_seconds)
+        return registered.dataset_id
 
     @staticmethod
     def _is_known(dispatcher: DispatcherClient, dataset_id: str, patience_seconds: float) -> bool:
@@ -300,13 +298,14 @@ class DistributeStream(LiveStream):
             return False
         return True
 
-    def _opening(self, dataset_id: str, position: Any) -> OpenEpoch:
+    def _opening(self, position: Any) -> OpenEpoch:
         settings = self._node.settings
         cache = settings.cross_trainer_cache
+        resumed: list[Span] | None = [] if self._comes_again else None
         return OpenEpoch(
             job_name=settings.job_name or "",
             parameters=JobParameters(
-                dataset_id=dataset_id,
+                dataset_id=self._dataset_id,
                 policy=settings.policy,
                 num_consumers=settings.num_consumers or 0,
                 ordered=self._node.ordered,
@@ -319,13 +318,8 @@ class DistributeStream(LiveStream):
             consumer=self._consumer,
             consumer_index=-1 if settings.consumer_index is None else settings.consumer_index,
             trainer=cache.trainer_id if cache is not None else "",
-            resumed=self._past(position),
+            resumed=resumed if position is None else past_of(position["passes"]),
         )
-
-    def _past(self, position: Any) -> list[Span] | None:
-        if position is None:
-            return [] if self._comes_again else None
-        return past_of(position["passes"])
 
     @property
     def shared(self) -> bool:

@@ -1,4 +1,4 @@
-"""How many positions to fetch at a time, and how much may be under way."""
+"""Number of positions to fetch at a time, and limit of the elements under way."""
 
 import math
 import time
@@ -15,9 +15,9 @@ _BUDGET_BYTES = 64 << 20
 _MANY = 1 << 20
 _ALPHA = 0.3
 _MEMORY_SECONDS = 1.0
-"""What was consumed longer ago hardly counts."""
+"""Elements that were consumed longer ago hardly count."""
 _SHORTEST_SECONDS = 0.1
-"""Rates are taken over at least this time, so a reader may hold ten times what it has consumed, and grows quickly."""
+"""Rates are taken over at least this time, so a reader may hold ten times the elements that it has consumed."""
 _LEASE_SECONDS = 1.0
 """A reader of a shared job holds about as much as its caller consumes in this time."""
 _SHARE = 4
@@ -27,7 +27,7 @@ _PART_SECONDS = 0.1
 
 
 class Usage:
-    """How many elements the caller of a reader consumes per second, measured over about the last second."""
+    """Number of elements that the caller of a reader consumes per second, measured over about the last second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class SpanPace:
 
     Args:
         limit: the most elements that may be requested and not delivered; None allows as many as 64 MiB hold.
-        usage: how fast the caller consumes, if other readers cannot have what is fetched here.
+        usage: the caller's consumption, if other readers cannot have the elements that are fetched here.
     """
 
     def __init__(self, limit: int | None, usage: Usage | None = None) -> None:
@@ -109,11 +109,11 @@ class SpanPace:
             self._span = max(1, int(min(fitting, self._span * _GROWTH)))
 
     def size(self, remaining: int | None, lanes: int, under_way: int) -> int:
-        """How many positions the next span should have; 0 if nothing more may be under way now.
+        """Return the number of positions that the next span should have; 0 if nothing more may be under way now.
 
         Args:
             remaining: positions that no reader has begun; None if that is not known.
-            lanes: how many spans are fetched at the same time.
+            lanes: the number of spans that are fetched at the same time.
             under_way: elements that were requested and not delivered; positions for a shared job.
         """
         size = self._span
@@ -127,7 +127,7 @@ class SpanPace:
         return min(size, max(0, self._most(lanes) - under_way))
 
     def lease(self, spans: int, lanes: int, under_way: int) -> int:
-        """How many positions to lease for `spans` spans; 0 if nothing more may be requested now.
+        """Return the number of positions to lease for `spans` spans; 0 if nothing more may be requested now.
 
         These may be more than 64 MiB hold: leased positions are fetched when there is room.
         """
@@ -138,12 +138,12 @@ class SpanPace:
         return min(size, room) if self.limit is not None or room == 0 else size
 
     def _most(self, lanes: int) -> int:
-        """How many elements may be under way; positions for a shared job."""
+        """Return the number of elements that may be under way; of positions for a shared job."""
         most = self._budget(lanes)
         return most if self._usage is None else min(most, max(2 * lanes, self.used_in(_LEASE_SECONDS)))
 
     def _budget(self, lanes: int) -> int:
-        """How many elements may be under way by the limit, or to keep to 64 MiB."""
+        """Return the number of elements that may be under way by the limit, or to keep to 64 MiB."""
         if self.limit is not None:
             return self.limit
         if self._bytes_per_row:
@@ -151,17 +151,17 @@ class SpanPace:
         return _MANY if self._positions else 2 * lanes  # they gave no elements, or nothing is known yet
 
     def positions_of(self, rows: int) -> float:
-        """How many positions give this many elements, judging by those that have arrived."""
+        """Return the number of positions that give this many elements, judging by those that have arrived."""
         return rows * self._positions / self._rows if self._rows and self._positions else rows
 
     def used_in(self, seconds: float) -> int:
-        """How many positions the caller consumes in this time."""
+        """Return the number of positions that the caller consumes in this time."""
         if self._usage is None or (self._positions and not self._rows):  # they give no elements
             return _MANY
         return int(min(self.positions_of(1) * self._usage.rows_per_second * seconds, _MANY))
 
     def holds(self, rows: int) -> bool:
-        """Whether this many elements may be buffered."""
+        """Return whether this many elements may be buffered."""
         if self.limit is not None:
             return rows <= self.limit
         if self._usage is not None and rows > max(_FEWEST, _LEASE_SECONDS * self._usage.rows_per_second):

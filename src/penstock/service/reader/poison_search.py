@@ -16,19 +16,15 @@ from msgspec.structs import replace
 from penstock.service.wire.subjects import Span
 
 WORKERS: Final = 3
-"""How many workers must be lost over a single element before it is blamed."""
+"""The number of workers that must be lost over a single element before it is blamed."""
 
 _NEAR: Final = 64
 _FARTHER: Final = 16
-"""How many elements of a stream are requested one by one the first time, and the factor for the next time."""
+"""The number of elements of a stream that are requested one by one the first time, and the factor for the next."""
 
 
 class PoisonSearch:
-    """The search in one span.
-
-    Attributes:
-        alone: whether a single position is requested, which the worker makes alone; only then may it be to blame.
-    """
+    """The search in one span."""
 
     def __init__(self) -> None:
         self._workers: set[int] = set()
@@ -39,11 +35,11 @@ class PoisonSearch:
 
     @property
     def alone(self) -> bool:
-        """Whether a single position is requested."""
+        """Return whether a single position is requested, which the worker makes alone; only then may it be to blame."""
         return self._size == 1
 
     def next(self, missing: Span, stride: int) -> Span:
-        """What to request next of what is missing, if only every `stride`-th position is read."""
+        """Return the part of the missing span to request next, if only every `stride`-th position is read."""
         if self._size and missing.start >= self._until:  # the position was not in the last piece
             self._workers, self._size = set(), 0
         if not self._size:
@@ -59,7 +55,7 @@ class PoisonSearch:
         return False
 
     def stream_lost(self, worker_id: int, asked: Span, stride: int) -> bool:
-        """As `worker_lost`, for a span of a stream."""
+        """Variant of `worker_lost`, for a span of a stream."""
         if self._lost_at(asked.start, worker_id) < WORKERS:
             return False
         if self._size == 1:
@@ -69,7 +65,7 @@ class PoisonSearch:
         return False
 
     def _lost_at(self, position: int, worker_id: int) -> int:
-        """How many workers were lost at a position, including this one."""
+        """Return the number of workers that were lost at a position, including this one."""
         if position != self._at:
             self._at, self._workers = position, set()
         self._workers.add(worker_id)

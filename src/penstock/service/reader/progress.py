@@ -1,4 +1,4 @@
-"""How far a reader is in a pass: which positions are not begun, being fetched, or done.
+"""Position of a reader in a pass: the positions that are not begun, being fetched, or done.
 
 Pure bookkeeping without threads: the reader holds a lock around it.
 """
@@ -28,35 +28,26 @@ class PassProgress:
     def __init__(self, number: int, length: int, start: int = 0) -> None:
         self.number = number
         self.frontier = start
-        self._length = length
+        self.length = length
         self.open: list[FetchTask] = []
         """The tasks that were begun and not delivered in full, in the order of their positions."""
         self.waiting: deque[FetchTask] = deque()
         """Those of them that no lane fetches."""
 
     @property
-    def length(self) -> int:
-        """The number of positions; -1 infinite, -2 unknown."""
-        return self._length
-
-    @property
     def remaining(self) -> int | None:
-        """How many positions are not begun; None if that is not known."""
-        return None if self._length < 0 else max(0, self._length - self.frontier)
+        """Return the number of positions that are not begun; None if that is not known."""
+        return None if self.length < 0 else max(0, self.length - self.frontier)
 
     @property
     def all_begun(self) -> bool:
-        """Whether no new task can be begun."""
+        """Return whether no new task can be begun."""
         return self.remaining == 0
 
     @property
     def ended(self) -> bool:
-        """Whether everything was delivered."""
+        """Return whether everything was delivered."""
         return self.all_begun and not self.open
-
-    def end_at(self, length: int) -> None:
-        """Note that the pass has `length` positions."""
-        self._length = length
 
     def finish(self, task: FetchTask) -> None:
         """Note that a task was delivered completely."""
@@ -85,7 +76,7 @@ class PassProgress:
         holes = [[task.position, task.span.stop, task.skip] for task in self.open if task not in undone]
         holes += [[start, task.span.stop, skip] for task, (start, skip) in self._own(undone)]
         holes = sorted(hole for hole in holes if hole[0] < hole[1])
-        frontier = self.frontier if self._length < 0 else min(self.frontier, self._length)
+        frontier = self.frontier if self.length < 0 else min(self.frontier, self.length)
         while holes and holes[-1][1] == frontier and holes[-1][2] == 0:
             frontier = holes.pop()[0]
         return [frontier, holes]
@@ -134,10 +125,13 @@ class SharedProgress(PassProgress):
         while frontier[1]:
             frontier = self._end_of_rest(frontier, ends)
         holes += self._missing(at, frontier, ends)
-        return [frontier[0], [_hole(span) for span in holes]]
+        return [
+            frontier[0],
+            [[hole.start, hole.stop, hole.skip, *([hole.more] if hole.more else [])] for hole in holes],
+        ]
 
     def _missing(self, first: PassOffset, end: PassOffset, ends: Mapping[PassOffset, PassOffset]) -> Iterator[Span]:
-        """The spans between two offsets; the rest of a partly consumed span is a span of its own."""
+        """The spans between two offsets; the rest of a partly consumed span is a separate span."""
         while first < end:
             stop = min(end, self._end_of_rest(first, ends)) if first[1] else end
             yield Span.between(self.number, first, stop)
@@ -158,7 +152,7 @@ class SharedProgress(PassProgress):
 
     @property
     def _bound(self) -> int:
-        return ENDLESS if self._length < 0 else self._length
+        return ENDLESS if self.length < 0 else self.length
 
 
 def past_of(passes: Mapping[str, State]) -> list[Span]:
@@ -186,11 +180,6 @@ def first_of(state: State) -> int:
     """The first position that is not consumed by a state of a pass."""
     frontier, holes = _checked(0, state)
     return holes[0].start if holes else frontier
-
-
-def _hole(span: Span) -> list[int]:
-    """A span in a state, as `_checked` reads it."""
-    return [span.start, span.stop, span.skip, *([span.more] if span.more else [])]
 
 
 def _checked(pass_number: int, state: State) -> tuple[int, list[Span]]:

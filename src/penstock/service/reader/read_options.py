@@ -1,4 +1,4 @@
-"""What a reader reads, and how it requests that from workers."""
+"""Settings of a reader, and the requests to workers that follow from them."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from penstock.service.wire.worker_messages import Fetch
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What a reader reads, and how.
+    """Settings of a reader.
 
     Attributes:
         kind: the kind of the passes.
@@ -22,13 +22,13 @@ class ReadOptions:
         by_element: positions count elements, even if the workers could read rows by index.
         length_known: whether the dispatcher's lengths count such positions.
         coordinated: whether these are coordinated reads, of one or more consumers.
-        num_consumers: of coordinated reads; 1 for others.
+        stride: the distance from one position to the next: the number of consumers of coordinated reads; 1 for others.
         consumer_index: of coordinated reads; 0 for others.
         trainer: the trainer_id of a CrossTrainerCache, otherwise "".
         consumer: the name of the reader, which a restored one keeps.
         limit: the most elements that may be requested and not delivered; None lets their size decide.
         codec: how blocks are compressed.
-        skip_poison: leave out elements over which workers are lost.
+        skip_poison: whether elements over which workers are lost are skipped.
         own_passes: read only the passes of workers that this reader may ask.
     """
 
@@ -39,7 +39,7 @@ class ReadOptions:
     by_element: bool = False
     length_known: bool = True
     coordinated: bool = False
-    num_consumers: int = 1
+    stride: int = 1
     consumer_index: int = 0
     trainer: str = ""
     consumer: str = ""
@@ -50,13 +50,8 @@ class ReadOptions:
     own_passes: bool = False
 
     @property
-    def stride(self) -> int:
-        """The distance from one position to the next: a round of coordinated reads has one for each consumer."""
-        return self.num_consumers
-
-    @property
     def endless(self) -> bool:
-        """Whether a pass is fetched from beginning to end by one request, as fast as elements are taken."""
+        """Return whether a pass is fetched from beginning to end by one request, as fast as elements are taken."""
         return self.coordinated or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
 
     def delivery_order(self) -> DeliveryOrder:
@@ -69,26 +64,18 @@ class ReadOptions:
 
     @property
     def by_position(self) -> bool:
-        """Whether the positions after one can be read without it."""
+        """Return whether the positions after one can be read without it."""
         return self.kind != "sequence" and not self.trainer
 
-    def leaves_out(self, item: Arrival) -> bool:
-        """Whether an arrival is left out, and not passed on to the caller."""
+    def skips(self, item: Arrival) -> bool:
+        """Return whether an arrival is skipped, and not passed on to the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
     def behind(self, task: FetchTask, stop: int) -> PassOffset:
-        """The offset after the rows left out after the last element of a request up to `stop`."""
+        """The offset after the rows skipped after the last element of a request up to `stop`."""
         return (stop, 0) if self.kind == "groups" else (task.fetch_position + self.stride, 0)
 
-    def request(
-        self,
-        opened: EpochOpened,
-        info: PassInfo,
-        span: Span,
-        block_bytes: int,
-        *,
-        alone: bool,
-    ) -> Fetch:
+    def request(self, opened: EpochOpened, info: PassInfo, span: Span, block_bytes: int, *, alone: bool) -> Fetch:
         """The request to a worker; see `Fetch`."""
         return Fetch(
             dataset_id=self.dataset_id,
@@ -112,9 +99,9 @@ class ReadOptions:
         what = {"rows": "element", "groups": "row", "sequence": "element"}[self.kind]
         which = f" of pass {pass_number}" if self.policy != ShardingPolicy.DYNAMIC or self.coordinated else ""
         after = (
-            "distribute(skip_poison=True) leaves such elements out"
+            "distribute(skip_poison=True) skips such elements"
             if self.by_position
-            else "what follows it cannot be made without it"
+            else "the elements after it cannot be made without it"
         )
         return PoisonError(
             f"{what} {position}{which} has cost {WORKERS} data workers that made nothing else: a function of this "

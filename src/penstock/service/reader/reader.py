@@ -1,4 +1,4 @@
-"""The consumer's end of the service: lanes fetch spans from workers, the caller takes what has arrived.
+"""The consumer's end of the service: lanes fetch spans from workers, the caller takes the elements that have arrived.
 
 `lanes.py` has the threads that fetch, `session.py` the one that keeps in touch with the dispatcher. All of them end
 soon after `stop`, which waits for nothing.
@@ -13,7 +13,7 @@ from penstock.data.block import Block
 from penstock.errors import ClosedError
 from penstock.runtime.threads import Threads
 from penstock.service.reader.epoch_progress import EpochProgress
-from penstock.service.reader.fetch_task import Arrival, Arrived, FetchedBehind, FetchTask
+from penstock.service.reader.fetch_task import Arrived, FetchedBehind, FetchTask
 from penstock.service.reader.lanes import Lanes
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.session import DispatcherSession
@@ -26,7 +26,7 @@ from penstock.service.wire.worker_messages import LeftOut
 _logger = logging.getLogger(__name__)
 
 _SILENCE_SECONDS: Final = 5.0
-"""How long the caller waits before a warning says what it waits for."""
+"""The time that the caller waits before a warning names the reason."""
 
 
 class Reader:
@@ -34,8 +34,8 @@ class Reader:
 
     Args:
         reopen: opens the epoch again at a dispatcher that knows nothing of it.
-        progress: how far it is.
-        left_out: counts what the workers have left out before an element, given its number.
+        progress: its position in the epoch.
+        left_out: counts the rows that the workers have skipped before an element, given its number.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Reader:
 
     @property
     def shared(self) -> bool:
-        """Whether other readers have had something of the epoch."""
+        """Return whether other readers have had something of the epoch."""
         with self._shared.changed:
             return self._shared.leases is not None and not self._progress.all_read
 
@@ -74,67 +74,52 @@ class Reader:
 
         Raises:
             ClosedError: the reader was stopped.
-            Exception: what a user's function raised in place of an element; the reader continues after it.
+            Exception: the exception that a user's function raised instead of an element; the reader continues after it.
         """
         shared = self._shared
         with shared.changed:
-            while (task := self._awaited_task()) is not None:
+            while (task := self._progress.next_task() or self._wait()) is not None:
                 self._progress.count_left_out(task, self._left_out)
-                arrival = self._deliver(task)
+                arrival = self._progress.deliver(task)
+                shared.finish(task)
                 shared.changed.notify_all()
                 if isinstance(arrival, Arrived):
+                    rows = arrival.chunk.rows
+                    shared.buffered -= rows
+                    shared.counters.rows += rows
+                    shared.usage.used(rows)
                     return arrival.block
                 if isinstance(arrival, FetchedBehind):
                     continue
-                if not self._options.leaves_out(arrival):
+                if not self._options.skips(arrival):
                     raise arrival.error
                 shared.counters.skipped += 1
             return None
 
-    def _awaited_task(self) -> FetchTask | None:
-        """Wait for the task that delivers the next elements; None at the end."""
-        task = self._progress.next_task()
-        if task is None:
-            with self._shared.counters.waiting():
-                task = self._wait()
-        return task
-
     def _wait(self) -> FetchTask | None:
+        """Wait for the task that delivers the next elements; None at the end."""
         shared = self._shared
         begun = warned = time.monotonic()
-        while (task := self._progress.next_task()) is None:
-            if shared.failure is not None:
-                raise shared.failure
-            if self._progress.all_delivered and (shared.leases is None or shared.leases.over):
-                self._end()
-                return None
-            if shared.stopping:
-                raise ClosedError("this iterator was closed while an element was waited for")
-            shared.caller_waits = True
-            shared.arrived.wait(_SILENCE_SECONDS)
-            shared.caller_waits = False
-            if time.monotonic() > warned + _SILENCE_SECONDS:
-                warned = time.monotonic()
-                why = self._session.trouble or self._workers.why_silent()
-                _logger.warning("no element for %.0f s: %s", warned - begun, why)
+        with shared.counters.waiting():
+            while (task := self._progress.next_task()) is None:
+                if shared.failure is not None:
+                    raise shared.failure
+                if self._progress.all_delivered and (shared.leases is None or shared.leases.over):
+                    self._session.ended = True
+                    self.stop()
+                    if shared.leases is not None:  # others get the rest only when the dispatcher knows of the end
+                        self._session.wait()
+                    return None
+                if shared.stopping:
+                    raise ClosedError("this iterator was closed while an element was waited for")
+                shared.caller_waits = True
+                shared.arrived.wait(_SILENCE_SECONDS)
+                shared.caller_waits = False
+                if time.monotonic() > warned + _SILENCE_SECONDS:
+                    warned = time.monotonic()
+                    why = self._session.dispatcher.trouble or self._workers.why_silent()
+                    _logger.warning("no element for %.0f s: %s", warned - begun, why)
         return task
-
-    def _end(self) -> None:
-        """Stop at the end. What is left of a shared job's epoch goes to others only when the dispatcher knows of it."""
-        self._session.ended = True
-        self.stop()
-        if self._shared.leases is not None:
-            self._session.wait()
-
-    def _deliver(self, task: FetchTask) -> Arrival:
-        shared = self._shared
-        arrival = self._progress.deliver(task)
-        if isinstance(arrival, Arrived):
-            shared.buffered -= arrival.chunk.rows
-            shared.counters.rows += arrival.chunk.rows
-            shared.usage.used(arrival.chunk.rows)
-        shared.finish(task)
-        return arrival
 
     def consumed(self, number: int) -> None:
         """Note that the caller has consumed all elements before this number."""
@@ -144,16 +129,12 @@ class Reader:
                 self._shared.leases.used(used)
 
     def replay_from(self, number: int, *, bare: bool) -> dict[str, Any]:
-        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.replay_from`."""
+        """Return the state from which a restored reader repeats the elements from `number` on."""
         with self._shared.changed:
             return self._progress.replay_from(number, bare=bare)
 
     def claim(self) -> None:
-        """Tell the dispatcher that what the last replay says is this reader's must not be given to another one.
-
-        Raises:
-            PenstockError: it does not know this reader any more, or cannot be reached.
-        """
+        """Claim the elements of the last replay: see `DispatcherSession.claim`."""
         self._session.claim()
 
     def unread(self, rows: int) -> None:
@@ -161,7 +142,7 @@ class Reader:
         self._session.unread = max(self._session.unread, rows)
 
     def leave(self) -> None:
-        """Prepare to be stopped and replaced by a restored reader, which gets back what this one was given."""
+        """Prepare to be stopped and replaced by a restored reader, which gets back the elements of this one."""
         self._session.replaced = self._shared.leases is not None
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """A reader's session with the dispatcher: heartbeats, acknowledgements, spans given back, and the release at the end.
 
-It has a thread of its own, so that heartbeats do not depend on what the caller does.
+It runs in a separate thread, so that heartbeats do not depend on what the caller does.
 """
 
 import time
@@ -17,7 +17,7 @@ from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.wire.spans import count
-from penstock.service.wire.subjects import PassInfo, Span
+from penstock.service.wire.subjects import PassInfo
 
 _HEARTBEAT_SECONDS: Final = 1.0
 _NEWS_SECONDS: Final = 0.2
@@ -25,7 +25,7 @@ _NEWS_SECONDS: Final = 0.2
 _RECALL_SECONDS: Final = 0.1
 """How often to ask near the end of a shared epoch whether other readers need anything back."""
 _KEPT_SECONDS: Final = 0.2
-"""What the caller consumes in this time is not given back."""
+"""Elements that the caller consumes in this time are not given back."""
 
 
 class DispatcherSession:
@@ -36,7 +36,7 @@ class DispatcherSession:
 
     Attributes:
         opened: the dispatcher's answer to opening the epoch.
-        unread: how many of the last delivered elements were not consumed.
+        unread: the number of the last delivered elements that were not consumed.
         replaced: whether a restored reader takes over, so that this one must not be released.
         ended: whether the reader has delivered everything, and nothing more will come.
     """
@@ -57,7 +57,7 @@ class DispatcherSession:
         self._options = options
         self._shared = shared
         self._workers = workers
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._reopen = reopen
         self._over = False
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
@@ -76,21 +76,11 @@ class DispatcherSession:
         self._enter(self.opened)
         threads.start(self._keep_in_touch, "service-session")
 
-    @property
-    def address(self) -> str:
-        """The dispatcher's."""
-        return self._dispatcher.address
-
-    @property
-    def trouble(self) -> str:
-        """Why the dispatcher does not answer; "" while it does."""
-        return self._dispatcher.trouble
-
     def claim(self) -> None:
-        """Tell the dispatcher that what the last replay says is this reader's must not be given to another one.
+        """Tell the dispatcher that the elements of this reader by its last replay must not be given to another one.
 
         Raises:
-            PenstockError: it does not know this reader any more, or cannot be reached.
+            PenstockError: the dispatcher no longer knows this reader, or cannot be reached.
         """
         shared = self._shared
         if shared.leases is None:
@@ -105,7 +95,7 @@ class DispatcherSession:
             # closed.
             if not shared.stopping:
                 raise
-        if shared.stopping:  # the release tells the dispatcher of all that was delivered
+        if shared.stopping:  # the release reports all delivered elements
             self.wait()
 
     def wait(self) -> None:
@@ -114,9 +104,9 @@ class DispatcherSession:
             self._shared.changed.wait_for(lambda: self._over)
 
     def stop(self) -> None:
-        """Wait no longer for a dispatcher that is away, unless it must still hear what was delivered."""
+        """Wait no longer for a dispatcher that is away, unless the delivered elements must still be reported to it."""
         if not (self.ended and self._shared.leases is not None):
-            self._dispatcher.hurry()
+            self.dispatcher.hurry()
 
     def report_soon(self) -> None:
         """Send the next heartbeat at once."""
@@ -137,18 +127,18 @@ class DispatcherSession:
                 elif shared.leases is not None:
                     shared.leases.report(shared.consumed_of_open())
                 self._give_back()
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # otherwise the error would be lost
             shared.fail(error)
             with shared.changed:
                 shared.heartbeat_due.wait_for(lambda: shared.stopping)
         self._workers.close()
         if not self.replaced:
-            # What a reader of a shared job has delivered must not be leased again: wait for a dispatcher that is
-            # away. A reader that stops early is missed by its heartbeats.
+            # Elements that a reader of a shared job has delivered must not be leased again: wait for a dispatcher that
+            # is away. A reader that stops early is missed by its heartbeats.
             patience_seconds = None if self.ended and shared.leases is not None else 0
             with suppress(PenstockError):
-                self._dispatcher.ask(self._release(), patience_seconds)
-        self._dispatcher.close()
+                self.dispatcher.ask(self._release(), patience_seconds)
+        self.dispatcher.close()
         with shared.changed:
             self._over = True
             shared.changed.notify_all()
@@ -175,7 +165,7 @@ class DispatcherSession:
             return shared.stopping
 
     def _give_back(self) -> None:
-        """If another reader has nothing, give back what this one's caller does not need soon."""
+        """If another reader has nothing, give back the positions that this one's caller does not need soon."""
         shared, leases = self._shared, self._shared.leases
         if leases is None or not leases.wanted:
             return
@@ -186,9 +176,8 @@ class DispatcherSession:
             if shared.caller_waits:  # readers that all wait would hand the last element on before it is made
                 kept = max(kept, min(held, 1))
             left = held - kept
-            spans = leases.take_back(left)
-            given: list[Span] = [*spans]
-            given_up = shared.progress.give_up(left - count(spans))
+            given = leases.take_back(left)
+            given_up = shared.progress.give_up(left - count(given))
             given += given_up.spans
             shared.buffered -= given_up.rows
             leases.used(given_up.used)
@@ -203,7 +192,7 @@ class DispatcherSession:
         except LostLeaseError:
             if shared.leases is not None:
                 raise
-            # Nobody else can have what this reader reads: it only has to be opened at the new dispatcher.
+            # No other reader can have these elements: the epoch only has to be opened at the new dispatcher.
             with shared.changed:
                 replay = shared.progress.replay_from(shared.progress.delivered.number, bare=True)
             self.opened = self._reopen(replay)
@@ -218,7 +207,7 @@ class DispatcherSession:
             The answer; None if another thread is waiting for one for longer than `patience_seconds`.
         """
         shared = self._shared
-        # Answers must be taken over in order: each contains what has changed since the last.
+        # Answers must be taken over in order: each contains the changes since the last.
         if not self._hearing.acquire(timeout=-1 if patience_seconds is None else patience_seconds):
             return None
         try:
@@ -227,7 +216,7 @@ class DispatcherSession:
                 unreachable = sorted({*lost, *self._workers.suspects()})
                 consumer_id = self.opened.consumer_id
                 heartbeat = shared.counters.heartbeat(consumer_id, self._version, rounds, turn, unreachable)
-            news: ConsumerNews = self._dispatcher.ask(heartbeat, patience_seconds)
+            news: ConsumerNews = self.dispatcher.ask(heartbeat, patience_seconds)
             workers = self._workers.update(news.workers, news.gone, whole=news.whole)
             self._update(workers, news.version, news.passes)
             if shared.leases is not None and news.wanted:
@@ -250,6 +239,6 @@ class DispatcherSession:
         self._start_lanes(workers)
 
     def _reads(self, info: PassInfo) -> bool:
-        """Whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
+        """Return whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
         begun = info.number in self._shared.progress.passes
         return begun or not self._options.own_passes or self._workers.has(info.worker_id)

@@ -1,4 +1,4 @@
-"""What the threads of one reader share: the caller's, the lanes, and that of its session with the dispatcher."""
+"""State that the threads of one reader share: the caller's, the lanes, and that of its session with the dispatcher."""
 
 import math
 import os
@@ -24,7 +24,7 @@ class HeartbeatCounters:
 
     Attributes:
         rows: elements that were delivered since the last heartbeat.
-        skipped: elements that were left out in all.
+        skipped: elements that were skipped in all.
     """
 
     def __init__(self) -> None:
@@ -72,14 +72,14 @@ class SharedState:
 
     Attributes:
         changed: for lanes that wait for work or for room; notified of every change.
-        arrived: for the caller, who waits for an element; a condition of its own, so that an element wakes no lane.
+        arrived: for the caller, who waits for an element; a separate condition, so that an element wakes no lane.
         heartbeat_due: for the thread of the session.
-        progress: how far the reader is in each pass, and what it has delivered.
+        progress: the reader's position in each pass, and the elements that it has delivered.
         leases: of a shared job; None for others.
         whole_passes: whether each pass is fetched from beginning to end.
-        lanes: how many there are.
-        buffered: how many elements have arrived and were not delivered.
-        failure: what ends the reader.
+        lanes: the number of lanes.
+        buffered: the number of elements that have arrived and were not delivered.
+        failure: the error that ends the reader.
         caller_waits: whether the caller waits for an element.
         stopping: whether the reader was stopped, or has come to its end.
     """
@@ -103,7 +103,7 @@ class SharedState:
 
     @property
     def ending(self) -> bool:
-        """Whether nothing more is to be fetched."""
+        """Return whether nothing more is to be fetched."""
         return self.stopping or self.failure is not None
 
     def wake(self) -> None:
@@ -131,13 +131,13 @@ class SharedState:
 
     @property
     def under_way(self) -> int:
-        """How many elements were requested and not delivered; positions for a shared job."""
+        """Return the number of elements that were requested and not delivered; of positions for a shared job."""
         buffered = self.buffered if self.leases is None else self.pace.positions_of(self.buffered)
         return self.progress.requested + math.ceil(buffered)
 
     @property
     def held(self) -> int:
-        """How many undelivered positions of a shared job this reader has."""
+        """Return the number of undelivered positions of a shared job that this reader has."""
         assert self.leases is not None
         return self.leases.not_begun + self.progress.unread
 
@@ -147,6 +147,6 @@ class SharedState:
             return self.held, self.caller_waits, self.leases.requesting
 
     def consumed_of_open(self) -> list[Span]:
-        """What the caller has consumed of spans that are not consumed completely."""
+        """Return the consumed parts of spans that are not consumed completely."""
         with self.changed:
             return self.progress.begun(self.progress.delivered.used_until)

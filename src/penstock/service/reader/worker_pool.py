@@ -1,4 +1,4 @@
-"""The workers that a reader may ask: which to ask next, connections to them, and which could not be reached."""
+"""The workers that a reader may ask: the next one, connections to them, and those that could not be reached."""
 
 import logging
 import random
@@ -15,13 +15,13 @@ from penstock.service.wire.subjects import WorkerInfo
 _logger = logging.getLogger(__name__)
 
 _SUSPECT_SECONDS = 1.0
-"""How long a worker that could not be reached is not asked."""
+"""The time for which a worker that could not be reached is not asked."""
 _RESTS = 4
 """If there are others, a lost worker is avoided for this many times as long as it took to notice the loss."""
 _WARN_SECONDS = 2.0
 
 _SHOWN = 4
-"""How many workers one line of the log names."""
+"""The number of workers that one line of the log names."""
 
 _logged: set[tuple[str, int]] = set()
 _logged_lock = Lock()
@@ -84,7 +84,7 @@ class WorkerPool:
         return len(usable)
 
     def has(self, worker_id: int) -> bool:
-        """Whether a worker is known, and may be asked."""
+        """Return whether a worker is known, and may be asked."""
         with self._changed:
             return worker_id in self._workers
 
@@ -96,33 +96,38 @@ class WorkerPool:
         begun, warned = time.monotonic(), False
         with self._changed:
             while not stopped() and not self._closed:
-                wanted = self._workers.get(preferred)  # looking at all of many workers takes time
-                if wanted is not None and preferred not in self._suspects:
-                    self._count_as_busy(preferred)
-                    return wanted
-                well = self._reachable()
-                if well := self._quickly_noticed(well) or well:
-                    chosen = next(
-                        (worker for worker in well if worker.worker_id == preferred),
-                        min(well, key=lambda worker: (self._busy[worker.worker_id], self._turn(worker))),
-                    )
-                    self._count_as_busy(chosen.worker_id)
+                chosen = self._workers.get(preferred)  # looking at all of many workers takes time
+                if chosen is None or preferred in self._suspects:
+                    chosen = self._best(preferred)
+                if chosen is not None:
+                    self._busy[chosen.worker_id] += 1
+                    self._choices += 1
+                    self._chosen[chosen.worker_id] = self._choices
                     return chosen
                 if not warned and time.monotonic() - begun > _WARN_SECONDS:
                     warned = True
-                    _logger.warning("waiting: %s", self._reason())
+                    _logger.warning("waiting: %s", self.why_silent())
                 self._changed.wait(0.2)
         return None
 
-    def _turn(self, worker: WorkerInfo) -> float:
-        """The key of a worker's turn, the smallest first; workers that were never asked come first, in random order.
+    def _best(self, preferred: int) -> WorkerInfo | None:
+        """The worker to ask; None if none can be reached. Those whose loss took long to notice come last.
 
-        Readers with fewer threads than workers then use all workers, and not all readers the same ones.
+        Workers that were never asked come first, in random order, the others in turn. Readers with fewer threads than
+        workers then use all workers, and not all readers the same ones.
         """
-        return self._chosen.setdefault(worker.worker_id, random.random() - 1)
+        now = time.monotonic()
+
+        def key(worker: WorkerInfo) -> tuple[bool, bool, int, float]:
+            number = worker.worker_id
+            loss = self._suspects.get(number)
+            turn = self._chosen.setdefault(number, random.random() - 1)
+            return loss is not None and loss.until >= now, number != preferred, self._busy[number], turn
+
+        return min(self._reachable(), key=key, default=None)
 
     def none_reachable(self) -> bool:
-        """Whether no worker can be asked for anything."""
+        """Return whether no worker can be asked for anything."""
         with self._changed:
             return not self._reachable()
 
@@ -135,22 +140,8 @@ class WorkerPool:
             if number not in self._suspects or self._suspects[number].at < until
         ]
 
-    def _quickly_noticed(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
-        """Those whose last loss was noticed quickly, or is long ago."""
-        now = time.monotonic()
-        return [
-            worker
-            for worker in workers
-            if worker.worker_id not in self._suspects or self._suspects[worker.worker_id].until < now
-        ]
-
-    def _count_as_busy(self, number: int) -> None:
-        self._busy[number] += 1
-        self._choices += 1
-        self._chosen[number] = self._choices
-
     def release(self, worker: WorkerInfo) -> None:
-        """End what a worker was chosen for."""
+        """Count a chosen worker as less busy."""
         with self._changed:
             self._busy[worker.worker_id] -= 1
             if not self._busy[worker.worker_id]:
@@ -234,25 +225,22 @@ class WorkerPool:
             return sorted(self._suspects.keys() & self._workers.keys())
 
     def why_silent(self) -> str:
-        """What a reader that gets nothing is waiting for."""
+        """Return the reason why a reader gets nothing."""
         with self._changed:
-            return self._reason()
-
-    def _reason(self) -> str:
-        if not self._workers:
+            workers, suspects = dict(self._workers), dict(self._suspects)
+        if not workers:
             return "the dispatcher knows no data worker that this job may use; start one with `penstock worker`"
         unreachable = [
-            f"{self._workers[number].endpoint.address} ({loss.reason})"
-            for number, loss in sorted(self._suspects.items(), key=lambda suspect: suspect[0])
-            if number in self._workers
+            f"{workers[number].endpoint.address} ({suspects[number].reason})"
+            for number in sorted(suspects.keys() & workers.keys())
         ]
-        if len(unreachable) == len(self._workers):
+        if len(unreachable) == len(workers):
             return (
                 f"no data worker can be reached at the address it advertises: {_first_names(unreachable)}; give "
                 "`penstock worker --worker-address` an address that this machine can reach"
             )
-        addresses = _first_names([worker.endpoint.address for worker in self._workers.values()])
-        return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"
+        addresses = _first_names([worker.endpoint.address for worker in workers.values()])
+        return f"the data workers are still at it ({addresses}); `penstock status` shows their load"
 
     def close(self) -> None:
         """Close all connections; requests under way end."""

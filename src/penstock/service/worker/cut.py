@@ -1,12 +1,12 @@
 """Divides a pipeline under DYNAMIC: the part that data workers run, and the part that the trainer runs.
 
-`docs/design/service-workers.md` says what the kinds of passes are. From the source up, the workers get
-everything that can be read by index, then the operators that treat each of its rows by itself: these give the same
-elements for a row, in whichever worker reads it. What comes after the first operator that must see the whole stream
-runs in the trainer.
+`docs/design/service-workers.md` describes the kinds of passes. From the source up, the workers get everything that can
+be read by index, then the operators that treat each of its rows by itself: these give the same elements for a row, in
+whichever worker reads it. The operators from the first one that must see the whole stream on run in the trainer.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,16 +36,16 @@ from penstock.service.wire.subjects import PassKind
 _logger = logging.getLogger(__name__)
 
 _ONE_EACH: Final = (Map, FolderFiles)
-"""What makes one element of each of its input, whatever the others are."""
+"""Operators that make one element of each of their input, independently of the others."""
 _ROWS_APART: Final = (*_ONE_EACH, Filter, Unbatch, ReadFiles)
-"""What makes of a row of its input something that depends on that row alone, and on its number if it draws by that."""
+"""Operators whose elements depend on one row of the input alone, and on its number if they draw by that."""
 _PASSED_BY_MAPS: Final = (Shuffle, Repeat, Take, AssertCardinality)
-"""What a map without randomness may as well stand below, without many more calls of its function."""
+"""Operators below which a map without randomness can be moved, without many more calls of its function."""
 _WORTH_A_WORKER: Final = (
     *(Generator, Source, ReadFiles, IndexedFiles, Map, Filter, Scan, TakeWhile, Interleave),
     *(GroupByWindow, GroupByReducer, RejectionResample),
 )
-"""What is worth another process: everything else only moves rows about."""
+"""Operators that are worth another process: all others only move rows."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Cut:
     reason: str
 
     def over(self, node: Node) -> Node:
-        """The trainer's part over `node`, which stands for the elements of the workers."""
+        """The trainer's part over `node`, which represents the elements of the workers."""
         for step in self.above:
             node = with_inputs(step, [node])
         return node
 
     def explain(self) -> str:
-        """The cut as text: what runs where, and why."""
+        """The cut as text: the nodes of both parts, and the reason."""
         trainer = [f"  {step.label}" for step in reversed(self.above)]
         workers = [f"  {label}" for label in _chain(self.worker)]
         return "\n".join(["in the trainer", *trainer, f"on the data workers ({self.reason})", *workers])
@@ -87,12 +87,18 @@ def _chain(node: Node) -> list[str]:
     return lines
 
 
-def base_of(node: Node) -> tuple[Node | None, list[OneInput]]:
-    """The highest node that is read by index, None if there is none; and the nodes above it, the lowest first."""
+def base_of(node: Node, below: Sequence[Node] = ()) -> tuple[Node | None, list[OneInput]]:
+    """The highest node that is read by index, None if there is none; and the nodes above it, the lowest first.
+
+    Args:
+        below: nodes that must all be above it.
+    """
     above: list[OneInput] = []
-    while not node.indexable:
+    left = len(below)
+    while left or not node.indexable:
         if not isinstance(node, OneInput):
             return None, above[::-1]
+        left -= node in below
         above.append(node)
         node = node.input
     return node, above[::-1]
@@ -103,7 +109,7 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
 
     With one exception: if a function above a shuffle of a stream fails, the failure takes no slot in the shuffle's
     buffer. Its exception then comes before the elements of that buffer, and these come in another order than in
-    process; also if `ignore_errors` leaves the failure out.
+    process; also if `ignore_errors` skips the failure.
 
     Args:
         node: the pipeline.
@@ -120,7 +126,7 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
         return _by_one_worker(node, "nothing in it is read by index: one of them produces it all, in order")
     shared = _shared_caches(bare)
     if shared:
-        base, above = _below_cache(bare, shared)
+        base, above = base_of(bare, below=shared)
         if base is None:
             return _by_one_worker(node, f"{shared[0].label} writes to one place: one of them produces it all, in order")
     groups, why = _groups(above, ordered=ordered, probing=True)
@@ -140,7 +146,7 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
 def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
     """The pipeline without the `ignore_errors` at its end, and those, the lowest first.
 
-    Exceptions are sent to the trainer in place of elements, so that `ignore_errors` counts them where users look.
+    Exceptions are sent to the trainer instead of elements, so that `ignore_errors` counts them where users look.
     """
     above: list[OneInput] = []
     below = node
@@ -174,7 +180,7 @@ def check_shared(cut: Cut) -> None:
             raise InvalidArgumentError(
                 f"{step.where()} must see all elements, and the consumers of a shared job see only their own: "
                 f"{cut.reason}. Put it where any row is read by index (before a filter, say), put it after "
-                "distribute to apply it to each consumer's own elements, or leave out job_name"
+                "distribute to apply it to each consumer's own elements, or omit job_name"
             )
 
 
@@ -188,22 +194,22 @@ def _by_one_worker(node: Node, reason: str) -> Cut:
 
 
 def _length_of(node: Node) -> int:
-    """The number of positions of a sequence; unknown if rows may be left out after its last element.
+    """The number of positions of a sequence; unknown if rows may be skipped after its last element.
 
-    Such rows take one more position. Operators that can leave rows out have an unknown number of elements, unless the
-    user asserts it above them.
+    Such rows take one more position. Operators that can skip rows have an unknown number of elements, unless the user
+    asserts it above them.
     """
     open_ended = any(below.cardinality == UNKNOWN_CARDINALITY for below in node.walk())
     return UNKNOWN_CARDINALITY if open_ended else node.cardinality
 
 
 def _any_worth_a_worker(*nodes: Node) -> bool:
-    """Whether any of these nodes is worth another process."""
+    """Return whether any of these nodes is worth another process."""
     return any(isinstance(node, _WORTH_A_WORKER) for node in nodes)
 
 
 def _draws_by_number(step: Node) -> bool:
-    """Whether what a node makes of an element depends on that element's number, by a generator with a seed."""
+    """Return whether the result of a node depends on the number of an element, by a generator with a seed."""
     return isinstance(step, Map) and step.seed is not None
 
 
@@ -223,19 +229,6 @@ def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
         else:
             rest.append(step)
     return moved, rest
-
-
-def _below_cache(node: Node, shared: list[Node]) -> tuple[Node | None, list[OneInput]]:
-    """As `base_of`, but below all of these caches; None if there is no such node."""
-    above: list[OneInput] = []
-    left = len(shared)
-    while left or not node.indexable:
-        if not isinstance(node, OneInput):
-            return None, []
-        left -= node in shared
-        above.append(node)
-        node = node.input
-    return node, above[::-1]
 
 
 def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[list[OneInput], str]:
@@ -260,11 +253,11 @@ def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
     if isinstance(step, _ROWS_APART):
         return by_number if _draws_by_number(step) else ""
     if isinstance(step, IgnoreErrors):
-        return "counts what it leaves out in the trainer"
+        return "counts the rows that it skips in the trainer"
     if not isinstance(step, Interleave):
         return "must see the whole stream"
     if step.cycle_length > 1 and ordered:
-        return "mixes what it makes of several rows"
+        return "mixes the elements that it makes of several rows"
     if exact or not step.numbers_known:
         return ""
     return by_number if not probing or _may_draw(step) else ""
@@ -281,7 +274,7 @@ def by_row(step: OneInput, *, numbered: bool) -> OneInput:
 
 
 def _may_draw(step: Interleave) -> bool:
-    """Whether the dataset made of its first element draws random numbers by the position in the stream."""
+    """Return whether the dataset made of its first element draws random numbers by the position in the stream."""
     try:
         made = first_dataset(step)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Where a data worker is reached: over the network, through shared memory, and within its process."""
+"""Servers of a data worker: over the network, through shared memory, and within its process."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from penstock.service.wire.subjects import Endpoint
 
 
 class Endpoints:
-    """Serves what a worker produces.
+    """Serves the blocks that a worker produces.
 
     Args:
         host: the address to listen at.
@@ -22,19 +22,14 @@ class Endpoints:
         access: returns who may connect.
 
     Attributes:
-        endpoint: how readers reach the worker, as the dispatcher tells them.
+        endpoint: the addresses by which readers reach the worker; the dispatcher passes them on.
 
     Raises:
         ServiceError: it cannot listen there.
     """
 
     def __init__(
-        self,
-        produce: Produce,
-        host: str,
-        port: int,
-        advertised: Callable[[int], str],
-        access: Callable[[], Access],
+        self, produce: Produce, host: str, port: int, advertised: Callable[[int], str], access: Callable[[], Access]
     ) -> None:
         try:
             self._server = BlockServer(produce, host, port, access)

@@ -1,9 +1,8 @@
 """Reads spans of a pass whose positions are rows read by index, each of which gives any number of elements.
 
-The operators over these rows ask for the next ones only when they have given everything that they made of those before.
-So what comes is counted from the last time that rows were asked for: `position` is the first of these rows, and `skip`
-counts elements and failures since. That is exact wherever it is resumed, and `skip` may run on over the positions that
-follow.
+The operators over these rows request the next ones only when they have given everything that they made of those before.
+So elements are counted from the last request for rows: `position` is the first of these rows, and `skip` counts
+elements and failures since. That is exact wherever it is resumed, and `skip` may extend over the following positions.
 """
 
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
-from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.cut import base_of, by_row
 from penstock.service.worker.spans import Piece, SpanReader
 from penstock.service.worker.user_calls import UserCalls
+from penstock.service.worker.window import rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,7 @@ class SpanRun(Run):
     """The run of a pass for one span; rows keep their numbers of the whole epoch."""
 
     def __init__(self, run: Run, span: Span) -> None:
-        self.__dict__.update(run.__dict__)  # the same threads, and what its nodes have agreed on
+        self.__dict__.update(run.__dict__)  # the same threads, and the same agreements of its nodes
         self.span = span
 
     def first(self, node: Node) -> int:
@@ -76,13 +75,13 @@ class SpanRun(Run):
         if root.unseeded and isinstance(node, Interleave) and not node.numbers_known:
             raise InvalidArgumentError(
                 f"{node.where()} makes datasets that draw random numbers without a seed, which depend on the number of "
-                "the element in the whole stream; it is not known here. Give them seeds, or let the filter stand above"
+                "the element in the whole stream; it is not known here. Give them seeds, or put the filter above"
             )
         return super().inner(node, root, epoch, position)
 
 
 class Feed(IndexStream):
-    """The rows of a span, which says where they are read. Whatever reads ahead passes that on with what it gives."""
+    """The rows of a span, which notes the positions that are read. Operators that read ahead pass these on."""
 
     def __init__(self, base: Node, run: SpanRun, epoch: int) -> None:
         length, start, stop = base.cardinality, run.span.start, run.span.stop
@@ -97,11 +96,11 @@ class Feed(IndexStream):
 
 
 class SpanProgress(Skips):
-    """Where the elements of a span are, and what was left out between them.
+    """Position of the elements of a span, and the rows skipped between them.
 
     Attributes:
-        position: where the rows were read that the next elements are made of.
-        met: how many elements and failures came since.
+        position: the first of the rows that the next elements are made of.
+        met: the number of elements and failures since.
     """
 
     def __init__(self, limit: int | None, start: int) -> None:
@@ -121,58 +120,41 @@ class GroupsReader(SpanReader):
         length: the number of rows there are; -1 infinite.
         run: the run of the pass.
         epoch: the epoch.
-        span: the rows, of whose elements the first `span.skip` are left out.
+        span: the rows, of whose elements the first `span.skip` are skipped.
         calls: pulls the elements.
     """
 
     def __init__(self, node: Node, length: int, run: Run, epoch: int, span: Span, calls: UserCalls) -> None:
         self._calls = calls
         self._span = span
-        self._length = length
+        self.length = length if 0 <= length <= span.stop else UNKNOWN_CARDINALITY
+        self.skip = span.skip
         own = SpanRun(run, span)
         own.skips = self._progress = SpanProgress(run.skips.limit, span.start)
         self._stream = node.cursor(own, epoch)
-        self._passed = 0
-        self._last_left_out: LeftOut | None = None
 
     def next(self, rows: int) -> Piece | None:
-        while self._passed < self._span.skip:
-            piece = self._pull(self._span.skip - self._passed)
+        while self.skip > 0:
+            piece = self._pull(self.skip)
             if piece is None:
                 return None
-            self._passed += _count(piece.found)
+            self.skip -= rows_of(piece.found)
         return self._pull(rows)
 
     def _pull(self, rows: int) -> Piece | None:
         found = self._calls.pull(self._stream, rows)
         left_out = left_out_of(self._progress.take())
         if found is None:
-            self._last_left_out = left_out
+            # Rows skipped before an element that is passed over belong to that element.
+            self.left_out = left_out if self.skip == 0 else None
             return None
         piece = Piece(self._progress.position, self._progress.met, found, left_out=left_out)
-        self._progress.met += _count(found)
+        self._progress.met += rows_of(found)
         return piece
 
     def rest(self) -> Span:
         number, progress = self._span.pass_number, self._progress
         return Span(pass_number=number, start=progress.position, stop=self._span.stop, skip=progress.met)
 
-    @property
-    def length(self) -> int:
-        return self._length if 0 <= self._length <= self._span.stop else -2
-
-    @property
-    def skip(self) -> int:
-        return self._span.skip - self._passed
-
-    @property
-    def left_out(self) -> LeftOut | None:
-        # Rows left out before a skipped element belong to that element.
-        return self._last_left_out if self.skip == 0 else None
-
     def close(self) -> None:
         self._stream.close()
-
-
-def _count(found: Block | Exception) -> int:
-    return len(found) if isinstance(found, Block) else 1

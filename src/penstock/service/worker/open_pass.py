@@ -1,4 +1,4 @@
-"""An open pass of a worker: its plan, its threads, and what its readers share."""
+"""An open pass of a worker: its plan, its threads, and the streams that its readers share."""
 
 import time
 from collections.abc import Callable
@@ -59,7 +59,7 @@ _Key = tuple[PassOffset, int, bool, int, bool]
 
 
 def _key(request: Fetch, span: Span) -> _Key:
-    """What tells a reader of one pass from others: where it is, where it ends, and how it counts."""
+    """The key that distinguishes the readers of one pass: their positions, their ends, and how they count."""
     return span.first, span.stop, request.by_element, request.stride, request.alone
 
 
@@ -82,7 +82,7 @@ class _Plan:
         """The plan of a pass.
 
         Args:
-            alone: nothing is made before it is asked for, and all by the thread that asks.
+            alone: whether nothing is made ahead, and everything by the thread that requests it.
         """
         nodes = nodes_of_pass(node, key.policy, key.info)
         kind, length = kind_of(nodes)
@@ -103,7 +103,7 @@ class _Plan:
         return cls(root, run, key.epoch, kind, length)
 
     def open(self) -> tuple[Cursor, Skips]:
-        """A stream of all elements of the pass, and the rows that it leaves out."""
+        """A stream of all elements of the pass, and the rows that it skips."""
         whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
         skips = Skips(self.run.skips.limit)
         run = (SpanRun(self.run, whole) if self.kind == "groups" else self.run).leaving_to(skips)
@@ -114,8 +114,8 @@ class OpenPass:
     """An open pass with a count of its readers; after `close` it ends with the last of them.
 
     Args:
-        recent_bytes: how much of each stream in order is kept at most.
-        window_bytes, most_bytes: how much is kept for trainers that share it, as `SharedWindow` says.
+        recent_bytes: the most bytes that are kept of each stream in order.
+        window_bytes, most_bytes: limits of the window for trainers that share it: see `SharedWindow`.
         calls: pulls its streams.
     """
 
@@ -142,18 +142,18 @@ class OpenPass:
         self._closing = False
         self._released = time.monotonic()
         self._paces: list[Pace] = []
-        # Readers that were left where an element failed, by the request for what follows; the latest at the end.
+        # Readers that were left where an element failed, by the request for the rest; the latest at the end.
         self._left: dict[_Key, SpanReader] = {}
         self._ended = False
 
     def reader(self, request: Fetch) -> SpanReader:
-        """A reader of the span that is asked for: one that was left there, or a new one."""
+        """A reader of the requested span: one that was left there, or a new one."""
         with self._lock:
             left = None if request.trainer else self._left.pop(_key(request, request.span), None)
         return self._new_reader(request) if left is None else left
 
     def leave(self, reader: SpanReader, request: Fetch) -> None:
-        """Take back the reader of a request, of which an element has failed: the rest will be asked for next.
+        """Take back the reader of a request, of which an element has failed: the rest will be requested next.
 
         A new reader of groups would have to make all elements again that come before it.
         """
@@ -173,7 +173,7 @@ class OpenPass:
         if request.trainer and request.alone:
             return AloneReader(self._shared, sequence, request)
         if request.trainer:
-            return SharedReader(self._shared, span, request.trainer, request.consumer, request.holds_back)
+            return SharedReader(self._shared, request)
         plan = self._plan_alone if request.alone else self._plan
         if plan.kind == "rows":
             return RowsReader(plan.root, plan.run, plan.epoch, span, request.stride, self._calls)
@@ -185,16 +185,16 @@ class OpenPass:
 
     @property
     def nbytes(self) -> int:
-        """How much is kept of its elements."""
+        """Return the size of its elements that are kept."""
         return self._sequence.nbytes + self._sequence_alone.nbytes + self._shared.nbytes
 
     @property
     def needed_bytes(self) -> int:
-        """About how much of that readers need."""
+        """About how many of these bytes readers need."""
         return self._shared.needed_bytes
 
     def make_room(self, nbytes: int) -> int:
-        """Keep so many bytes less, as far as no reader needs them; returns how many these were."""
+        """Free a number of bytes, as far as no reader needs them; returns how many were freed."""
         freed = 0
         for kept in (self._sequence_alone, self._sequence, self._shared):
             freed += kept.make_room(nbytes - freed)
@@ -254,5 +254,5 @@ class OpenPass:
         self._threads.stop()
 
     def join(self, seconds: float) -> None:
-        """Wait until its threads have ended, at most so long for each."""
+        """Wait until its threads have ended, at most this long for each."""
         self._threads.join(seconds)

@@ -16,7 +16,7 @@ from penstock.service.worker.cut import base_of, without_prefetch
 
 @dataclass(frozen=True, eq=False)
 class PassShard(Shard):
-    """A pass's shard of elements that every pass makes: only the first reports rows left out among them."""
+    """A pass's shard of elements that every pass makes: only the first reports rows skipped among them."""
 
     def stream(self, run: Run, epoch: int) -> ShardStream:
         return super().stream(run if self.index == 0 else run.leaving_to(Skips(run.skips.limit)), epoch)

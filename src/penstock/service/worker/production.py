@@ -1,18 +1,18 @@
-"""Computes the answer to a `Fetch`, which is what a data worker does.
+"""Computes the answer to a `Fetch`: the work of a data worker.
 
-What it keeps only makes the next answer faster: loaded definitions, open passes, and windows of their elements. All of
-that may be dropped at any time.
+It keeps loaded definitions, open passes, and windows of their elements. They only make the next answer faster, and may
+be dropped at any time.
 """
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
+from operator import add
 from threading import Condition, Lock
 
-from penstock.data.block import Block
 from penstock.data.node import Node
 from penstock.errors import LostDataWorkerError, PenstockError
 from penstock.options import Options
@@ -22,7 +22,7 @@ from penstock.service.wire.interfaces import Answers
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, Making, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
-from penstock.service.worker.spans import Gathered, Piece, SpanReader
+from penstock.service.worker.spans import Gathered, SpanReader
 from penstock.service.worker.user_calls import STOPPED, UserCalls, as_exception
 
 _OPEN_PASSES = 32
@@ -32,7 +32,7 @@ _END_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was produced since the last call of `statistics`.
+    """Counts of the work since the last call of `statistics`.
 
     Attributes:
         rows: elements, counted as often as they were sent.
@@ -47,6 +47,9 @@ class Statistics:
     busy_seconds: float = 0.0
     window_hits: int = 0
     window_misses: int = 0
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(*map(add, astuple(self), astuple(other)))
 
 
 class BusyTime:
@@ -91,8 +94,8 @@ class Production:
 
     Args:
         get_definition: returns the definition of a dataset, given its id.
-        recent_bytes: how much of each stream of a pass in order is kept for consumers that are behind.
-        window_bytes: how much is kept of all passes together, such as for trainers that share one.
+        recent_bytes: the bytes that are kept of each stream of a pass in order, for consumers that are behind.
+        window_bytes: the bytes that are kept of all passes together, such as for trainers that share one.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Production:
         self._recent_bytes = recent_bytes
         self._window_bytes = window_bytes
         self._lock = Lock()
-        self._datasets: OrderedDict[str, tuple[Node, Options]] = OrderedDict()  # the one asked for last comes last
+        self._datasets: OrderedDict[str, tuple[Node, Options]] = OrderedDict()  # the one requested last comes last
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._busy = BusyTime()
         self._statistics = Statistics()
@@ -169,32 +172,25 @@ class Production:
                 if isinstance(piece.found, Exception):
                     failed = failed_of(piece.found, reader.rest(), piece.left_out)
                     left_open = True
-                    opened.leave(reader, request)  # before anybody can ask for the rest
+                    opened.leave(reader, request)  # before the rest can be requested
                     yield failed
                     return
-                pace.stop(piece.found.nbytes, len(piece.found))
-                self._count(piece.found, piece.kept if request.trainer else None)
+                rows, nbytes = len(piece.found), piece.found.nbytes
+                pace.stop(nbytes, rows)
+                hits = rows if request.trainer and piece.kept else 0
+                misses = rows - hits if request.trainer else 0
+                with self._lock:
+                    self._statistics += Statistics(rows, nbytes, window_hits=hits, window_misses=misses)
                 self._make_room()
-                yield _chunk_of(piece, len(piece.found), seconds), piece.found
+                yield Chunk(piece.position, piece.skip, rows, seconds, piece.left_out), piece.found
             raise LostDataWorkerError(STOPPED)
         finally:
             if not left_open:
                 reader.close()
             opened.give_pace_back(pace)
 
-    def _count(self, block: Block, hit: bool | None) -> None:
-        rows = len(block)
-        with self._lock:
-            before = self._statistics
-            self._statistics = Statistics(
-                rows=before.rows + rows,
-                bytes=before.bytes + block.nbytes,
-                window_hits=before.window_hits + (rows if hit else 0),
-                window_misses=before.window_misses + (rows if hit is False else 0),
-            )
-
     def statistics(self) -> Statistics:
-        """What was produced since this was called last."""
+        """Return the counts since this was called last."""
         with self._lock:
             statistics, self._statistics = self._statistics, Statistics()
         return replace(statistics, busy_seconds=self._busy.take())
@@ -245,7 +241,7 @@ class Production:
             return list(self._passes.values())
 
     def _most_bytes(self, key: PassKey) -> int:
-        """How much a pass may keep for its readers: what those of others leave, and a share in any case."""
+        """Return how many bytes a pass may keep for its readers: all that others leave, and a share in any case."""
         needed = sum(opened.needed_bytes for opened in self._kept() if opened.key != key)
         return max(self._window_bytes - needed, self._window_bytes // _OPEN_PASSES)
 
@@ -303,7 +299,3 @@ class Production:
             opened.end()
         for opened in old:
             opened.join(_END_SECONDS)
-
-
-def _chunk_of(piece: Piece, rows: int, seconds: float) -> Chunk:
-    return Chunk(position=piece.position, skip=piece.skip, rows=rows, seconds=seconds, left_out=piece.left_out)

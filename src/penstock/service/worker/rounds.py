@@ -17,7 +17,7 @@ class _Round:
 
     Attributes:
         whole: whether there is an element for each consumer.
-        left_out: the rows left out before any of its elements, and after them if the sequence ends: each consumer
+        left_out: the rows skipped before any of its elements, and after them if the sequence ends: each consumer
             counts all.
     """
 
@@ -35,7 +35,7 @@ class RoundsReader(SequenceReader):
 
     def next(self, rows: int) -> Piece | None:
         position, stride = self._position, self._stride
-        if position >= self._span.stop or 0 <= self._length <= position:
+        if position >= self._span.stop or 0 <= self.length <= position:
             return None
         read = self._sequence.read(position, min(rows * stride, self._span.stop - position))
         found, first = read.found, position - position % stride
@@ -51,7 +51,7 @@ class RoundsReader(SequenceReader):
         return Piece(position, 0, found, read.kept, current.left_out)
 
     def _count_alike(self, first: int, stop: int, most: int) -> int:
-        """How many rounds fit into a block that ends before `stop`: up to the first with rows left out before it."""
+        """The number of rounds that fit into a block before `stop`: up to the first with rows skipped before it."""
         count = 1
         while count < most:
             start = first + count * self._stride
@@ -82,8 +82,8 @@ class RoundsReader(SequenceReader):
         if end and isinstance(self._sequence.read(end - 1, 1).found, Behind):
             end -= 1
         last = end - end % self._stride
-        self._length = last
+        self.length = last
         left_out = self._round(last).left_out
         if left_out is not None:
-            self._length += self._stride
-            self._left_out = left_out if first == last else None
+            self.length += self._stride
+            self.left_out = left_out if first == last else None

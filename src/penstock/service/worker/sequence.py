@@ -1,6 +1,6 @@
 """A pass that a worker produces in order, for readers at different positions of it.
 
-Position p is the p-th element, or a failure in place of one. Rows left out after the last one take one more position.
+Position p is the p-th element, or a failure instead of one. Rows skipped after the last one take one more position.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _SAVED_STATES = 64
 
 
 Opened = tuple[Cursor, Skips]
-"""A stream, and what it leaves out."""
+"""A stream, and the rows that it skips."""
 
 
 class Gone(Exception):
@@ -32,13 +32,13 @@ class Gone(Exception):
 
 @dataclass(frozen=True)
 class Read:
-    """What is at a position.
+    """Elements from a position on.
 
     Attributes:
         position: the position; after the end, the length of the pass.
-        found: the element, with what follows in its block; None after the end.
+        found: the element, with those that follow in its block; None after the end.
         kept: whether it had been made before.
-        left_out: what was left out before it.
+        left_out: the rows skipped before it.
     """
 
     position: int
@@ -51,11 +51,14 @@ class Head:
     """One stream through a pass, and its newest elements, up to `window_bytes`.
 
     Args:
-        open: opens the stream at its beginning, and returns with it what it leaves out.
+        open: opens the stream at its beginning, and returns with it the rows that it skips.
         saved: (position, state) to continue from.
-        window_bytes: how much is kept; the newest block always is.
+        window_bytes: the most bytes that are kept; the newest block always is.
         passed: called with each (position, state) from which the stream can be continued.
         calls: pulls the stream.
+
+    Attributes:
+        window: the newest elements.
     """
 
     def __init__(
@@ -74,79 +77,58 @@ class Head:
         self._calls = calls
         self._pace = Pace(seconds=BLOCK_SECONDS)
         self._stream: Opened | None = None
-        self._window = ProducedWindow(saved[0])
+        self.window = ProducedWindow(saved[0])
         self._ended = False
         self._retired = False
 
-    @property
-    def first(self) -> int:
-        """The first position that is kept."""
-        return self._window.first
-
-    @property
-    def next(self) -> int:
-        """The next position to make."""
-        return self._window.next
-
-    def read(self, position: int, rows: int) -> "Read":
-        """What is at `position`, with what follows, up to `rows` rows.
+    def read(self, position: int, rows: int) -> Read:
+        """Read up to `rows` rows from `position` on.
 
         Raises:
             Gone: it has left the window, or this head was retired.
         """
-        there = True
+        there, window = True, self.window
         while True:
             try:
                 with self._lock:
-                    if self._retired or position < self.first:
+                    if self._retired or position < window.first:
                         raise Gone
-                    if position < self.next:
-                        found = self._window.at(position, rows)
-                        return Read(position, found, there, self._window.left_out(position))
+                    if position < window.next:
+                        return Read(position, window.at(position, rows), there, window.left_out(position))
                     if self._ended:
-                        return Read(self.next, None, there)
+                        return Read(window.next, None, there)
                     there = False
-                    self._produce(position + rows - self.next)
+                    self._produce(position + rows - window.next)
             finally:
                 self._close_if_retired()
 
     def _produce(self, wanted: int) -> None:
         """Make the next block of the stream, of at most `wanted` rows."""
-        if self._stream is None:
-            self._stream = self._open()
-            if self._saved[1] is not None:
-                self._restore(*self._saved[1])
-        stream, skips = self._stream
-        self._passed(self.next, self._stream)
+        window, begins = self.window, self._stream is None
+        stream, skips = self._stream = self._stream or self._open()
+        if begins and self._saved[1] is not None:
+            state, passes = self._saved[1]
+            skips.restore_passes(passes)
+            stream.restore(state)
+        self._passed(window.next, self._stream)
         found = self._calls.pull(stream, min(self._pace.start(), wanted))
         left_out = left_out_of(skips.take())
         if found is None:
             self._ended = True
             if left_out is not None:
-                self._window.add(Behind(left_out), None)
+                window.add(Behind(left_out), None)
             return
         nbytes, rows = (0, 1) if isinstance(found, Exception) else (found.nbytes, len(found))
         self._pace.stop(nbytes, rows)
-        self._window.add(found, left_out)
-        self._window.make_room(self._window.nbytes - self._window_bytes, self.next)
-
-    def _restore(self, state: State, passes: dict[str, int]) -> None:
-        assert self._stream is not None
-        stream, skips = self._stream
-        skips.restore_passes(passes)
-        stream.restore(state)
-
-    @property
-    def nbytes(self) -> int:
-        """How much is kept."""
-        return self._window.nbytes
+        window.add(found, left_out)
+        window.make_room(window.nbytes - self._window_bytes, window.next)
 
     def make_room(self, nbytes: int) -> int:
-        """Forget so many bytes, unless a block is made now; returns how many these were."""
+        """Free a number of bytes, unless a block is made now; returns how many were freed."""
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            return self._window.make_room(nbytes, self.next)
+            return self.window.make_room(nbytes, self.window.next)
         finally:
             self._lock.release()
             self._close_if_retired()
@@ -173,8 +155,8 @@ class Sequence:
     window opens another stream, from the nearest saved state before it.
 
     Args:
-        open: opens a stream at the beginning of the pass, and returns with it what it leaves out.
-        window_bytes: how much is kept of the elements of each stream.
+        open: opens a stream at the beginning of the pass, and returns with it the rows that it skips.
+        window_bytes: the most bytes that are kept of each stream.
         calls: pulls the streams.
     """
 
@@ -189,7 +171,7 @@ class Sequence:
         self._between = 1  # positions from one saved state to the next
 
     def read(self, position: int, rows: int) -> Read:
-        """What is at `position`, as `Head.read` returns it."""
+        """Read up to `rows` rows from `position` on."""
         while True:
             head = self._head_for(position)
             try:
@@ -202,9 +184,9 @@ class Sequence:
             if self._closed:
                 raise LostDataWorkerError(STOPPED)
             start = max(known for known in self._states if known <= position)
-            near = [head for head in self._heads if head.first <= position and head.next >= start]
+            near = [head for head in self._heads if head.window.first <= position and head.window.next >= start]
             if near:
-                head = max(near, key=lambda head: head.next)
+                head = max(near, key=lambda head: head.window.next)
                 self._heads.remove(head)
             else:
                 saved = (start, self._states[start])
@@ -217,12 +199,12 @@ class Sequence:
 
     @property
     def nbytes(self) -> int:
-        """How much is kept."""
+        """Return the size of the elements that are kept."""
         with self._lock:
-            return sum(head.nbytes for head in self._heads)
+            return sum(head.window.nbytes for head in self._heads)
 
     def make_room(self, nbytes: int) -> int:
-        """Forget so many bytes, as far as they are kept; returns how many these were."""
+        """Free a number of bytes, as far as they are kept; returns how many were freed."""
         with self._lock:
             heads = list(self._heads)
         freed = 0
@@ -256,19 +238,17 @@ class SequenceReader(SpanReader):
         self._sequence = sequence
         self._span = span
         self._position = span.start + span.skip
-        self._length = -2
-        self._left_out: LeftOut | None = None
 
     def next(self, rows: int) -> Piece | None:
         position = self._position
-        if position >= self._span.stop or 0 <= self._length <= position:
+        if position >= self._span.stop or 0 <= self.length <= position:
             return None
         read = self._sequence.read(position, min(rows, self._span.stop - position))
         if isinstance(read.found, Behind):
-            self._length, self._left_out = position + 1, read.found.left_out
+            self.length, self.left_out = position + 1, read.found.left_out
             return None
         if read.found is None:
-            self._length = read.position
+            self.length = read.position
             return None
         self._position += rows_of(read.found)
         return Piece(position, 0, read.found, read.kept, read.left_out)
@@ -276,13 +256,5 @@ class SequenceReader(SpanReader):
     def rest(self) -> Span:
         return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
 
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def left_out(self) -> LeftOut | None:
-        return self._left_out
-
     def close(self) -> None:
-        """Does nothing: the sequence stays open for other readers."""
+        """Do nothing: the sequence stays open for other readers."""

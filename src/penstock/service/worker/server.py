@@ -81,12 +81,12 @@ class WorkerServer(BackgroundServer["_RunningWorker"]):
 
     @property
     def target(self) -> str:
-        """Where consumers reach it: "grpc://host:port", or "grpc+tls://host:port"."""
+        """Return where consumers reach it: "grpc://host:port", or "grpc+tls://host:port"."""
         protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
         return f"{protocol}://{self._running().address}"
 
     def numbers(self) -> WorkerNumbers:
-        """What it has made so far, as its metrics show it; renewed with each report to the dispatcher."""
+        """Return its work so far, as its metrics show it; renewed with each report to the dispatcher."""
         return self._running().numbers()
 
     def stop(self, *, drain: bool = False) -> None:
@@ -141,7 +141,7 @@ class _RunningWorker:
             found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
         except PenstockError as error:
             # The reader should ask again: its own dispatcher may be another one, or be back by then. If the dataset was
-            # forgotten here, the reader's dispatcher tells it, and it registers the dataset again.
+            # forgotten here, the reader learns that from its dispatcher, and registers the dataset again.
             raise UnreachedDataWorkerError(f"this data worker cannot get the dataset: {error}") from error
         return bytes(found.definition)
 
@@ -186,16 +186,12 @@ class _RunningWorker:
                 return "stop"
 
     def _send_heartbeat(self) -> Ending | None:
-        """Report, and act on the answer; returns how to end, if the answer says so."""
-        self._access()  # an expiring certificate is warned of though nobody calls
+        """Report, and act on the answer; returns how to end, if the dispatcher ends."""
+        self._access()  # which warns of an expiring certificate also while no reader calls
         made = self._production.statistics()
         now = time.monotonic()
         seconds, self._reported = now - self._reported, now
-        self._made = Statistics(
-            rows=self._made.rows + made.rows,
-            bytes=self._made.bytes + made.bytes,
-            busy_seconds=self._made.busy_seconds + made.busy_seconds,
-        )
+        self._made += made
         news: WorkerNews = self._dispatcher.ask(
             WorkerHeartbeat(
                 worker_id=self._worker_id,

@@ -1,7 +1,7 @@
 """The window of a pass that trainers share: the newest of its elements."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition
 
@@ -25,7 +25,7 @@ _ABSENCE_SECONDS = 10.0
 
 @dataclass(eq=False)
 class _WindowReader:
-    """How far a reader is, or was last, and up to where it waits for elements."""
+    """Position of a reader, now or when it left, and of the elements for which it waits."""
 
     trainer: str
     consumer: str
@@ -38,15 +38,15 @@ class _WindowReader:
 class SharedWindow:
     """One pass that several trainers read, each at its own pace, from one window: the fastest drives it.
 
-    Readers of one trainer share what it gets: each takes what none of them has had while others of them read.
+    Readers of one trainer share its elements: while several of them read, each takes those that none of them has had.
 
     A trainer that falls out of the window continues at its present beginning. The others wait for one that holds back,
     as long as it reads: elements that it has not had stay in the window.
 
     Args:
         open: opens the stream of the pass.
-        window_bytes: how much is kept of elements that no reader needs.
-        most_bytes: how much may be kept now of those that readers need. It takes no lock of a window.
+        window_bytes: the most bytes that are kept of elements that no reader needs.
+        most_bytes: the most bytes that may be kept now of those that readers need. It takes no lock of a window.
         calls: pulls the stream.
         clock: gives seconds.
     """
@@ -86,11 +86,11 @@ class SharedWindow:
         return reader
 
     def _replaces(self, reader: _WindowReader, other: _WindowReader) -> bool:
-        """Whether a reader replaces another one: itself, or one of its trainer that is gone."""
+        """Return whether a reader replaces another one: itself, or one of its trainer that is gone."""
         return other.trainer == reader.trainer and (other.left is not None or other.consumer == reader.consumer)
 
     def _shares(self, reader: _WindowReader) -> bool:
-        """Whether other readers of the same trainer are reading."""
+        """Return whether other readers of the same trainer are reading."""
         others = (other for other in self._readers if other.trainer == reader.trainer and other is not reader)
         return any(other.left is None and other.consumer != reader.consumer for other in others)
 
@@ -130,7 +130,7 @@ class SharedWindow:
                     reader.wanted = 0
 
     def _wait_or_produce(self) -> bool:
-        """Wait for other readers, and return whether they may have made what is wanted; or make the next block."""
+        """Wait for other readers, and return whether they may have made the elements; or make the next block."""
         if self._producing:
             self._changed.wait()
             return True
@@ -147,18 +147,18 @@ class SharedWindow:
 
     @property
     def nbytes(self) -> int:
-        """How much is kept."""
+        """Return the size of the elements that are kept."""
         return self._window.nbytes
 
     @property
     def needed_bytes(self) -> int:
-        """About how much of it readers need that hold others back."""
+        """About how many of these bytes readers need that hold others back."""
         first, stop = self._window.first, self._window.next
         needed = stop - max(first, self._needed_from())
         return self._window.nbytes * needed // (stop - first) if needed > 0 else 0
 
     def make_room(self, nbytes: int) -> int:
-        """Forget so many bytes, as far as no reader needs them that holds others back; returns how many these were."""
+        """Free a number of bytes that no reader needs that holds others back; returns how many were freed."""
         with self._changed:
             return self._window.make_room(nbytes, self._needed_from())
 
@@ -174,16 +174,10 @@ class SharedWindow:
         there = [reader.position for reader in readers if reader.left is None or now - reader.left < _ABSENCE_SECONDS]
         return min(there, default=self._window.next)
 
-    def _rows(self) -> int:
-        """Number of rows to make: no more than each waiting reader wants."""
-        return min(self._pace.start(), *self._wanted())
-
-    def _wanted(self) -> Iterator[int]:
-        return (reader.wanted - self._window.next for reader in self._readers if reader.wanted > self._window.next)
-
     def _produce(self) -> None:
-        """Make the next block, while others read from the window."""
-        rows = self._rows()
+        """Make the next block, no longer than each waiting reader wants, while others read from the window."""
+        wanted = [reader.wanted - self._window.next for reader in self._readers]
+        rows = min([self._pace.start(), *(count for count in wanted if count > 0)])
         self._producing = True
         self._changed.release()
         try:
@@ -232,14 +226,13 @@ class SharedWindow:
 class SharedReader(SpanReader):
     """One reader of a shared window."""
 
-    gathers = False  # it may skip what has left the window
+    gathers = False  # it may skip elements that have left the window
 
-    def __init__(self, window: SharedWindow, span: Span, trainer: str, consumer: str, holds_back: bool) -> None:
+    def __init__(self, window: SharedWindow, request: Fetch) -> None:
         self._window = window
-        self._span = span
-        self._reader = window.enter(trainer, consumer, span.start, holds_back)
-        self._position = span.start
-        self._length = -2
+        self._span = request.span
+        self._position = self._span.start
+        self._reader = window.enter(request.trainer, request.consumer, self._position, request.holds_back)
 
     def next(self, rows: int) -> Piece | None:
         self._window.moved(self._reader, self._position)
@@ -247,15 +240,11 @@ class SharedReader(SpanReader):
             return None
         piece, self._position = self._window.read(self._reader, min(rows, self._span.stop - self._position))
         if piece is None:
-            self._length = self._position
+            self.length = self._position
         return piece
 
     def rest(self) -> Span:
         return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def close(self) -> None:
         self._window.leave(self._reader)
@@ -264,7 +253,7 @@ class SharedReader(SpanReader):
 class AloneReader(SequenceReader):
     """One element for a reader of a shared window, made beside it because it may end the process.
 
-    Meanwhile the window keeps what follows for the reader, if it holds others back.
+    Meanwhile the window keeps the elements that follow for the reader, if it holds others back.
     """
 
     def __init__(self, window: SharedWindow, sequence: Sequence, request: Fetch) -> None:

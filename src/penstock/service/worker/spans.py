@@ -8,7 +8,7 @@ from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.index_reading import Reading
-from penstock.options import INFINITE_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.user_calls import UserCalls
@@ -21,13 +21,13 @@ _SMALL_BYTES = 1 << 18  # a copy of more bytes costs more than another piece
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive elements, or an exception in place of one.
+    """Consecutive elements, or an exception instead of one.
 
     Attributes:
         position: of the first.
-        skip: how many elements and failures came since the beginning of that position.
+        skip: the number of elements and failures since the beginning of that position.
         kept: whether it had been made before.
-        left_out: what was left out before the first of them.
+        left_out: the rows skipped before the first of them.
     """
 
     position: int
@@ -42,9 +42,15 @@ class SpanReader(ABC):
 
     Attributes:
         gathers: whether each piece begins where the previous one ends.
+        length: the number of positions of the pass, if its end was reached; otherwise -2.
+        skip: at the end of the span, the number of elements to skip that come after it.
+        left_out: at the end of the span, the rows skipped after its last element.
     """
 
     gathers = True
+    length = UNKNOWN_CARDINALITY
+    skip = 0
+    left_out: LeftOut | None = None
 
     @abstractmethod
     def next(self, rows: int) -> Piece | None:
@@ -54,24 +60,9 @@ class SpanReader(ABC):
     def rest(self) -> Span:
         """The rest of the span."""
 
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """The number of positions of the pass, if its end was reached; otherwise -2."""
-
-    @property
-    def skip(self) -> int:
-        """At the end of the span, how many of the elements to skip come after it."""
-        return 0
-
-    @property
-    def left_out(self) -> LeftOut | None:
-        """At the end of the span, what was left out after its last element."""
-        return None
-
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened for this span alone."""
+        """Close everything that was opened for this span alone."""
 
 
 class Gathered:
@@ -82,7 +73,7 @@ class Gathered:
         self._pending: list[Piece | None] = []
 
     def next(self, rows: int) -> Piece | None:
-        """As `Reader.next`; waits a moment longer if more elements may come."""
+        """Return the next piece, as `SpanReader.next`, but wait a moment longer if more elements may come."""
         first = self._next(rows)
         if first is None or isinstance(first.found, Exception) or not self._reader.gathers:
             return first
@@ -104,14 +95,13 @@ class Gathered:
 
 
 def _fits(piece: Piece, first: Block) -> bool:
-    """Whether a piece can be joined with others: its rows have their layout, and nothing was left out before it."""
-    one, other = piece.found, first
-    assert isinstance(one, Block)
-    if piece.left_out is not None:
+    """Return whether a piece can be joined with others: its rows have their layout, and none was skipped before it."""
+    assert isinstance(piece.found, Block)
+    if piece.left_out is not None or piece.found.structure != first.structure:
         return False
-    return one.structure == other.structure and all(
+    return all(
         a.dtype == b.dtype and a.shape[1:] == b.shape[1:] and is_ragged(a) == is_ragged(b)
-        for a, b in zip(one.columns, other.columns, strict=True)
+        for a, b in zip(piece.found.columns, first.columns, strict=True)
     )
 
 
@@ -132,16 +122,17 @@ class RowsReader(SpanReader):
         self._calls = calls
         self._first = span.start + span.skip * stride
         self._stride = stride
-        self._cardinality = scaled(node.cardinality, lambda count: count - count % stride)
-        known = span.stop if self._cardinality == INFINITE_CARDINALITY else min(span.stop, self._cardinality)
-        self._positions = range(self._first, max(known, self._first), stride)
-
+        rows = scaled(node.cardinality, lambda count: count - count % stride)
+        stop = span.stop if rows == INFINITE_CARDINALITY else min(span.stop, rows)
+        if 0 <= rows <= span.stop:
+            self.length = rows
+        positions = range(self._first, max(stop, self._first), stride)
         own = run.for_one_stream()
 
         def read(numbers: range) -> Reading:
-            return node.reading(own, epoch, self._positions[numbers.start : numbers.stop])
+            return node.reading(own, epoch, positions[numbers.start : numbers.stop])
 
-        self._stream = IndexStream(read, len(self._positions), run.bell, run.demand)
+        self._stream = IndexStream(read, len(positions), run.bell, run.demand)
 
     def next(self, rows: int) -> Piece | None:
         position = self._position
@@ -154,10 +145,6 @@ class RowsReader(SpanReader):
 
     def rest(self) -> Span:
         return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
-
-    @property
-    def length(self) -> int:
-        return self._cardinality if 0 <= self._cardinality <= self._span.stop else -2
 
     def close(self) -> None:
         self._stream.close()

@@ -75,7 +75,7 @@ class UserCalls:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """What a function raised, as an `Exception`, so that it ends neither this process nor the trainer's."""
+    """Return a function's exception as an `Exception`, so that it ends neither this process nor the trainer's."""
     if isinstance(error, Exception):
         return error
     kept = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")

@@ -11,17 +11,17 @@ _OVERHEAD_BYTES = 256
 
 @dataclass(frozen=True)
 class Behind:
-    """What was left out behind the last element of a pass; it takes one position, as an exception does."""
+    """Rows skipped after the last element of a pass; they take one position, as an exception does."""
 
     left_out: LeftOut
 
 
 Found = Block | Exception | Behind
-"""What is at a position of a pass."""
+"""The block, or its replacement, at a position of a pass."""
 
 
 class ProducedWindow:
-    """What is at the positions `first` to `next` - 1, and the rows left out before them."""
+    """The elements at the positions `first` to `next` - 1, and the rows skipped before them."""
 
     def __init__(self, position: int) -> None:
         self.first = self.next = position
@@ -36,7 +36,7 @@ class ProducedWindow:
         return len(self._starts) - self._gone
 
     def add(self, found: Found, left_out: LeftOut | None) -> None:
-        """Add what is at `next` and after it to the window, with the rows left out before it."""
+        """Add the elements from `next` on, with the rows skipped before them."""
         if left_out is not None:
             self._left_out[self.next] = left_out
         self._starts.append(self.next)
@@ -45,11 +45,11 @@ class ProducedWindow:
         self.nbytes += _bytes_of(found)
 
     def left_out(self, position: int) -> LeftOut | None:
-        """The rows left out before a position."""
+        """The rows skipped before a position."""
         return self._left_out.get(position)
 
     def at(self, position: int, rows: int) -> Found:
-        """What is at a position, up to `rows` rows of its block: read-only, because other readers share them."""
+        """Up to `rows` rows from a position on, of one block: read-only, because other readers share them."""
         number = bisect_right(self._starts, position) - 1
         found = self._found[number]
         if not isinstance(found, Block):
@@ -58,10 +58,10 @@ class ProducedWindow:
         return found.slice(start, start + rows).read_only()
 
     def first_stop(self) -> int:
-        """Where the oldest piece ends."""
+        """The position at which the oldest piece ends."""
         return self._starts[self._gone + 1] if len(self) > 1 else self.next
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         """Forget the oldest piece."""
         self._left_out.pop(self.first, None)
         self.first = self.first_stop()
@@ -73,13 +73,13 @@ class ProducedWindow:
             self._gone = 0
 
     def make_room(self, nbytes: int, needed: int) -> int:
-        """Forget the oldest pieces, up to a number of bytes; returns how many these were.
+        """Forget the oldest pieces, up to a number of bytes; returns how many were freed.
 
-        The newest piece stays, and what is needed: everything from a position on.
+        The newest piece stays, and everything from the position `needed` on.
         """
         before = self.nbytes
         while before - self.nbytes < nbytes and len(self) > 1 and self.first_stop() <= needed:
-            self.drop()
+            self._drop()
         return before - self.nbytes
 
 
@@ -87,7 +87,7 @@ _DROPPED = Exception()
 
 
 def rows_of(found: Found) -> int:
-    """How many positions this takes."""
+    """Return the number of positions that a piece takes."""
     return len(found) if isinstance(found, Block) else 1
 
 
