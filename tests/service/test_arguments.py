@@ -70,7 +70,7 @@ def test_coordinated_reads_of_local_workers() -> None:
 @pytest.mark.parametrize("policy", ["OFF", "FILE", "DATA", "FILE_OR_DATA", "HINT"])
 def test_readers_of_a_job_share_no_parts_of_local_workers(policy: str) -> None:
     """Each host read the parts of all of them, which those of the job made."""
-    with pytest.raises(ps.InvalidArgumentError, match="readers of the job 'job' share what all workers make: leave"):
+    with pytest.raises(ps.InvalidArgumentError, match="readers of the job 'job' share those of all: omit"):
         distribute(ps.service.ShardingPolicy[policy], NOBODY, job_name="job", target_workers="LOCAL")
 
 

@@ -41,7 +41,7 @@ class DeliveryLog:
     """Pieces in order, numbered from the first element of the pass on.
 
     Args:
-        kind: what the positions of the passes are.
+        kind: the kind of the passes.
         stride: from one position to the next.
 
     Attributes:

@@ -140,8 +140,8 @@ def checked_options(
 def _check_together(call: str, settings: DistributeOptions) -> None:
     if settings.own_passes and not settings.alone and not settings.by_element:
         raise InvalidArgumentError(
-            f'{call}: target_workers="LOCAL" under ShardingPolicy.{settings.policy.name} gives each reader what the '
-            f"workers in its process make, and readers of the job {settings.job_name!r} share what all workers make: "
+            f'{call}: target_workers="LOCAL" under ShardingPolicy.{settings.policy.name} gives each reader the '
+            f"passes of the workers in its process, and readers of the job {settings.job_name!r} share those of all: "
             "omit job_name (and give shuffles a seed, which all readers then have), or use ShardingPolicy.DYNAMIC"
         )
     if not settings.by_element:

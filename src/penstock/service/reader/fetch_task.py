@@ -197,6 +197,6 @@ def offset_after(chunk: Chunk, kind: PassKind, stride: int) -> PassOffset:
 def beyond(offset: PassOffset, rows: int, kind: PassKind, stride: int) -> PassOffset:
     """The offset after the first `rows` elements from an offset on."""
     position, skip = offset
-    if kind == "groups":  # a position may stand for any number of elements
+    if kind == "groups":  # a position may give any number of elements
         return position, skip + rows
     return (position + rows * stride, 0) if rows else offset

@@ -1,6 +1,6 @@
-"""The threads that fetch: a lane takes a task and asks a worker for its span, and another for the rest if that is lost.
+"""The threads that fetch: a lane takes a task and requests its span from a worker; if it loses that, from another.
 
-Where each pass is fetched from beginning to end, each has one lane.
+If passes are fetched from beginning to end, each has its lane.
 """
 
 import logging
@@ -32,12 +32,12 @@ _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER: Final = 2
 _MOST_LANES: Final = 128
-"""The most lanes of a reader whose lanes share the work; of others each pass has one."""
+"""The most lanes of a reader whose lanes share the work; otherwise each pass has one."""
 _BLOCK_BYTES: Final = 1 << 22
-_IN_HAND_BYTES: Final = _MOST_LANES * _BLOCK_BYTES
+_WAITING_BYTES: Final = _MOST_LANES * _BLOCK_BYTES
 """The most bytes that may wait for room in all lanes together: with many lanes, each requests smaller blocks."""
-_GOODBYE_SECONDS: Final = 1.0
-"""How long to ask the dispatcher whether a lost worker had announced its end."""
+_NEWS_SECONDS: Final = 1.0
+"""The time for which the dispatcher is asked whether a lost worker had announced its end."""
 _MOST_WRONG_ANSWERS: Final = 3
 
 
@@ -101,14 +101,14 @@ class Lanes:
                     shared.changed.wait(None if leases is None else leases.pause)
                     continue
             reply = leases.ask()
-            self._learn_of_passes(reply.spans)
+            self._ensure_known(reply.spans)
             with shared.changed:
                 leases.granted(reply)
                 if reply.wanted or reply.near_end:
                     shared.heartbeat_due.notify_all()
                 shared.wake()
 
-    def _learn_of_passes(self, spans: list[Span]) -> None:
+    def _ensure_known(self, spans: list[Span]) -> None:
         """Ask the dispatcher about passes that were leased and are not known here yet.
 
         Raises:
@@ -116,7 +116,7 @@ class Lanes:
         """
         passes = self._shared.progress.passes
         if any(span.pass_number not in passes for span in spans):
-            self._session.hear()
+            self._session.exchange_news()
         unknown = [span for span in spans if span.pass_number not in passes]
         if unknown:
             raise ProtocolError(
@@ -146,7 +146,7 @@ class Lanes:
         info = shared.progress.infos[task.pass_number]
         span = task.poison_search.next(task.missing(), options.stride)
         alone = task.poison_search.alone
-        block_bytes = min(_BLOCK_BYTES, _IN_HAND_BYTES // shared.lanes)
+        block_bytes = min(_BLOCK_BYTES, _WAITING_BYTES // shared.lanes)
         request = options.request(self._session.opened, info, span, block_bytes, alone=alone)
         preferred = task.left_with if info.worker_id < 0 else info.worker_id
         task.left_with = -1
@@ -205,7 +205,7 @@ class Lanes:
     def _has_left(self, worker_id: int) -> bool:
         """Return whether a worker had announced its end to the dispatcher: then no element is to blame."""
         with suppress(PenstockError):
-            news = self._session.hear(worker_id, patience_seconds=_GOODBYE_SECONDS)
+            news = self._session.exchange_news(worker_id, patience_seconds=_NEWS_SECONDS)
             return news is not None and worker_id in news.left
         return False
 

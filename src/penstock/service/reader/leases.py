@@ -60,7 +60,7 @@ class Leases:
         self._clock = clock
         self._lock = lock
         # Messages must not overtake each other: positions that are given back may be granted again.
-        self._talking = Lock()
+        self._exchanging = Lock()
         self._granted: deque[Span] = deque()  # and not begun
         self._granted_at = float("-inf")
         self._in_full = False
@@ -148,7 +148,7 @@ class Leases:
         self._exchange(begun, returned=spans)
 
     def _exchange(self, begun: Sequence[Span] = (), number: int = 0, **contents: Any) -> Leased:
-        with self._talking:
+        with self._exchanging:
             unread, waiting, requesting = self._holding()
             if requesting and not number:  # another thread may have been granted positions that are not counted yet
                 unread = -1

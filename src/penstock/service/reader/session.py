@@ -61,7 +61,7 @@ class DispatcherSession:
         self._reopen = reopen
         self._over = False
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
-        self._hearing = Lock()
+        self._exchanging = Lock()
         self._version = -1
         self._passes: list[PassInfo] = []
         self._start_lanes: Callable[[int], None] = lambda workers: None
@@ -74,7 +74,7 @@ class DispatcherSession:
         """
         self._start_lanes = start_lanes
         self._enter(self.opened)
-        threads.start(self._keep_in_touch, "service-session")
+        threads.start(self._report_until_stopped, "service-session")
 
     def claim(self) -> None:
         """Tell the dispatcher that the elements of this reader by its last replay must not be given to another one.
@@ -114,7 +114,7 @@ class DispatcherSession:
             self._next_heartbeat = 0.0
             self._shared.heartbeat_due.notify_all()
 
-    def _keep_in_touch(self) -> None:
+    def _report_until_stopped(self) -> None:
         """Send heartbeats and reports until the reader is stopped; then release it and close all connections."""
         shared = self._shared
         try:
@@ -134,7 +134,7 @@ class DispatcherSession:
         self._workers.close()
         if not self.replaced:
             # Elements that a reader of a shared job has delivered must not be leased again: wait for a dispatcher that
-            # is away. A reader that stops early is missed by its heartbeats.
+            # is away. The dispatcher notices a reader that stops early by missing heartbeats.
             patience_seconds = None if self.ended and shared.leases is not None else 0
             with suppress(PenstockError):
                 self.dispatcher.ask(self._release(), patience_seconds)
@@ -188,7 +188,7 @@ class DispatcherSession:
     def _send_heartbeat(self) -> None:
         shared = self._shared
         try:
-            self.hear()
+            self.exchange_news()
         except LostLeaseError:
             if shared.leases is not None:
                 raise
@@ -200,7 +200,7 @@ class DispatcherSession:
         if shared.leases is not None:
             shared.leases.acknowledge(shared.consumed_of_open())
 
-    def hear(self, *lost: int, patience_seconds: float | None = None) -> ConsumerNews | None:
+    def exchange_news(self, *lost: int, patience_seconds: float | None = None) -> ConsumerNews | None:
         """Send a heartbeat that names unreachable workers, and apply the changes in its answer.
 
         Returns:
@@ -208,7 +208,7 @@ class DispatcherSession:
         """
         shared = self._shared
         # Answers must be taken over in order: each contains the changes since the last.
-        if not self._hearing.acquire(timeout=-1 if patience_seconds is None else patience_seconds):
+        if not self._exchanging.acquire(timeout=-1 if patience_seconds is None else patience_seconds):
             return None
         try:
             with shared.changed:
@@ -223,7 +223,7 @@ class DispatcherSession:
                 shared.leases.wanted = True
             return news
         finally:
-            self._hearing.release()
+            self._exchanging.release()
 
     def _enter(self, opened: EpochOpened) -> None:
         """Take over the answer of a dispatcher that has just opened the epoch."""

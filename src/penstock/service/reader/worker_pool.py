@@ -240,7 +240,7 @@ class WorkerPool:
                 "`penstock worker --worker-address` an address that this machine can reach"
             )
         addresses = _first_names([worker.endpoint.address for worker in workers.values()])
-        return f"the data workers are still at it ({addresses}); `penstock status` shows their load"
+        return f"the data workers have not sent it yet ({addresses}); `penstock status` shows their load"
 
     def close(self) -> None:
         """Close all connections; requests under way end."""

@@ -157,7 +157,7 @@ def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
 
 
 def kind_of(node: Node) -> tuple[PassKind, int]:
-    """The kind of the pass that a worker makes of these very nodes, and the number of its positions."""
+    """The kind of the pass that a worker makes of these nodes, and the number of its positions."""
     bare = without_prefetch(node)
     base, above = base_of(bare)
     if base is None or _shared_caches(bare):

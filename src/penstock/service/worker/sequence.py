@@ -18,7 +18,7 @@ from penstock.service.worker.spans import BLOCK_SECONDS, Piece, SpanReader
 from penstock.service.worker.user_calls import STOPPED, UserCalls
 from penstock.service.worker.window import Behind, Found, ProducedWindow, rows_of
 
-_HEADS = 4
+_MOST_STREAMS = 4
 _SAVED_STATES = 64
 
 
@@ -47,7 +47,7 @@ class Read:
     left_out: LeftOut | None = None
 
 
-class Head:
+class WindowedStream:
     """One stream through a pass, and its newest elements, up to `window_bytes`.
 
     Args:
@@ -85,7 +85,7 @@ class Head:
         """Read up to `rows` rows from `position` on.
 
         Raises:
-            Gone: it has left the window, or this head was retired.
+            Gone: it has left the window, or this stream was retired.
         """
         there, window = True, self.window
         while True:
@@ -165,7 +165,7 @@ class Sequence:
         self._open = open
         self._window_bytes = window_bytes
         self._calls = calls
-        self._heads: list[Head] = []  # the one used last at the end
+        self._streams: list[WindowedStream] = []  # the one used last at the end
         self._states: dict[int, State] = {0: None}
         self._closed = False
         self._between = 1  # positions from one saved state to the next
@@ -173,43 +173,45 @@ class Sequence:
     def read(self, position: int, rows: int) -> Read:
         """Read up to `rows` rows from `position` on."""
         while True:
-            head = self._head_for(position)
+            stream = self._stream_for(position)
             try:
-                return head.read(position, rows)
+                return stream.read(position, rows)
             except Gone:
                 continue
 
-    def _head_for(self, position: int) -> Head:
+    def _stream_for(self, position: int) -> WindowedStream:
         with self._lock:
             if self._closed:
                 raise LostDataWorkerError(STOPPED)
             start = max(known for known in self._states if known <= position)
-            near = [head for head in self._heads if head.window.first <= position and head.window.next >= start]
+            near = [
+                stream for stream in self._streams if stream.window.first <= position and stream.window.next >= start
+            ]
             if near:
-                head = max(near, key=lambda head: head.window.next)
-                self._heads.remove(head)
+                stream = max(near, key=lambda stream: stream.window.next)
+                self._streams.remove(stream)
             else:
                 saved = (start, self._states[start])
-                head = Head(self._open, saved, self._window_bytes, self._save, self._calls)
-            self._heads.append(head)
-            retired = self._heads.pop(0) if len(self._heads) > _HEADS else None
+                stream = WindowedStream(self._open, saved, self._window_bytes, self._save, self._calls)
+            self._streams.append(stream)
+            retired = self._streams.pop(0) if len(self._streams) > _MOST_STREAMS else None
         if retired is not None:
             retired.retire()
-        return head
+        return stream
 
     @property
     def nbytes(self) -> int:
         """Return the size of the elements that are kept."""
         with self._lock:
-            return sum(head.window.nbytes for head in self._heads)
+            return sum(stream.window.nbytes for stream in self._streams)
 
     def make_room(self, nbytes: int) -> int:
         """Free a number of bytes, as far as they are kept; returns how many were freed."""
         with self._lock:
-            heads = list(self._heads)
+            streams = list(self._streams)
         freed = 0
-        for head in heads:
-            freed += head.make_room(nbytes - freed)
+        for stream in streams:
+            freed += stream.make_room(nbytes - freed)
         return freed
 
     def _save(self, position: int, stream: Opened) -> None:
@@ -226,9 +228,9 @@ class Sequence:
         """Close all streams."""
         with self._lock:
             self._closed = True
-            heads, self._heads = self._heads, []
-        for head in heads:
-            head.retire()
+            streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.retire()
 
 
 class SequenceReader(SpanReader):

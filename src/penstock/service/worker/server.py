@@ -154,7 +154,7 @@ class _RunningWorker:
 
     def _serve(self) -> None:
         try:
-            if self._keep_in_touch() == "drain":
+            if self._report_until_ended() == "drain":
                 self._leave()
             self._try_to_send(WorkerHeartbeat(worker_id=self._worker_id, left=True))
         except Exception as error:  # otherwise the error would be lost
@@ -164,7 +164,7 @@ class _RunningWorker:
             self._close()
             self.ended.set()
 
-    def _keep_in_touch(self) -> Ending:
+    def _report_until_ended(self) -> Ending:
         """Report to the dispatcher until this worker has to end; returns how."""
         heard = time.monotonic()
         while True:
@@ -186,7 +186,7 @@ class _RunningWorker:
                 return "stop"
 
     def _send_heartbeat(self) -> Ending | None:
-        """Report, and act on the answer; returns how to end, if the dispatcher ends."""
+        """Report, and act on the answer; returns how to end, if the dispatcher stops."""
         self._access()  # which warns of an expiring certificate also while no reader calls
         made = self._production.statistics()
         now = time.monotonic()
