@@ -177,7 +177,7 @@ def test_a_journal_that_has_lost_its_end_is_refused(
         assert found(directory) == killed[1][-1]
         return
     for _ in range(2):
-        with pytest.raises(ps.StorageError, match="has lost its end: entry .*mark: what was read after entry"):
+        with pytest.raises(ps.StorageError, match="has lost its end: entry .*mark: elements read after entry"):
             found(directory)
         assert tail.read_bytes() == left
     (directory / journal_mark.FILE).unlink()
@@ -224,7 +224,7 @@ def test_a_mark_of_another_journal_is_refused(copied: tuple[Path, list[bytes]], 
 def test_a_damaged_mark_is_refused(copied: tuple[Path, list[bytes]]) -> None:
     (copied[0] / journal_mark.FILE).write_bytes(b"x" * 56)
     with pytest.raises(
-        ps.StorageError, match=r"journal\.mark is damaged, .* from a copy, or choose another work_dir .* To go on"
+        ps.StorageError, match=r"journal\.mark is damaged, .* from a copy, or choose another work_dir .* To continue"
     ):
         found(copied[0])
 
@@ -310,7 +310,7 @@ def test_a_journal_that_others_may_write_is_refused(copied: tuple[Path, list[byt
 @pytest.mark.parametrize("name", ["", FILE])
 def test_a_journal_of_another_users_is_refused(copied: tuple[Path, list[bytes]], name: str) -> None:
     os.chown(copied[0] / name, 65534, 65534)
-    with pytest.raises(ps.StorageError, match="could be written by user 65534, whose .* make one of its own"):
+    with pytest.raises(ps.StorageError, match="could be written by user 65534, who owns .* make another one"):
         Journal(copied[0], State())
 
 

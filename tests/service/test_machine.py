@@ -850,7 +850,7 @@ def test_an_index_belongs_to_one_living_consumer() -> None:
     coordinated(dispatcher, 0, "a")
     reply = coordinated(dispatcher, 0, "b")
     assert refusal(reply).startswith(
-        "ServiceError: the job 'job' has a consumer with consumer_index=0, which was heard of 0.0 s ago"
+        "ServiceError: the job 'job' has a consumer with consumer_index=0, which sent a message 0.0 s ago"
     )
     assert isinstance(coordinated(dispatcher, 0, "a"), EpochOpened), "the same one may open it again"
     dispatcher.now += 5

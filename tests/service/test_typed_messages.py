@@ -113,7 +113,7 @@ class Kept:
         msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=FromDispatcher)
         if isinstance(reply, Refused):
             assert (msgspec.msgpack.encode(self.machine.state), self.journal.number) == (before, number)
-            assert "does not apply" not in reply.reason
+            assert "do not apply" not in reply.reason
 
     def found_again(self) -> State:
         self.journal.close()
@@ -161,8 +161,8 @@ def test_what_does_not_apply_is_refused_and_changes_nothing(
     monkeypatch.setattr("penstock.service.dispatcher.machine.opening.check_past", lambda past, parts: None)
     reply = kept.machine.answer(opening("j", 1, resumed=[Span(pass_number=3, start=0, stop=4)]), 0.0)
     assert isinstance(reply, Refused)
-    assert reply.reason == "this OpenEpoch asks for what does not apply: IndexError('list index out of range')"
-    assert "a OpenEpoch asks for what does not apply" in caplog.text
+    assert reply.reason == "this OpenEpoch asks for changes that do not apply: IndexError('list index out of range')"
+    assert "a OpenEpoch asks for changes that do not apply" in caplog.text
     assert kept.machine.state.jobs == {} and kept.found_again().jobs == {}
 
 

@@ -232,7 +232,7 @@ def test_a_dispatcher_goes_on_when_what_is_due_fails_once(
 
     monkeypatch.setattr(dispatcher._machine, "pass_time", failing)
     wait_for(lambda: len(calls) > 3)
-    assert caplog.text.count("the dispatcher failed to do what is due, and tries again") == 1
+    assert caplog.text.count("the dispatcher failed to make the changes that are due, and tries again") == 1
 
 
 # A journal that is older than what was answered
@@ -252,11 +252,11 @@ def test_a_dispatcher_with_an_older_journal_ends_when_somebody_knows_more(
         with pytest.raises(ps.StorageError, match=r"journal\.sqlite is older than .* knows of entry 7, .* ends with 2"):
             client.ask(GetStatus(), patience_seconds=0)
         assert dispatcher.ended.wait(20)
-        assert "is older than what its dispatcher has answered" in caplog.text
+        assert "is older than the answers of its dispatcher" in caplog.text
     with ps.service.DispatchServer(ps.service.DispatcherConfig(work_dir=tmp_path)) as server:
         server._started.failure = dispatcher.failure
         server.stop()
-        with pytest.raises(ps.StorageError, match="or choose another work_dir to begin anew on purpose"):
+        with pytest.raises(ps.StorageError, match="or choose another work_dir to start over"):
             server.join()
 
 
@@ -306,7 +306,7 @@ def read_all(dispatcher: Any, job_name: str | None = None, count: int = 100) -> 
         (EpochOpened, {"epoch": 5}, "epoch 5 instead of 0"),
         (EpochOpened, {"leased": False}, "a reader that is to own its positions"),
         (EpochOpened, {"turn": -1}, "the turn of pass -1 of 1"),
-        (EpochOpened, {"rounds": [1]}, r"rounds \[1\] of what has none"),
+        (EpochOpened, {"rounds": [1]}, r"rounds \[1\] of reads that are not coordinated"),
         (ConsumerNews, {"passes": [PassInfo(number=3)]}, "pass 3 in the place of pass 0"),
         (ConsumerNews, {"left": [3]}, r"of workers \[3\], which it was not asked about"),
     ],
@@ -329,7 +329,7 @@ def test_a_worker_is_not_told_to_report_at_impossible_times(dispatcher: Any, sec
 
 def test_an_answer_to_another_message_is_an_error(dispatcher: Any) -> None:
     dispatcher.alter = lambda message, reply, entry: sealed(Done(), entry)
-    message = r"answered a GetStatus with what is no answer to it: a Status was expected, got a Done"
+    message = r"answered a GetStatus with an invalid answer: a Status was expected, got a Done"
     with pytest.raises(ps.ServiceError, match=message):
         DispatcherClient(dispatcher.address).ask(GetStatus())
 

@@ -25,7 +25,7 @@ from penstock.paths import link_of_others, local_path
 from penstock.service.dispatcher.journal_mark import FILE as MARK_FILE
 from penstock.service.dispatcher.journal_mark import JournalMark
 from penstock.service.dispatcher.machine.state import State
-from penstock.service.dispatcher.machine.updates import DatasetDropped, DatasetKept, Stopping, Update, apply
+from penstock.service.dispatcher.machine.updates import DatasetDropped, DatasetKept, Stopping, Update
 from penstock.service.security.private_files import who_may_write
 
 FILE: Final = "journal.sqlite"
@@ -71,7 +71,7 @@ class Journal:
 
     Attributes:
         state: the state that was found, without any request to stop. found: whether there was a journal already.
-        name: tells this journal apart from all others.
+        name: identifies this journal among all others.
         number: of its last entry.
 
     Raises:
@@ -114,8 +114,8 @@ class Journal:
                 self._append(lasting, body)
         except sqlite3.Error as error:
             raise StorageError(
-                f"the dispatcher cannot write its journal {self.path}: {error}. Nothing of what was asked is done "
-                "before there is room and the file can be written again"
+                f"the dispatcher cannot write its journal {self.path}: {error}. The request was not carried out, "
+                "and no other is before there is room and the file can be written again"
             ) from error
         self._bytes = len(body) if compacts else self._bytes + len(body)
         self._snapshot_bytes = snapshot_bytes
@@ -127,7 +127,7 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """How many bytes its files have."""
+        """The size of its files, in bytes."""
         return sum(path.stat().st_size for path in self._files())
 
     def close(self) -> None:
@@ -177,10 +177,9 @@ class Journal:
                     connection.execute(f"PRAGMA user_version = {_VERSION}")
                     connection.commit()
                 os.link(made, self.path)
-        except FileExistsError as error:
-            if not self.path.exists():  # there is something else where the directory should be
-                raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
         except (OSError, sqlite3.Error) as error:
+            if isinstance(error, FileExistsError) and self.path.exists():  # another dispatcher has just made it
+                return
             raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
 
     def _check_writers(self) -> None:
@@ -190,8 +189,8 @@ class Journal:
         for path in (self.path.parent, *self._files()):
             if path.exists() and (others := who_may_write(path)):
                 raise StorageError(
-                    f"the dispatcher does not work in {self.path.parent}: what is there decides which programs its "
-                    f"data workers run, and could be written by {others}"
+                    f"the dispatcher does not work in {self.path.parent}: its files decide which programs the data "
+                    f"workers run, and could be written by {others}"
                 )
 
     def _make_private(self) -> None:
@@ -203,20 +202,14 @@ class Journal:
     def _files(self) -> list[Path]:
         """The file, its mark, and the files that SQLite keeps beside it while it is open, or if it was not closed."""
         names = [*(f"{FILE}{ending}" for ending in ("", "-wal", "-shm", "-journal")), MARK_FILE]
-        files = [self.path.with_name(name) for name in names]
-        return [path for path in files if path.exists()]
+        return [path for name in names if (path := self.path.with_name(name)).exists()]
 
     def _open_database(self) -> sqlite3.Connection:
         """Open the file and lock it against all other processes and connections."""
         with self._explaining():
             # Autocommit: this file begins transactions itself.
-            connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode=rw",
-                uri=True,
-                timeout=0,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            uri = f"{self.path.absolute().as_uri()}?mode=rw"
+            connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             with self._explaining():
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -252,8 +245,8 @@ class Journal:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version != _VERSION:
             raise StorageError(
-                f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: go on "
-                "with the penstock that wrote it, or choose another work_dir"
+                f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: start the "
+                "version that wrote it, or choose another work_dir"
             )
         (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
@@ -267,21 +260,21 @@ class Journal:
         except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
             if "locked" in str(error):
                 raise StorageError(
-                    f"another dispatcher works in {self.path.parent}: stop it, or give this one a work_dir of its own"
+                    f"another dispatcher works in {self.path.parent}: stop it, or give this one another work_dir"
                 ) from error
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _UNUSABLE:
                 raise StorageError(
                     f"the dispatcher cannot use its journal {self.path}: {error}. Its disk is read-only, full or "
-                    "broken, or its files may not be written; nothing is known to be wrong with what they contain. "
+                    "broken, or its files may not be written; their content is not known to be damaged. "
                     "Start again when they can be written"
                 ) from error
             raise StorageError(self._damaged(error)) from error
 
     def _damaged(self, reason: object) -> str:
         return (
-            f"the journal {self.path} is damaged: {reason}. A dispatcher that began without it would give out what was "
-            "read already: bring the file back from a copy, or choose another work_dir to begin anew on purpose"
+            f"the journal {self.path} is damaged: {reason}. A dispatcher without it would hand out elements "
+            "again that were read already: restore the file from a copy, or choose another work_dir to start over"
         )
 
     def _open_mark(self, name: bytes) -> JournalMark:
@@ -296,9 +289,9 @@ class Journal:
             mark.close()
             raise StorageError(
                 f"the journal {self.path} has lost its end: entry {mark.number} was acknowledged, and the last one "
-                f"that can be read is {self.number}. Damage to {FILE}-wal does that, a loss of power may. Bring the "
-                "directory back from a copy, or choose another work_dir to begin anew on purpose; to go on from what "
-                f"there is, remove {path}: what was read after entry {self.number} is then given out again"
+                f"that can be read is {self.number}. Damage to {FILE}-wal does that, a loss of power may. Restore "
+                "the directory from a copy, or choose another work_dir to start over; to continue without the lost "
+                f"entries, remove {path}: elements read after entry {self.number} are then handed out again"
             )
         if mark.number is None and self.number:
             _logger.warning("%s is missing: the journal beside it may have lost its end without a trace", path)
@@ -337,9 +330,9 @@ class Journal:
     def _replay(self, state: State, number: int, updates: Sequence[Update]) -> None:
         try:
             for update in updates:
-                apply(state, update)
+                update.apply(state)
         except (KeyError, IndexError, ValueError) as error:
-            raise StorageError(self._damaged(f"entry {number} does not fit what is before it: {error!r}")) from error
+            raise StorageError(self._damaged(f"entry {number} does not fit the state before it: {error!r}")) from error
 
     def _define(self, state: State) -> None:
         missing = set(state.datasets)

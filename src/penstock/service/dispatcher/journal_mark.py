@@ -1,4 +1,4 @@
-"""The number of a journal's last entry, in a file of its own, so that damage to the journal does not affect it.
+"""The number of a journal's last entry, in a separate file, so that damage to the journal does not affect it.
 
 SQLite silently ignores a damaged end of its write-ahead log, so the end of a journal could be lost unnoticed.
 The file has two slots of equal size, written in turn, each with the journal's name, the number of an entry and a
@@ -61,14 +61,14 @@ class JournalMark:
         ]
         if not whole or len(content) > _SLOTS * _SLOT.size:
             raise StorageError(
-                f"{self._path} is damaged, which says how far the journal beside it went: bring both back from a copy, "
-                "or choose another work_dir to begin anew on purpose. To go on from the journal as it is, remove the "
-                "file: if the journal has lost its end, what was read then is given out again"
+                f"{self._path} is damaged, so the end of the journal beside it cannot be checked: restore both from a "
+                "copy, or choose another work_dir to start over. To continue with the journal as it is, remove the "
+                "file: if the journal has lost its end, the elements read then are handed out again"
             )
         if any(name != self._name for name, _ in whole):
             raise StorageError(
-                f"{self._path} belongs to another journal than the one beside it: bring both back from the same copy, "
-                "or choose another work_dir to begin anew on purpose"
+                f"{self._path} belongs to another journal than the one beside it: restore both from the same copy, "
+                "or choose another work_dir to start over"
             )
         return max(int(number) for _, number in whole)
 

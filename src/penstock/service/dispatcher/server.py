@@ -51,7 +51,7 @@ _COMPLAIN_SECONDS: Final = 30.0
 _ENVELOPE_BYTES: Final = 1 << 12
 
 _FROM_WORKERS: Final = (WorkerHello, WorkerHeartbeat, GetDataset)
-"""What those may ask who know the token of data workers only."""
+"""The messages accepted from processes that know only the token of data workers."""
 
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
@@ -91,7 +91,7 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
 
     @property
     def target(self) -> str:
-        """How this machine reaches it: "grpc://localhost:port", or "grpc+tls://localhost:port".
+        """The address for processes of this machine: "grpc://localhost:port", or "grpc+tls://localhost:port".
 
         Where it listens at one other address only, that takes the place of localhost.
         """
@@ -104,7 +104,7 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         return int(self._running().port)
 
     def status(self) -> Status:
-        """What it knows of its data workers, jobs and readers, as `ps.service.status` returns it."""
+        """Return the state of its data workers, jobs and readers, as `ps.service.status` does."""
         return self._running().status()
 
     def stop(self, *, drain: bool = False) -> None:
@@ -136,7 +136,7 @@ class _RunningDispatcher:
         self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
             self._access = config.access()
-            listener = Listener(self._access, config.host.strip("[]"), config.port)
+            self._listener = listener = Listener(self._access, config.host.strip("[]"), config.port)
         except OSError as error:
             self._close_journal()
             raise ServiceError(
@@ -144,7 +144,6 @@ class _RunningDispatcher:
                 "one that is free"
             ) from error
         self.port = listener.port
-        self._listener = listener
         self._server = LineServer("penstock-dispatcher", listener, self._open, self._hear)
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
@@ -206,7 +205,7 @@ class _RunningDispatcher:
             return refusal_of(ServiceError("the dispatcher failed to answer, its log says why"))
 
     def _entry(self) -> JournalEntry:
-        """The last entry of the journal: what an answer says is in this entry or an earlier one."""
+        """The last entry of the journal: the changes that an answer reports are in it or in earlier ones."""
         return NO_ENTRY if self._journal is None else JournalEntry(self._journal.name, self._journal.number)
 
     def _check_journal(self, known: JournalEntry) -> None:
@@ -220,9 +219,9 @@ class _RunningDispatcher:
             if known.number <= journal.number:
                 return
             self.failure = StorageError(
-                f"the journal {journal.path} is older than what its dispatcher has answered: a reader or data worker "
-                f"knows of entry {known.number}, and it ends with {journal.number}. This dispatcher ends. Bring back "
-                "the newest journal, or choose another work_dir to begin anew on purpose"
+                f"the journal {journal.path} is older than the answers of its dispatcher: a reader or data worker "
+                f"knows of entry {known.number}, and it ends with {journal.number}. This dispatcher ends. Restore "
+                "the newest journal, or choose another work_dir to start over"
             )
             _logger.error("%s", self.failure)
             self.endings.put("stop")
@@ -239,7 +238,7 @@ class _RunningDispatcher:
                 self.endings.get(timeout=pause)
                 break
             before, looked = looked, time.monotonic()
-            self._access()  # an expiring certificate is warned of though nobody calls
+            self._access()  # logs a warning about an expiring certificate even if there are no calls
             with self._lock:
                 if looked - before > 4 * pause:  # this process was suspended, perhaps with its whole machine
                     self._machine.was_away(looked)
@@ -256,7 +255,9 @@ class _RunningDispatcher:
         except StorageError as error:  # it will be tried again the next time
             self._complain("journal", "%s", error)
         except Exception as error:  # without this thread no loss would be noticed any more
-            self._complain("clock", "the dispatcher failed to do what is due, and tries again", error, trace=True)
+            self._complain(
+                "clock", "the dispatcher failed to make the changes that are due, and tries again", error, trace=True
+            )
 
     def _complain(self, about: str, message: str, error: Exception, *, trace: bool = False) -> None:
         """Log a lasting problem, but not every time that it occurs."""

@@ -41,7 +41,7 @@ class Changes:
     """The last changes, by version. They need no journal: a new dispatcher sends everything to each reader once.
 
     Args:
-        life: tells the versions of one dispatcher from those of another.
+        life: distinguishes the versions of this dispatcher from those of others.
 
     Attributes:
         version: of the newest change.
@@ -51,10 +51,10 @@ class Changes:
         self.version = life * _PER_LIFE
         self._kept: deque[_Change] = deque(maxlen=_KEPT)
 
-    def note(self, update: Update) -> None:
-        """Note a change that has been made."""
+    def record(self, update: Update) -> None:
+        """Record a change that has been made."""
         match update:
-            case Granted() | Consumed():  # most updates, of which readers need not know
+            case Granted() | Consumed():  # most updates, which readers need not know
                 pass
             case WorkerJoined():
                 self._add(_Change(worker=update.info))
@@ -68,7 +68,7 @@ class Changes:
         self._kept.append(change)
 
     def since(self, version: int, state: State, epoch: Epoch) -> ConsumerNews:
-        """What has changed for a reader of an epoch since a version."""
+        """The changes since a version that concern a reader of an epoch."""
         missed = self.version - version
         if not 0 <= missed <= len(self._kept):
             workers = [worker.info for worker in state.present()]

@@ -1,4 +1,4 @@
-"""What happens as time passes: silent peers are given up, and unused jobs, datasets and workers are forgotten."""
+"""Changes that time brings: silent peers are given up, and unused jobs, datasets and workers are forgotten."""
 
 from collections.abc import Iterator
 
@@ -74,7 +74,7 @@ class Expiry:
                 yield job
 
     def _remembered_seconds(self, job: Job) -> float:
-        """How long a job is kept that has no readers."""
+        """Return for how many seconds a job without readers is kept."""
         if not job.name:
             return 0.0
         epochs = [self._known.state.epochs[epoch_id] for epoch_id in job.epochs]

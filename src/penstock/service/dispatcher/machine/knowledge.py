@@ -1,4 +1,4 @@
-"""What the dispatcher's decisions depend on: its lasting and its volatile state, its configuration and its clock.
+"""The input of the dispatcher's decisions: its lasting and its volatile state, its configuration and its clock.
 
 A change that does not apply must not be written to the journal, which could not be replayed; and one that cannot be
 written must not be made. So changes are first tried on copies, which then replace the originals.
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.machine.state import Epoch, Job, State
-from penstock.service.dispatcher.machine.updates import Update, apply
+from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.dispatcher.machine.volatile import Observation, VolatileState
 from penstock.service.wire.dispatcher_messages import FromDispatcher
 
@@ -43,7 +43,7 @@ class Knowledge:
 
     def observe(self, observation: Observation) -> None:
         """Apply an observation, which is not journalled."""
-        self.volatile.observe(observation, self.now)
+        observation.apply(self.volatile, self.now)
 
     def keep(self, draft: "Draft") -> None:
         """Replace the lasting state by a draft of it."""
@@ -52,20 +52,20 @@ class Knowledge:
             self.volatile.follow(update, self.state, self.now)
 
     def worker_silence(self, worker_id: int) -> float:
-        """For how many seconds nothing was heard of a worker."""
+        """The seconds since a worker last sent a message."""
         return self.now - self.volatile.workers[worker_id].heard_at
 
     def consumer_silence(self, consumer_id: int) -> float:
-        """For how many seconds nothing was heard of a consumer."""
+        """The seconds since a consumer last sent a message."""
         return self.now - self.volatile.consumers[consumer_id].heard_at
 
     @property
     def suspicious_seconds(self) -> float:
-        """After this long a silence a consumer may be dead."""
+        """The silence, in seconds, after which a consumer may be dead."""
         return min(2 * self.config.heartbeat_seconds, self.config.lease_seconds)
 
     def may_be_dead(self, consumer_id: int) -> bool:
-        """Whether a consumer has been silent for that long."""
+        """Return whether a consumer has been silent for more than `suspicious_seconds`."""
         return self.consumer_silence(consumer_id) > self.suspicious_seconds
 
 
@@ -126,7 +126,7 @@ class Draft:
         }
         self._draft = replace(state, **self._copies)
         for update in updates:
-            apply(self._draft, update)
+            update.apply(self._draft)
 
     def replace_state(self) -> None:
         """Make the state what the draft is."""

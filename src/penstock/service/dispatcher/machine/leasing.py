@@ -37,7 +37,7 @@ class Leasing:
         """Handle acknowledged and returned spans, and grant more.
 
         Raises:
-            LostLeaseError: what it had was given to others.
+            LostLeaseError: its positions were given to others.
             InvalidArgumentError: it reads alone, or names an invalid span.
         """
         consumer, epoch = self._reader(message.consumer_id)
@@ -67,7 +67,7 @@ class Leasing:
             changes.append(Returned(consumer_id=consumer.consumer_id, spans=returned))
         if message.positions <= 0:
             return changes, Leased()
-        # What an idle consumer has just given back for one that waits must not return to it.
+        # Positions that an idle consumer has just given back for one that waits must not return to it.
         yields = not message.waiting and self._another_starves(consumer, epoch)
         spans = [] if yields else self._granted(consumer, epoch, ledgers, message.positions)
         if not spans and message.waiting and message.unread == 0 and all(ledger.free == 0 for ledger in ledgers):
@@ -83,8 +83,8 @@ class Leasing:
         consumer = self._known.state.consumers.get(consumer_id)
         if consumer is None or not consumer.alive:
             raise LostLeaseError(
-                f"the dispatcher knows no reader {consumer_id}: it was not heard of for too long, and what it had not "
-                "consumed was given to others, or it reads elsewhere from its state, or the dispatcher was "
+                f"the dispatcher knows no reader {consumer_id}: it was silent for too long, and the positions that "
+                "it had not consumed were given to others, or it reads elsewhere from its state, or the dispatcher was "
                 "restarted without a journal (`penstock dispatcher --work-dir`)"
             )
         return consumer, self._known.state.epochs[consumer.epoch_id]
@@ -97,9 +97,9 @@ class Leasing:
         return grant(ledgers, self._fair_share(epoch, ledgers, wanted))
 
     def _fair_share(self, epoch: Epoch, ledgers: list[Ledger], wanted: int) -> int:
-        """How many of the wanted positions one consumer may get now.
+        """Return the number of the wanted positions that one consumer may get now.
 
-        Near the end no consumer of several gets more than half of its share of what is left, so that all finish
+        Near the end no consumer of several gets more than half of its share of the free positions, so that all finish
         together.
         """
         free = 0
@@ -113,9 +113,9 @@ class Leasing:
         return min(wanted, max(1, free // (2 * readers)) if readers > 1 else free)
 
     def _recalled(self, consumer: Consumer, epoch: Epoch, message: Lease) -> list[Returned]:
-        """At most half of what is owed to the consumer that is owed most, for one that has nothing.
+        """Take up to half of the positions owed to the consumer that is owed most, for one that has none.
 
-        A restored consumer asks for what it is owed as it needs it, and perhaps never: nobody should wait for that.
+        A restored consumer leases the positions owed to it as it needs them, perhaps never: no other should wait.
         """
         others = [other for other in self._known.state.readers(epoch) if other is not consumer and other.owed]
         if not others:
@@ -128,7 +128,7 @@ class Leasing:
         return [Returned(consumer_id=owner.consumer_id, spans=spans)] if spans else []
 
     def _waits_for_others(self, epoch: Epoch) -> bool:
-        """Whether other restored consumers may still join this epoch, and claim parts of it."""
+        """Return whether other restored consumers may still join this epoch, and claim parts of it."""
         age = self._known.now - self._known.volatile.begun_at[epoch.epoch_id]
         return epoch.restored and age < self._known.config.lease_seconds
 
@@ -143,20 +143,20 @@ class Leasing:
         return Leased(retry_after=min(retry, self._known.config.lease_seconds / 10))
 
     def _may_give_back(self, other: Consumer) -> bool:
-        """Whether leases of a consumer may still go to others, because it has not yielded them or may be dead."""
+        """Return whether a consumer may still give leases back, because it has not yielded them or may be dead."""
         if not other.leased and not other.owed:
             return False
         unread = self._known.volatile.consumers[other.consumer_id].unread
         return self._known.may_be_dead(other.consumer_id) or bool(other.owed) or unread != 0
 
     def _others_starve(self, consumer: Consumer, epoch: Epoch) -> bool:
-        """Whether another consumer has nothing, and nothing is free for it."""
+        """Return whether another consumer has nothing, and nothing is free for it."""
         return self._another_starves(consumer, epoch) and all(ledger.free == 0 for ledger in epoch.ledgers)
 
     def _another_starves(self, consumer: Consumer, epoch: Epoch) -> bool:
-        """Whether another consumer waits, and was granted nothing when it last asked."""
+        """Return whether another consumer waits, and was granted nothing when it last asked."""
         now, consumers = self._known.now, self._known.volatile.consumers
-        if now - self._known.volatile.starved_at >= _STARVING_SECONDS:  # mostly nobody does, and there may be hundreds
+        if now - self._known.volatile.starved_at >= _STARVING_SECONDS:  # usually none does, and there may be hundreds
             return False
         return any(
             now - consumers[other.consumer_id].starving_at < _STARVING_SECONDS
@@ -165,7 +165,7 @@ class Leasing:
         )
 
     def _near_end(self, epoch: Epoch) -> bool:
-        """Whether no more is free than consumers hold, which is what they consume in about a second."""
+        """Return whether at most as much is free as consumers hold, which they consume in about a second."""
         free = [ledger.free for ledger in epoch.ledgers]
         if not free or None in free:
             return False
@@ -208,7 +208,7 @@ class Leasing:
 
 
 def _holds(message: Lease, reply: Leased) -> ConsumerHolds:
-    """How much a consumer can give back after this answer, and whether it has nothing to yield."""
+    """The number of positions a consumer can give back after this answer, and whether it has nothing to yield."""
     granted = count(reply.spans)
     starving: bool | None = None
     if granted or reply.ended or not message.waiting or message.unread != 0:
@@ -241,7 +241,7 @@ def _returned(consumer: Consumer, message: Lease) -> list[Span]:
 
 def _ledgers_after(epoch: Epoch, returned: list[Span], ended: list[Span]) -> list[Ledger]:
     """The ledgers as they will be after the returned spans and the ends of passes."""
-    changed = {span.pass_number: epoch.ledgers[span.pass_number].copy() for span in [*returned, *ended]}
+    changed = {span.pass_number: replace(epoch.ledgers[span.pass_number]) for span in [*returned, *ended]}
     for span in ended:
         changed[span.pass_number].end(span.stop)
     for number, ledger in changed.items():

@@ -45,7 +45,7 @@ class Machine:
 
     Args:
         before: called with the state and the changes before they are made; if it raises, none of them is.
-        state: what it begins with.
+        state: the state to begin with.
         life: distinguishes the news of this dispatcher from those of an earlier one.
     """
 
@@ -81,7 +81,7 @@ class Machine:
 
     @property
     def over(self) -> bool:
-        """Whether the dispatcher is no longer needed."""
+        """Return whether the dispatcher is no longer needed."""
         return self.state.may_end
 
     def answer(self, message: ToDispatcher, now: float) -> FromDispatcher:
@@ -91,7 +91,7 @@ class Machine:
             now: seconds on a clock that never goes back.
 
         Raises:
-            Exception: what `before` raised; then nothing was changed either.
+            Exception: raised by `before`; then nothing was changed either.
         """
         self._known.advance(now)
         heard = _heard(message)
@@ -105,8 +105,8 @@ class Machine:
             try:
                 self._make(changes)
             except _DoesNotApplyError as error:
-                _logger.exception("a %s asks for what does not apply", type(message).__name__)
-                reason = f"this {type(message).__name__} asks for what does not apply: {error.__cause__!r}"
+                _logger.exception("a %s asks for changes that do not apply", type(message).__name__)
+                reason = f"this {type(message).__name__} asks for changes that do not apply: {error.__cause__!r}"
                 return refusal_of(InvalidArgumentError(reason))
         return answer
 
@@ -114,7 +114,7 @@ class Machine:
         """The changes that a message asks for, and its answer, which holds once they are made. It changes nothing.
 
         Raises:
-            PenstockError: what it asks for cannot be done.
+            PenstockError: the message cannot be carried out.
         """
         return self._deciders[type(message)](message)
 
@@ -142,7 +142,7 @@ class Machine:
 
         Raises:
             _DoesNotApplyError: some are of something that the state does not have.
-            Exception: what `before` raised.
+            Exception: raised by `before`.
         """
         observations: list[Observation] = []
         updates: list[Update] = []

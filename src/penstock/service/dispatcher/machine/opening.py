@@ -174,8 +174,8 @@ class Opening:
                 silence = self._known.consumer_silence(consumer.consumer_id)
                 raise ServiceError(
                     f"the job {message.job_name!r} has a consumer with consumer_index={message.consumer_index}, which "
-                    f"was heard of {silence:.1f} s ago: give every consumer its own index; if it has just died, try "
-                    f"again when it was silent for {self._known.suspicious_seconds:g} s"
+                    f"sent a message {silence:.1f} s ago: give every consumer its own index; if it has just died, try "
+                    f"again after {self._known.suspicious_seconds:g} s of silence"
                 )
             return [consumer.consumer_id]
         return []
@@ -206,7 +206,7 @@ def _difference(ours: RegisteredDataset, theirs: RegisteredDataset) -> str:
     explanations = (dataset.info.explanation.splitlines() for dataset in (theirs, ours))
     for step, instead in zip_longest(*explanations, fillvalue="nothing"):
         if step != instead:
-            return f"the step {' '.join(step.split())!r} in place of {' '.join(instead.split())!r}"
+            return f"the step {' '.join(step.split())!r} instead of {' '.join(instead.split())!r}"
     return "the same steps, with other functions or contents, or read by another version of penstock"
 
 

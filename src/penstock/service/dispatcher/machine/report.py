@@ -1,4 +1,4 @@
-"""What a dispatcher tells people: the answer to `penstock status`, and the lines of its log."""
+"""Reports of a dispatcher for people: the answer to `penstock status`, and the lines of its log."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,14 @@ from penstock.service.dispatcher.machine.updates import (
     WorkerLeaving,
     WorkerLost,
 )
-from penstock.service.wire.dispatcher_messages import ConsumerStatus, EpochStatus, Status, WorkerHeartbeat, WorkerStatus
+from penstock.service.wire.dispatcher_messages import (
+    ConsumerHeartbeat,
+    ConsumerStatus,
+    EpochStatus,
+    Status,
+    WorkerHeartbeat,
+    WorkerStatus,
+)
 from penstock.service.wire.spans import count, without
 from penstock.version import VERSION
 
@@ -38,7 +45,7 @@ def status(known: Knowledge) -> Status:
 
 
 def _shown_epochs(known: Knowledge) -> Iterator[Epoch]:
-    """Of each job the epochs that are read, and the newest down to the first that is finished."""
+    """For each job, the epochs that are read, and the newest down to the first that is finished."""
     state = known.state
     read = {state.consumers[number].epoch_id for number in known.volatile.readers}
     for job in state.jobs.values():
@@ -87,18 +94,19 @@ def _epoch(known: Knowledge, epoch: Epoch) -> EpochStatus:
 
 
 def _consumer(known: Knowledge, consumer: Consumer) -> ConsumerStatus:
-    report = known.volatile.consumers[consumer.consumer_id].report
+    reported = known.volatile.consumers[consumer.consumer_id].report
+    report = reported or ConsumerHeartbeat(consumer_id=consumer.consumer_id)
     return ConsumerStatus(
         consumer_id=consumer.consumer_id,
         consumer=consumer.name,
         trainer=consumer.trainer,
         seconds_since_heard=known.consumer_silence(consumer.consumer_id),
-        rows_per_second=report.rows_per_second if report is not None else 0.0,
-        waiting_fraction=report.waiting_fraction if report is not None else 0.0,
+        rows_per_second=report.rows_per_second,
+        waiting_fraction=report.waiting_fraction,
         leased_positions=count(consumer.leased) + count(consumer.owed),
-        round=sum(report.rounds) if report is not None and report.rounds else -1,
-        skipped=report.skipped if report is not None else 0,
-        process=report.process if report is not None else "",
+        round=sum(report.rounds) if report.rounds else -1,
+        skipped=report.skipped,
+        process=report.process,
     )
 
 
@@ -136,7 +144,7 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
 
 
 def leaves(state: State, update: Update, updates: Sequence[Update]) -> bool:
-    """Tell a worker that ends after it has said so, before or now, from a lost one."""
+    """Return whether an update is about a worker that had announced its end, before or now; others are lost."""
     if not isinstance(update, WorkerLost):
         return False
     leaving = {other.worker_id for other in updates if isinstance(other, WorkerLeaving)}
@@ -157,7 +165,7 @@ def _stopping(state: State, mode: str) -> str:
 
 
 def _held_positions(state: State, consumer_id: int, updates: Sequence[Update]) -> int:
-    """How many positions a consumer has, apart from what it acknowledges now."""
+    """Return the number of positions of a consumer, without those that it acknowledges now."""
     consumer = state.consumers[consumer_id]
     left = consumer.leased
     for update in updates:

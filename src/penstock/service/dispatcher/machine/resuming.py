@@ -1,7 +1,7 @@
-"""What belongs to a consumer that was restored from a state.
+"""The positions of a consumer that was restored from a state.
 
-The state says what it had consumed. Everything else that it owned or consumed under its name comes back to it; of what
-its state claims besides, it gets what is free.
+The state names the spans that it had consumed. Everything else that it owned or consumed under its name comes back to
+it; of the other positions that its state claims, it gets the free ones.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from penstock.service.wire.spans import merged, without
 from penstock.service.wire.subjects import PassInfo, Span
 
 _MOST_PASSES: Final = 1 << 16
-"""An epoch has as many passes as workers have joined while it was read; larger numbers in messages are refused."""
+"""An epoch has one pass for each worker that joined while it was read; larger numbers in messages are refused."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What a consumer begins with, and what becomes free."""
+    """The spans that a consumer begins with, and those that become free."""
 
     owed: list[Span] = []
     consumed: list[Span] = []
@@ -28,13 +28,13 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Sequence[Span] | None) -> Resumed:
-    """What a consumer begins with that had consumed `past`; if `past` is None it has no state.
+    """Return the spans of a consumer that had consumed `past`; if `past` is None it has no state.
 
     Args:
         before: the consumer of the same name that has read the epoch so far.
     """
     if past is None:
-        # It has no state, so what it was granted last did not reach it.
+        # It has no state, so its last leases did not reach it.
         return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_spans_of(before))
     check_spans(past)
     rest = _left_open(past) if before is None else merged([*before.consumed, *_spans_of(before)])

@@ -14,6 +14,8 @@ ENDLESS = 1 << 62
 class Ledger(msgspec.Struct):
     """The free positions of a pass: those in `returned`, and all from `frontier` to the end.
 
+    Methods replace `returned` and never change it in place, so that a shallow copy is independent.
+
     Attributes:
         home: the worker for which the pass was made, or which has taken it over; -1 if that is gone.
         frontier: the first position that was never granted.
@@ -32,14 +34,10 @@ class Ledger(msgspec.Struct):
 
     @property
     def free(self) -> int | None:
-        """How many positions are free; None if that is not known."""
+        """Return the number of free positions; None if it is not known."""
         if self.info.length < 0:
             return None
         return max(0, self.info.length - self.frontier) + count(self.returned)
-
-    def copy(self) -> "Ledger":
-        """A copy that can be changed by itself."""
-        return msgspec.structs.replace(self, returned=list(self.returned))
 
     def take(self, span: Span) -> None:
         """Remove the positions of a span from the free ones."""
@@ -91,7 +89,7 @@ class Consumer(msgspec.Struct):
         alive: false once its lease has run out or it was released.
         leased: spans that it was granted and has not consumed.
         owed: spans that belong to it and were not granted yet: it had them before it was restored.
-        consumed: what it has consumed.
+        consumed: spans that it has consumed.
         answered: the number of the last `Lease` that granted it spans, and these spans.
     """
 
@@ -171,22 +169,22 @@ class State(msgspec.Struct):
 
     @property
     def definition_bytes(self) -> int:
-        """How much memory the definitions of all datasets take."""
+        """The size of the definitions of all datasets, in bytes."""
         return sum(len(dataset.definition) for dataset in self.datasets.values())
 
     @property
     def being_read(self) -> bool:
-        """Whether anything has consumers that are alive."""
+        """Return whether anything has consumers that are alive."""
         return any(consumer.alive for consumer in self.consumers.values())
 
     @property
     def workers_may_go(self) -> bool:
-        """Whether the workers are no longer needed: the service ends, at once or after its last reader."""
+        """Return whether the workers are no longer needed: the service ends, at once or after its last reader."""
         return self.stopping == "now" or (self.stopping == "drain" and not self.being_read)
 
     @property
     def may_end(self) -> bool:
-        """Whether the dispatcher is to end and is no longer needed."""
+        """Return whether the dispatcher is to end and is no longer needed."""
         if self.stopping == "leave":
             return not self.being_read
         return self.workers_may_go and not any(worker.alive for worker in self.workers.values())
@@ -197,12 +195,12 @@ class State(msgspec.Struct):
         return sorted(there, key=lambda worker: (worker.info.place, worker.info.worker_id))
 
     def leased(self, epoch: Epoch) -> bool:
-        """Whether consumers of an epoch lease its positions, instead of owning them all or counting rounds."""
+        """Return whether consumers of an epoch lease its positions, instead of owning them all or counting rounds."""
         job = self.jobs[epoch.job_id]
         return bool(job.name) and not job.parameters.num_consumers and not job.parameters.cross_trainer
 
     def finished(self, epoch: Epoch) -> bool:
-        """Whether every position of a leased epoch is consumed. Others end with their consumers."""
+        """Return whether every position of a leased epoch is consumed. Others end with their consumers."""
         if not self.leased(epoch) or not epoch.ledgers:
             return False
         owners = (self.consumers[number] for number in epoch.consumers)

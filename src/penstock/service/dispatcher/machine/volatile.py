@@ -1,4 +1,4 @@
-"""What the dispatcher knows of its peers and need not journal: when it last heard from them, and what they reported.
+"""The volatile state of a dispatcher: when it last heard from each peer, and the last report of each.
 
 A restarted dispatcher counts the silence of all peers from its start. This state changes in two ways: by observations,
 which are updates that no journal keeps, and by following the updates of the lasting state.
@@ -6,7 +6,6 @@ which are updates that no journal keeps, and by following the updates of the las
 
 import math
 from dataclasses import dataclass, field
-from functools import singledispatch
 
 import msgspec
 
@@ -36,7 +35,7 @@ class Observation(msgspec.Struct, frozen=True):
     """An update of the volatile state."""
 
     def apply(self, volatile: "VolatileState", now: float) -> None:
-        """Note it at this time; what it says of unknown peers is ignored."""
+        """Record it with this time; observations of unknown peers are ignored."""
         raise NotImplementedError
 
 
@@ -105,7 +104,7 @@ class WasAway(Observation, frozen=True):
 
 @dataclass
 class WorkerPresence:
-    """What was heard from a worker.
+    """The times and the last report of a worker.
 
     Attributes:
         lost_at: when it was lost; infinite while it is there.
@@ -119,7 +118,7 @@ class WorkerPresence:
 
 @dataclass
 class ConsumerPresence:
-    """What was heard from a consumer.
+    """The times and the last report of a consumer.
 
     Attributes:
         unread: how many positions it could give back; -1 if it has not reported that.
@@ -143,7 +142,7 @@ class VolatileState:
         started: when this dispatcher began.
         changes: the last changes of workers and passes.
         readers: the consumers that are alive, and the job of each. The lasting state has those of all epochs of a job,
-            because one that is restored gets back what it had.
+            because one that is restored gets back its positions.
         idle_since: since when a job has no live consumer; jobs that have one are missing.
         begun_at: when an epoch was begun.
         asked_at: when a dataset was asked for last.
@@ -189,96 +188,52 @@ class VolatileState:
             volatile.count_leased(consumer)
         return volatile
 
-    def observe(self, observation: Observation, now: float) -> None:
-        """Apply an observation."""
-        observation.apply(self, now)
-
     def follow(self, update: Update, state: State, now: float) -> None:
         """Follow a change of the lasting state that has been made."""
-        self.changes.note(update)
-        _follow(update, self, state, now)
+        self.changes.record(update)
+        match update:
+            case Granted() | Consumed() | Returned():
+                if consumer := state.consumers.get(update.consumer_id):
+                    self.count_leased(consumer)
+            case DatasetKept():
+                self.asked_at[update.dataset_id] = now
+            case DatasetDropped():
+                del self.asked_at[update.dataset_id]
+            case WorkerJoined():
+                self.workers[update.info.worker_id] = WorkerPresence(now, now)
+            case WorkerLost():
+                self.workers[update.worker_id].lost_at = now
+            case WorkerDropped():
+                del self.workers[update.worker_id]
+            case EpochCreated():
+                self.begun_at[update.epoch_id] = now
+                self.leased[update.epoch_id] = 0
+            case ConsumerOpened():
+                if update.replaces >= 0:
+                    self.leased[update.epoch_id] -= self.consumers.pop(update.replaces).leased
+                    self.readers.pop(update.replaces, None)
+                self.consumers[update.consumer_id] = ConsumerPresence(now)
+                self.readers[update.consumer_id] = job_id = state.epochs[update.epoch_id].job_id
+                self.idle_since.pop(job_id, None)
+            case PassEnded():
+                for consumer_id in state.epochs[update.epoch_id].consumers:
+                    self.count_leased(state.consumers[consumer_id])
+            case ConsumerGone():
+                if consumer := state.consumers.get(update.consumer_id):  # one that is replaced at once is already gone
+                    self.count_leased(consumer)
+                    read = self.readers.pop(update.consumer_id, None)
+                    if read is not None and read not in self.readers.values():
+                        self.idle_since[read] = now
+            case JobDropped():
+                self.idle_since.pop(update.job_id, None)
+                for number in self.begun_at.keys() - state.epochs.keys():
+                    del self.begun_at[number], self.leased[number]
+                for number in self.consumers.keys() - state.consumers.keys():
+                    del self.consumers[number]
+                    self.readers.pop(number, None)
 
     def count_leased(self, consumer: Consumer) -> None:
-        """Count anew what a consumer has leased."""
+        """Count the leased positions of a consumer again."""
         presence, leased = self.consumers[consumer.consumer_id], count(consumer.leased)
         self.leased[consumer.epoch_id] += leased - presence.leased
         presence.leased = leased
-
-
-@singledispatch
-def _follow(update: Update, volatile: VolatileState, state: State, now: float) -> None:
-    """Most changes of the lasting state leave the volatile one alone."""
-
-
-@_follow.register
-def _(update: DatasetKept, volatile: VolatileState, state: State, now: float) -> None:
-    volatile.asked_at[update.dataset_id] = now
-
-
-@_follow.register
-def _(update: DatasetDropped, volatile: VolatileState, state: State, now: float) -> None:
-    del volatile.asked_at[update.dataset_id]
-
-
-@_follow.register
-def _(update: WorkerJoined, volatile: VolatileState, state: State, now: float) -> None:
-    volatile.workers[update.info.worker_id] = WorkerPresence(now, now)
-
-
-@_follow.register
-def _(update: WorkerLost, volatile: VolatileState, state: State, now: float) -> None:
-    volatile.workers[update.worker_id].lost_at = now
-
-
-@_follow.register
-def _(update: WorkerDropped, volatile: VolatileState, state: State, now: float) -> None:
-    del volatile.workers[update.worker_id]
-
-
-@_follow.register
-def _(update: EpochCreated, volatile: VolatileState, state: State, now: float) -> None:
-    volatile.begun_at[update.epoch_id] = now
-    volatile.leased[update.epoch_id] = 0
-
-
-@_follow.register
-def _(update: ConsumerOpened, volatile: VolatileState, state: State, now: float) -> None:
-    if update.replaces >= 0:
-        volatile.leased[update.epoch_id] -= volatile.consumers.pop(update.replaces).leased
-        volatile.readers.pop(update.replaces, None)
-    volatile.consumers[update.consumer_id] = ConsumerPresence(now)
-    volatile.readers[update.consumer_id] = job_id = state.epochs[update.epoch_id].job_id
-    volatile.idle_since.pop(job_id, None)
-
-
-@_follow.register
-def _(update: Granted | Consumed | Returned, volatile: VolatileState, state: State, now: float) -> None:
-    consumer = state.consumers.get(update.consumer_id)
-    if consumer is not None:
-        volatile.count_leased(consumer)
-
-
-@_follow.register
-def _(update: PassEnded, volatile: VolatileState, state: State, now: float) -> None:
-    for consumer_id in state.epochs[update.epoch_id].consumers:
-        volatile.count_leased(state.consumers[consumer_id])
-
-
-@_follow.register
-def _(update: ConsumerGone, volatile: VolatileState, state: State, now: float) -> None:
-    consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is already gone
-    if consumer is not None:
-        volatile.count_leased(consumer)
-        job_id = volatile.readers.pop(update.consumer_id, None)
-        if job_id is not None and job_id not in volatile.readers.values():
-            volatile.idle_since[job_id] = now
-
-
-@_follow.register
-def _(update: JobDropped, volatile: VolatileState, state: State, now: float) -> None:
-    volatile.idle_since.pop(update.job_id, None)
-    for number in volatile.begun_at.keys() - state.epochs.keys():
-        del volatile.begun_at[number], volatile.leased[number]
-    for number in volatile.consumers.keys() - state.consumers.keys():
-        del volatile.consumers[number]
-        volatile.readers.pop(number, None)
