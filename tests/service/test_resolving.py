@@ -56,7 +56,7 @@ def _failing() -> str:
         (
             _failing,
             ps.ServiceError,
-            "where the dispatcher is cannot be found out by _failing: KeyError('no such service'). It was tried for",
+            "the address of the dispatcher cannot be resolved by _failing: KeyError('no such service'). It was",
         ),
         (lambda: 7, ps.InvalidTypeError, "a resolver must return where a dispatcher is, a string or a ps.service.Serv"),
         (lambda: "nowhere", ps.InvalidArgumentError, 'needs the address of a dispatcher as "host:port"'),

@@ -485,7 +485,7 @@ def test_who_is_insecure_on_purpose_is_told_so(caplog: pytest.LogCaptureFixture,
         assert status(address_of(dispatcher), ClientCredentials("")).workers == []
     (record,) = caplog.records
     assert record.getMessage() == (
-        "INSECURE: dispatcher listens at 0.0.0.0 and asks for no token: whoever reaches it can run programs as this "
+        "INSECURE: dispatcher listens at 0.0.0.0 and asks for no token: anyone who reaches it can run programs as this "
         "user"
     )
     caplog.clear()
@@ -494,7 +494,7 @@ def test_who_is_insecure_on_purpose_is_told_so(caplog: pytest.LogCaptureFixture,
         address = address_of(dispatcher)
         with pytest.raises(ps.ServiceError, match="does not let"):
             status(address)
-    assert "without TLS, so that what is sent can be read and changed on the way" in caplog.text
+    assert "without TLS, so messages can be read and changed on the way" in caplog.text
 
 
 def test_the_command_refuses_to_let_other_machines_in(capsys: pytest.CaptureFixture[str]) -> None:
@@ -597,8 +597,8 @@ def test_each_mistake_with_certificates_is_named_in_one_line(
         (said(host, root=theirs[0]), unknown + "of PENSTOCK_TLS_ROOT: name the file"),
         (said(theirs, **root), "its certificate signed itself, and is none of those of PENSTOCK_TLS_ROOT: name a file"),
         (said(elsewhere, **root), "its certificate (--tls-cert) is not for the name 'localhost'"),
-        (said(host, "grpc", **root), "it is reached by TLS: say grpc+tls://localhost:1"),
-        (said((), **root), "it is reached without TLS: say grpc://localhost:1"),
+        (said(host, "grpc", **root), "it is reached by TLS: use grpc+tls://localhost:1"),
+        (said((), **root), "it is reached without TLS: use grpc://localhost:1"),
         (said(host, **mutual), "it asks for a certificate, and none is shown: name one that its authorities have"),
         (said(host, **mutual, cert=foreign[0], key=foreign[1]),
          f"it does not take the certificate of 'foreign', signed by 'theirs': {refused}"),

@@ -153,7 +153,7 @@ class DispatcherConfig:
 
     @property
     def worker_timeout_seconds(self) -> float:
-        """How long a worker may be silent before it counts as lost."""
+        """Return how long a worker may be silent before it counts as lost."""
         return self.heartbeat_seconds * self.missed_heartbeats
 
     def credentials(self) -> ServerCredentials:
@@ -171,7 +171,7 @@ class DispatcherConfig:
         return found
 
     def access(self) -> Renewed[Access]:
-        """Who may connect, read again when its files have changed."""
+        """Return who may connect, read again when its files have changed."""
         return Renewed(lambda: self.credentials().access(), _files(self))
 
 
@@ -258,7 +258,7 @@ class WorkerConfig:
         return replace(found, token=worker_token(found.token))
 
     def access(self) -> Renewed[Access]:
-        """Who may connect, read again when its files have changed."""
+        """Return who may connect, read again when its files have changed."""
         return Renewed(lambda: self.credentials().access(), _files(self))
 
     def credentials_for_dispatcher(self) -> ClientCredentials:

@@ -14,7 +14,7 @@ SAY_SECONDS: Final = 5.0
 
 
 def status(service: Service, *, patience_seconds: float = _PATIENCE_SECONDS) -> Status:
-    """What a service does: its data workers, jobs and readers, as `penstock status` shows it.
+    """Return what a service does: its data workers, jobs and readers, as `penstock status` shows it.
 
     Args:
         service: as `distribute` takes it.
@@ -48,14 +48,14 @@ class ConnectedService:
     """A service that runs elsewhere, with the methods of one that this process has started; `connect` makes it.
 
     Attributes:
-        target: what `distribute` takes as its `service`.
+        target: the `service` for `distribute`.
     """
 
     def __init__(self, service: Service) -> None:
         self.target = service
 
     def status(self) -> Status:
-        """What it does, as `ps.service.status` returns it."""
+        """Return the state of the service, as `ps.service.status` does."""
         return status(self.target)
 
     def scale(self, num_workers: int) -> None:

@@ -29,17 +29,17 @@ _logger = logging.getLogger(__name__)
 _STOP_SECONDS: Final = 5.0
 _CHECK_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 1.0
-"""The time between two looks at what the dispatcher knows of the workers."""
+"""The time between two looks at the workers' status in the dispatcher."""
 _QUICK_RESTARTS: Final = 10
 _RESTART_SECONDS: Final = 5.0
-"""The pause between replacements from the tenth on: the machine itself may be what kills the workers."""
+"""The pause between replacements from the tenth on: the machine itself may kill the workers."""
 
 
 class LocalService:
     """A data service that this process has started, with worker processes on this machine; `local` makes it.
 
     Attributes:
-        target: what `distribute` takes as its `service`.
+        target: the `service` for `distribute`.
     """
 
     def __init__(self, num_workers: int, max_workers: int | None) -> None:
@@ -54,10 +54,10 @@ class LocalService:
 
     def kill_worker(self) -> None:
         """Kill a worker, for testing that nothing is lost with it. Another one replaces it."""
-        self._running.kill_worker()
+        min(self._running.workers, key=lambda worker: worker.pid).kill()  # as a rule the one that has run longest
 
     def status(self) -> Status:
-        """What it does, as `ps.service.status` returns it."""
+        """Return the state of the service, as `ps.service.status` does."""
         return status(self.target)
 
     def scale(self, num_workers: int) -> None:
@@ -103,7 +103,7 @@ class _RunningService:
         self._address = self.dispatcher.target.split("://")[1]
         remember(self._address, ClientCredentials(self._token))
         note_begin(self._address)
-        self._workers: list[LocalWorker] = []
+        self.workers: list[LocalWorker] = []
         self._leaving: list[LocalWorker] = []
         self._restarts = 0
         self._look_at = 0.0
@@ -116,8 +116,8 @@ class _RunningService:
         """Start the processes, and wait until the dispatcher knows all of them."""
         try:
             for _ in range(self.wanted):
-                self._workers.append(self._start())
-            for worker in self._workers:
+                self.workers.append(self._start())
+            for worker in self.workers:
                 worker.wait_until_ready()
         finally:
             self._thread.start()
@@ -131,10 +131,10 @@ class _RunningService:
             self._decide()
         if ending == "drain":
             self._wait_for_readers()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.finish()
         until = time.monotonic() + _STOP_SECONDS
-        for worker in (*self._workers, *self._leaving):
+        for worker in (*self.workers, *self._leaving):
             worker.wait_until_ended(until)
         self.dispatcher.stop()
         forget(self._address)
@@ -165,7 +165,7 @@ class _RunningService:
         alive, given_up = (
             {worker.info.endpoint.address for worker in workers if worker.alive is state} for state in (True, False)
         )
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.address in given_up - alive and worker.status is None:
                 _logger.warning("a local data worker has fallen silent and is killed: process %d", worker.pid)
                 worker.kill()
@@ -175,20 +175,20 @@ class _RunningService:
         for worker in [worker for worker in self._leaving if worker.status is not None]:
             worker.wait_until_ended()
             self._leaving.remove(worker)
-        if len(self._workers) > self.wanted:
-            leaving = self._workers.pop()
+        if len(self.workers) > self.wanted:
+            leaving = self.workers.pop()
             leaving.finish()
             self._leaving.append(leaving)
-        elif len(self._workers) < self.wanted:
+        elif len(self.workers) < self.wanted:
             try:
-                self._workers.append(self._start())
+                self.workers.append(self._start())
             except OSError as error:  # tried again at the next look
                 _logger.error("no further local data worker could be started: %s", error)
 
     def _decide(self) -> None:
         """Change the wanted number of workers now and then, if it follows the load."""
         now = time.monotonic()
-        if self._scaler is None or now < self._decide_at or len(self._workers) != self.wanted:
+        if self._scaler is None or now < self._decide_at or len(self.workers) != self.wanted:
             return
         self._decide_at = now + DECISION_SECONDS
         try:
@@ -200,29 +200,24 @@ class _RunningService:
             _logger.info("%s", decision.reason)
             self.wanted = decision.workers
 
-    def kill_worker(self) -> None:
-        """Kill the worker that has run longest, as far as the system knows."""
-        min(self._workers, key=lambda worker: worker.pid).kill()
-
     def _wait_for_ending(self, seconds: float) -> Ending | None:
         with suppress(Empty):
             return self.endings.get(timeout=seconds)
         return None
 
     def _replace_one(self) -> float:
-        """Replace a worker whose process has ended; returns after how many seconds to look again."""
-        for number, worker in enumerate(self._workers):
-            status = worker.status
-            if status is not None:
-                _logger.warning(
-                    "a local data worker ended with %s: another one takes its place", status_in_words(status)
-                )
+        """Replace a worker whose process has ended; return the seconds after which to look again."""
+        for number, worker in enumerate(self.workers):
+            if worker.status is not None:
+                _logger.warning("a local data worker ended with %s and is replaced", status_in_words(worker.status))
                 worker.finish()
                 worker.wait_until_ended()
                 try:
-                    self._workers[number] = self._start()
+                    self.workers[number] = self._start()
                 except OSError as error:  # the ended one stays in the list until this works
-                    _logger.error("no local data worker could be started in its place: %s", error)
+                    _logger.error(
+                        "a local data worker that has ended could not be replaced, and it is tried again: %s", error
+                    )
                     return _RESTART_SECONDS
                 self._restarts += 1
                 return _CHECK_SECONDS if self._restarts < _QUICK_RESTARTS else _RESTART_SECONDS

@@ -19,7 +19,7 @@ _STOP_SECONDS: Final = 5.0
 _LAST_OUTPUT_SECONDS: Final = 1.0
 _LONGEST_LINE: Final = 1 << 16
 _READY: Final = b"penstock: data worker at "
-"""The line in which a worker says that the dispatcher knows it begins so; its address follows."""
+"""The beginning of the line that a worker prints once the dispatcher knows it; its address follows."""
 
 
 class LocalWorker:
@@ -33,18 +33,12 @@ class LocalWorker:
     """
 
     def __init__(self, dispatcher: str, token: str) -> None:
-        arguments = (
-            "worker",
-            "--dispatcher",
-            dispatcher,
-            "--log-level",
-            "warning",
-            "--until-input-ends",
-            "--token-file",
-        )
+        arguments = ["worker", "--dispatcher", dispatcher, "--log-level", "warning", "--until-input-ends"]
         with _token_pipe(token) as file:
             descriptors = [int(Path(file).name)]
-            self._process = start_child("penstock", *arguments, file, descriptors=descriptors, stdin=PIPE, stdout=PIPE)
+            self._process = start_child(
+                "penstock", *arguments, "--token-file", file, descriptors=descriptors, stdin=PIPE, stdout=PIPE
+            )
         assert self._process.stdin is not None
         self._input = self._process.stdin
         close_in_forked_processes(self._input)

@@ -94,7 +94,7 @@ def _text(gauges: Sequence[tuple[str, str, float]], counters: Sequence[tuple[str
 
 
 def _of_process() -> Iterator[Number]:
-    """What Prometheus's own libraries say of a process."""
+    """Return what Prometheus's own libraries say of a process."""
     yield "process_start_time_seconds", "gauge", "When this process began, in seconds since 1970.", _STARTED
     yield "process_cpu_seconds_total", "counter", "Processor time that this process has used.", time.process_time()
     with suppress(OSError):  # only Linux has these files

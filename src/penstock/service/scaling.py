@@ -45,7 +45,7 @@ class ServiceLoad:
 
     @property
     def needed(self) -> float:
-        """How many workers would be busy four fifths of the time if no reader waited; not rounded."""
+        """Return how many workers would be busy four fifths of the time if no reader waited; not rounded."""
         return self.workers * self.busy / (_BUSY_TARGET * max(_LEAST_READING, 1 - self.waiting))
 
 

@@ -1,1 +1,1 @@
-"""Who may connect to a service: tokens, certificates, and the checks of both."""
+"""Security of connections to a service: tokens, certificates, and the checks of both."""

@@ -17,8 +17,8 @@ _logger = logging.getLogger(__name__)
 
 _WARN_SECONDS: Final = 14 * 86_400.0
 """Before a certificate expires, as often as it is read."""
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
+NOT_YET_VALID: Final = 9
+EXPIRED: Final = 10
 _MOST_TURNS: Final = 8
 
 
@@ -27,7 +27,8 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
 
     Args:
         certificate: in PEM, followed by intermediate certificates, if there are any.
-        path: where it was read from, for errors; `key_path` likewise.
+        path: the file of the certificate, for errors.
+        key_path: the file of the key, for errors.
 
     Raises:
         ServiceError: the key is another certificate's, or the certificate is not valid now.
@@ -45,8 +46,8 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
     try:
         shown = _shown(server, client)
     except ssl.SSLCertVerificationError as error:
-        if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
-            when = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"
+        if error.verify_code in (EXPIRED, NOT_YET_VALID):
+            when = "has expired" if error.verify_code == EXPIRED else "is not valid yet"
             raise ServiceError(
                 f"the certificate {path} {when}: have a new one signed, and name it in PENSTOCK_TLS_CERT (of a server: "
                 "--tls-cert)"
@@ -55,7 +56,7 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
     left = ssl.cert_time_to_seconds(shown["notAfter"]) - time.time()
     if left < _WARN_SECONDS:
         _logger.warning(
-            "the certificate %s expires in %.1f days, at %s: have a new one signed, and put it in its place",
+            "the certificate %s expires in %.1f days, at %s: replace it by a newly signed one",
             path,
             left / 86_400,
             shown["notAfter"],
@@ -67,7 +68,7 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
 
 
 def _shown(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
-    """What a client learns of a server's certificate, in a handshake without a network."""
+    """The certificate of a server as a client sees it, by a handshake without a network."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = client.wrap_bio(to_client, to_server)
     far = server.wrap_bio(to_server, to_client, server_side=True)

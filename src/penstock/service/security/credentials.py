@@ -59,7 +59,7 @@ def worker_token(token: str) -> str:
 
 @dataclass(frozen=True)
 class ServerCredentials:
-    """What a server requires of its clients, and shows to them.
+    """Credentials that a server requires of its clients, and shows to them.
 
     Attributes:
         token: the token that clients must know; "" admits those that know none.
@@ -74,18 +74,18 @@ class ServerCredentials:
 
     @property
     def tls(self) -> bool:
-        """Whether it serves TLS."""
+        """Return whether the server uses TLS."""
         return bool(self.certificate)
 
     def access(self) -> Access:
-        """Who may connect: those who know the token, and, as `connection.secret` 1, those who know the workers'."""
+        """The secrets that open a connection: the token, and, as `connection.secret` 1, that of the workers."""
         context = server_context(self.certificate, self.key, self.client_roots) if self.tls else None
         return Access((self.token.encode(), worker_token(self.token).encode()), context)
 
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """What a client shows, and which servers it trusts.
+    """Credentials that a client shows, and the issuers of servers that it trusts.
 
     Attributes:
         token: the token of every call; "" for none.
@@ -109,20 +109,20 @@ class ClientCredentials:
     renewed: "Callable[[], ClientCredentials] | None" = field(default=None, compare=False, repr=False)
 
     def now(self) -> "ClientCredentials":
-        """These, or what their files hold since they were changed."""
+        """The present credentials: these, or those read again from changed files."""
         return self if self.renewed is None else self.renewed()
 
     def for_worker(self) -> "ClientCredentials":
-        """What is shown to data workers, and by them."""
+        """The credentials that are shown to data workers, and by them."""
         renewed = self.renewed
         later = None if renewed is None else lambda: renewed().for_worker()
         return replace(self, token=worker_token(self.token), renewed=later)
 
     def secret_for(self, address: str, *, tls: bool) -> bytes:
-        """What this process proves to know to a server at "host:port"; b"" is nothing.
+        """The secret that this process proves to know to a server at "host:port"; b"" for none.
 
         Raises:
-            ServiceError: what follows would go over the network without encryption.
+            ServiceError: the data would go over the network without encryption.
         """
         if is_loopback(split_address(address)[0]):
             return self.token.encode()
@@ -130,13 +130,13 @@ class ClientCredentials:
             return b""
         if not tls and not self.insecure:
             raise ServiceError(
-                f"nothing is sent to {address} without TLS, as everybody on the way could read and change it: use "
-                f"grpc+tls://{address}, or set {INSECURE}=1 where nobody else can reach this network"
+                f"nothing is sent to {address} without TLS, because others on the way could read and change it: "
+                f"use grpc+tls://{address}, or set {INSECURE}=1 if no others can reach this network"
             )
         return self.token.encode()
 
     def names(self) -> TlsNames:
-        """Which servers it trusts by TLS, and what it shows to them."""
+        """The issuers of servers that the client trusts by TLS, and the certificate that it shows to them."""
         return TlsNames(self.roots, self.server_name, self.certificate, self.key)
 
 
@@ -151,7 +151,7 @@ def client_credentials(
     insecure: bool = False,
     server_name: str | None = None,
 ) -> ClientCredentials:
-    """The credentials that this process shows to servers. What is not given is taken from the environment.
+    """The credentials that this process shows to servers. Arguments that are not given are taken from the environment.
 
     Files among them are read again when they have changed, by `ClientCredentials.now`.
 
@@ -317,12 +317,10 @@ def server_credentials(
     everybody = given is None and not is_loopback(host)
     if not is_loopback(host) and (everybody or not certificate):
         _logger.warning(
-            "INSECURE: %s listens at %s%s: whoever reaches it can run programs as this user",
+            "INSECURE: %s listens at %s%s: anyone who reaches it can run programs as this user",
             call.removesuffix("Config").lower(),
             host,
-            " and asks for no token"
-            if everybody
-            else " without TLS, so that what is sent can be read and changed on the way",
+            " and asks for no token" if everybody else " without TLS, so messages can be read and changed on the way",
         )
     shown, secret, _ = read_pair(certificate, key)
     return ServerCredentials(
@@ -342,7 +340,7 @@ def check_open_to(call: str, host: str, token: str | None, certificate: Pem, ins
     )
     raise InvalidArgumentError(
         f"{call}(host={host!r}) lets other machines in, who could run their programs here: give {missing} too, or "
-        "insecure=True where nobody else can reach this network"
+        "insecure=True if no others can reach this network"
     )
 
 
@@ -357,7 +355,7 @@ def read_pair(certificate: Pem, key: Pem) -> tuple[bytes, bytes, str]:
 
 
 def _name(pem: Pem) -> str:
-    """A file by its path; what was given as bytes is not shown."""
+    """The path of a file; given bytes are not shown."""
     return "the given bytes" if isinstance(pem, bytes) else str(pem)
 
 

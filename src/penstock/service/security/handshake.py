@@ -1,14 +1,13 @@
-"""Explains why a connection could not be made: a wrong token, and what is wrong with certificates."""
+"""Reasons why a connection could not be made: a wrong token, or problems with certificates."""
 
 import ssl
 from typing import Final
 
 from penstock.addresses import split_address
 from penstock.rpc.proof import OtherProtocolError
+from penstock.service.security.certificates import EXPIRED, NOT_YET_VALID
 from penstock.service.security.credentials import TLS_CERT, TLS_KEY, TLS_ROOT, ClientCredentials
 
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
 _SIGNED_ITSELF: Final = 18
 _UNKNOWN_SIGNERS: Final = (2, 19, 20, 21)
 _OTHER_NAMES: Final = (62, 64)
@@ -25,27 +24,27 @@ def not_admitted(what: str, address: str, secret: bytes) -> str:
 
 
 def tls_trouble(error: OSError, address: str, credentials: ClientCredentials, *, tls: bool) -> str:
-    """What is wrong with TLS, and what to do, as text; "" if TLS is not the problem.
+    """The problem with TLS and its remedy, as text; "" if TLS is not the problem.
 
     Args:
         error: of the connection to the server at "host:port".
         tls: whether TLS was used.
     """
     if isinstance(error, OtherProtocolError) and error.tls and not tls:
-        return f"it is reached by TLS: say grpc+tls://{address}"
+        return f"it is reached by TLS: use grpc+tls://{address}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return _server_not_trusted(error, credentials.server_name or split_address(address)[0], credentials)
     if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):  # it has ended
         return ""
     if error.reason in _PLAIN:
-        return f"it is reached without TLS: say grpc://{address}"
+        return f"it is reached without TLS: use grpc://{address}"
     if "ALERT" in (error.reason or ""):
         return _client_refused(credentials)
     return f"the TLS handshake fails: {error.reason or error}"
 
 
 def reason_of(error: OSError, address: str, credentials: ClientCredentials, *, tls: bool) -> str:
-    """Why a connection could not be made, as text."""
+    """The reason why a connection could not be made, as text."""
     return tls_trouble(error, address, credentials, tls=tls) or str(error)
 
 
@@ -63,9 +62,9 @@ def _client_refused(credentials: ClientCredentials) -> str:
 
 def _server_not_trusted(error: ssl.SSLCertVerificationError, host: str, credentials: ClientCredentials) -> str:
     code = error.verify_code
-    if code == _EXPIRED:
+    if code == EXPIRED:
         return "its certificate (--tls-cert) has expired: it needs a new one"
-    if code == _NOT_YET_VALID:
+    if code == NOT_YET_VALID:
         return "its certificate (--tls-cert) is not valid yet, or this machine's clock is wrong"
     if code in _OTHER_NAMES:
         return f"its certificate (--tls-cert) is not for the name {host!r}: use one of its names, or add this one to it"

@@ -25,14 +25,14 @@ def private_directory() -> Path | None:
 
 
 def who_may_write(path: Path) -> str:
-    """Which other users may change a file or directory, and what to do, as text; "" if none can.
+    """The other users who may change a file or directory, and the remedy, as text; "" if none can.
 
     Raises:
         OSError: there is none.
     """
     found = path.stat()
     if found.st_uid not in (os.getuid(), 0):
-        return f"user {found.st_uid}, whose {path} is; let this user ({os.getuid()}) make one of its own"
+        return f"user {found.st_uid}, who owns {path}; let this user ({os.getuid()}) make another one"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"all users or a group, who may write {path}: `chmod go-w {path}`"
     return ""
@@ -60,7 +60,7 @@ def read_private(path: Path, *, most: int, group: bool = False) -> bytes:
             raise ServiceError(f"{path} can be read by other users: `chmod 600 {path}`, and put a new secret into it")
         content = file.read(most + 1)
     if len(content) > most:
-        raise ServiceError(f"{path} has more than {most} bytes: that is no secret of penstock's")
+        raise ServiceError(f"{path} has more than {most} bytes: it is no secret of penstock's")
     return content
 
 

@@ -10,12 +10,12 @@ from penstock.service.security.credentials import ClientCredentials, client_cred
 from penstock.service.wire.address import parse_service
 
 _SCHEMES: Final = {"ray": "penstock.ray.resolving"}
-"""What resolves names with a protocol of its own: the function `resolve` of a module that is imported when needed."""
+"""Modules by the protocol of the names that their function `resolve` resolves; they are imported when needed."""
 
 
 @dataclass(frozen=True)
 class ServiceAddress:
-    """Where a dispatcher is, and what to show to it.
+    """The address of a dispatcher, and the credentials to show to it.
 
     Args:
         target: "host:port", or with a protocol: "grpc+tls://host:port".
@@ -46,11 +46,11 @@ class HasTarget(Protocol):
 
     @property
     def target(self) -> Any:
-        """Where its dispatcher is."""
+        """The address of its dispatcher."""
 
 
 Service = str | tuple[str, str] | ServiceAddress | Resolver | HasTarget
-"""What `distribute` takes: an address, or what says where the dispatcher is now."""
+"""The `service` of `distribute`: an address, or an object that gives the present one."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Place:
 
 
 def checked_service(call: str, service: Any, argument: str = "service") -> Any:
-    """A service as it is kept: addresses are parsed, resolvers stay what they are, objects give their `target`.
+    """A service as it is kept: addresses are parsed, resolvers are kept as such, objects give their `target`.
 
     Raises:
         InvalidTypeError: something else.
@@ -78,18 +78,18 @@ def checked_service(call: str, service: Any, argument: str = "service") -> Any:
         return checked_service(call, target, argument)
     if callable(service):
         return service
-    return parse_service(call, service, argument)  # which says what it takes
+    return parse_service(call, service, argument)  # raises
 
 
 def is_resolved(service: Any) -> bool:
-    """Whether a resolver gives the address of the service, and has to be asked again after a loss."""
+    """Return whether a resolver gives the address of the service, and has to be asked again after a loss."""
     if isinstance(service, str):
         return service.partition("://")[0] in _SCHEMES and "://" in service
     return callable(service)
 
 
 def place_of(service: Any, credentials: ClientCredentials | None = None) -> Place:
-    """Where the dispatcher is now, with these credentials if any, or else those that fit.
+    """The place of the dispatcher now, with these credentials if any, or else with those for its address.
 
     Raises:
         InvalidTypeError: a resolver gives something else than an address.
@@ -122,7 +122,7 @@ def place_of(service: Any, credentials: ClientCredentials | None = None) -> Plac
 
 
 _ended: set[str] = set()
-"""Where services were that this process had started."""
+"""The addresses of services that this process had started."""
 
 
 def note_begin(target: str) -> None:

@@ -1,1 +1,1 @@
-"""How blocks get from workers to consumers: by reference, through shared memory, or over the network."""
+"""Transport of blocks from workers to consumers: by reference, through shared memory, or over the network."""

@@ -36,11 +36,11 @@ _Automatic = Callable[[str, str], AutomaticCodec]
 """The codec between this worker and a host, for a dataset."""
 
 LARGEST_BLOCK: Final = (1 << 31) - (1 << 20)
-"""Of a block between machines; one that is larger is nearly always a mistake."""
+"""The largest block between machines, in bytes; a larger one is nearly always a mistake."""
 _LONGEST_REQUEST: Final = 1 << 20
 _JOIN_SECONDS: Final = 2.0
 _SENDING_SECONDS: Final = 3600.0
-"""How long a block may wait for a reader that has asked for it: its program may do something else meanwhile."""
+"""The longest wait of a block for the reader that requested it, whose program may do something else meanwhile."""
 
 
 class BlockServer:
@@ -58,11 +58,7 @@ class BlockServer:
     """
 
     def __init__(
-        self,
-        produce: Produce,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        access: Callable[[], Access] | None = None,
+        self, produce: Produce, host: str = "127.0.0.1", port: int = 0, access: Callable[[], Access] | None = None
     ) -> None:
         access = access or server_credentials("BlockServer", host=host).access
         listener = Listener(access, host.strip("[]"), port, local=sys.platform == "linux")
@@ -117,7 +113,7 @@ class _Reader:
         self._thread: threading.Thread | None = None  # until the first request there is none
 
     def hear(self, message: FromReader, number: int) -> None:
-        """Note what the reader says, in the thread that hears all lines."""
+        """Handle a message of the reader, in the thread that hears all lines."""
         if isinstance(message, Fetch):
             with self._changed:
                 self._credit[number] = 1  # the first block may be sent at once
@@ -150,7 +146,7 @@ class _Reader:
         while (entry := self._requests.get()) is not None:
             try:
                 self._answer(*entry)
-            except OSError as error:  # the reader is gone, or wants no more; memory that was sent may be in use
+            except OSError as error:  # the reader is gone, or wants no more; it may still use memory that was sent
                 _logger.debug("an answer was not taken: %r", error)
                 if isinstance(error, TimeoutError):
                     self._line.connection.shut_down()
@@ -178,7 +174,7 @@ class _Reader:
             self._line.send(refusal_of(error), number=number)
 
     def _wants_more(self, number: int) -> bool:
-        """Wait until the reader accepts another block; returns whether it does."""
+        """Wait until the reader accepts another block; return whether it does."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._credit.get(number, 1) > 0)
             if self._ended or number not in self._credit:
@@ -191,7 +187,7 @@ class _Reader:
         header, buffers = pack(block)
         sizes = tuple(buffer.size for buffer in buffers)
         if not line.remote:
-            # Read-only arrays are used here too, and readers may write into what they get, so these are copied.
+            # Readers may write into their arrays. Read-only ones are used here too, so these are copied.
             places = tuple(line.place(buffer, shared=buffer.flags.writeable) for buffer in buffers)
             line.send(BlockFrame(chunk, header, places, sizes), number=number, seconds=_SENDING_SECONDS)
             return

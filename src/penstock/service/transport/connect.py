@@ -54,8 +54,6 @@ def connect(
     offered = offered_protocols(endpoint)
     if protocol is None:
         return _best(endpoint, offered, credentials)
-    if protocol == "shared_memory" and endpoint.socket and endpoint.machine == this_machine():
-        return _open(protocol, endpoint, credentials)  # whether it is there shows only here
     if protocol not in offered:
         names = ", ".join(f'"{name}"' for name in offered)
         raise ServiceError(

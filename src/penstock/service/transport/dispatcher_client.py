@@ -38,7 +38,7 @@ from penstock.service.wire.subjects import Message, Refused
 _logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 300.0
-"""By default, how long a reader keeps trying a dispatcher that no longer answers."""
+"""By default, the time for which a reader keeps trying a dispatcher that no longer answers."""
 FIRST_PATIENCE_SECONDS: Final = 60.0
 """The same for a dispatcher that has never answered: the address may be wrong."""
 _FIRST_PAUSE: Final = 0.05
@@ -118,14 +118,14 @@ class DispatcherClient:
 
     @property
     def address(self) -> str:
-        """Where the dispatcher is, as far as is known."""
+        """The address of the dispatcher, as far as it is known."""
         with self._lock:
             found = self._found
         return described(self._service) if found is None else found.address
 
     @property
     def credentials(self) -> ClientCredentials:
-        """What is shown to it, and to its data workers."""
+        """The credentials to show to the dispatcher and its data workers."""
         return self._place().credentials
 
     def ask(self, message: Message, patience_seconds: float | None = None) -> Any:
@@ -179,7 +179,7 @@ class DispatcherClient:
             raise
         except Exception as error:  # a resolver's own
             check_not_ended(described(self._service))
-            reason = f"where the dispatcher is cannot be found out by {described(self._service)}: {error!r}"
+            reason = f"the address of the dispatcher cannot be resolved by {described(self._service)}: {error!r}"
             raise _NoAnswer(reason, ServiceError) from error
         address = place.address
         reply_body = self._reply(place, sealed(message, self._known), seconds)
@@ -264,7 +264,7 @@ class DispatcherClient:
             raise ClosedError(f"the line to the dispatcher at {place.address} was closed")
 
     def _place(self) -> Place:
-        """Where the dispatcher is: asked once, and again after it was lost if something resolves its name."""
+        """The place of the dispatcher: found once, and again after a loss if a resolver gives it."""
         with self._lock:
             if self._found is not None:
                 self._found = replace(self._found, credentials=self._found.credentials.now())
@@ -276,7 +276,7 @@ class DispatcherClient:
             return self._found
 
     def _forget_place(self) -> None:
-        """Have the dispatcher be looked for again if something resolves its name."""
+        """Find the dispatcher again before the next message if a resolver gives its place."""
         if is_resolved(self._service):
             with self._lock:
                 self._found = None

@@ -58,7 +58,7 @@ class InProcessConnection:
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
-        """As `Connection.fetch`."""
+        """Same as `Connection.fetch`."""
         self._check()
         with closing(self._server.produce(request)) as answers:
             for answer in answers:
@@ -73,5 +73,5 @@ class InProcessConnection:
             raise LostDataWorkerError(f"the worker at {self._server.address} was stopped")
 
     def close(self) -> None:
-        """As `Connection.close`."""
+        """Same as `Connection.close`."""
         self._closed = True

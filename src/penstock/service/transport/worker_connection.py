@@ -35,7 +35,7 @@ from penstock.service.wire.subjects import Endpoint, Refused
 from penstock.service.wire.worker_messages import Chunk, Fetch, Making
 
 _SILENT_SECONDS: Final = 10.0
-"""A worker that gives no sign of life for so long is lost. A user's function may hold Python's lock there for long."""
+"""The silence after which a worker is lost. A user's function may hold Python's lock there for long."""
 
 WorkerLine = Line[FromWorker]
 
@@ -96,7 +96,7 @@ class WorkerConnection:
         return Line(connection, FromWorker, None, lends=True)
 
     def fetch(self, request: Fetch) -> Answers:
-        """As `Connection.fetch`."""
+        """Same as `Connection.fetch`."""
         if self._shared_memory or (request.codec == AUTO and self._endpoint.machine == this_machine()):
             request = msgspec.structs.replace(request, codec="")
         number = next(self._numbers)
@@ -191,7 +191,7 @@ class WorkerConnection:
         return LostDataWorkerError(f"the worker at {self._endpoint.address} cannot be reached: {reason}")
 
     def close(self) -> None:
-        """As `Connection.close`."""
+        """Same as `Connection.close`."""
         with self._lock:
             self._closed = True
             self._idle.clear()
@@ -204,7 +204,7 @@ def block_of(line: WorkerLine, message: BlockFrame) -> tuple[Chunk, Block]:
     """The block of a message that was received last over a line.
 
     Raises:
-        WrongAnswerError: what came does not fit together.
+        WrongAnswerError: its parts do not fit together.
         ConnectionError: it names memory that was not sent.
         ServiceError: this process cannot map the worker's memory, or does not know a class or a dtype.
     """

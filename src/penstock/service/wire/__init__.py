@@ -1,1 +1,1 @@
-"""What the processes of a service send each other: messages, spans, blocks, definitions and failures, as bytes."""
+"""The messages between the processes of a service: spans, blocks, definitions and failures, as bytes."""

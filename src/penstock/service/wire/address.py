@@ -1,4 +1,4 @@
-"""Where a service is: what users write, checked at the call."""
+"""Addresses of services, as users write them, checked at the call."""
 
 import re
 from typing import Final
@@ -47,13 +47,13 @@ def parse_service(call: str, service: object, argument: str = "service") -> str:
 
 
 def is_address(address: str) -> bool:
-    """Whether it is the "host:port" of something that can be reached, by name or by number."""
+    """Return whether a text is "host:port" with a name or a number that can be reached."""
     host, _, port = address.rpartition(":")
     return is_host(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
 
 
 def is_host(host: str) -> bool:
-    """Whether it is the name or the number of a host; a number with colons is in brackets."""
+    """Return whether a text is the name or the number of a host; a number with colons is in brackets."""
     return _HOST.fullmatch(host) is not None
 
 

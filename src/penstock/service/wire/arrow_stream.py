@@ -36,12 +36,14 @@ def read_batch(stream: pa.Buffer) -> pa.RecordBatch:
     if message.type != "record batch":
         raise WrongAnswerError(f"a column came with a {message.type} instead of its rows")
     if _is_compressed(message.metadata.to_pybytes()):
-        raise WrongAnswerError("a column came compressed in itself, which no data worker of penstock's does")
+        raise WrongAnswerError(
+            "a column came that is an Arrow stream with compression, which penstock's data workers never send"
+        )
     return pa.ipc.read_record_batch(message, schema)
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether the message of a record batch names a compression. Arrow has verified that its tables are whole."""
+    """Return whether the message of a record batch names a compression. Arrow has verified its tables."""
     (message,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, message, _MESSAGE_HEADER)
     (offset,) = struct.unpack_from("<I", metadata, header)
@@ -49,7 +51,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """Where a field of a table is; 0 if it is not there."""
+    """The offset of a field of a table; 0 if it is missing."""
     (back,) = struct.unpack_from("<i", metadata, table)
     size, entry = struct.unpack_from("<H", metadata, table - back)[0], 4 + 2 * number
     if entry >= size:

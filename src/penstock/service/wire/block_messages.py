@@ -1,4 +1,4 @@
-"""What readers and data workers send each other over a line: requests, and blocks with their buffers."""
+"""The messages of readers and data workers over a line: requests, and blocks with their buffers."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
 
 
 class Credit(msgspec.Struct, frozen=True, tag="credit"):
-    """A reader accepts so many blocks more."""
+    """A reader accepts this number of further blocks."""
 
     blocks: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 

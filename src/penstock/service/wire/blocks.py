@@ -40,14 +40,14 @@ _DAMAGED = (
     pa.ArrowException,
     struct.error,
 )
-"""What reading a column raises if the column does not fit its header."""
+"""The errors of reading a column that does not fit its header."""
 
 Buffer = npt.NDArray[np.uint8]
 """Bytes, as an array of one axis."""
 
 
 class ColumnHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What a buffer holds.
+    """The description of a column's buffer.
 
     Attributes:
         shape: of the column, its rows first.
@@ -135,7 +135,7 @@ def spec_of_data(data: Any) -> Any:
         specs = [plain_data.spec_of_data(leaf, known_dtype) for leaf in leaves]
         return _structure_of(structure).unflatten(specs)
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ServiceError(f"what should be a specification is none: {error}") from error
+        raise ServiceError(f"the data is no specification of elements: {error}") from error
 
 
 def known_dtype(data: Any) -> np.dtype[Any]:
@@ -156,7 +156,7 @@ def _structure_of(data: Any) -> Structure:
     try:
         return structure_of_data(data, ServiceError)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise WrongAnswerError(f"what should be the structure of elements is none: {error}") from error
+        raise WrongAnswerError(f"the data is no structure of elements: {error}") from error
 
 
 def _pack_column(column: Column) -> tuple[ColumnHeader, Buffer]:
@@ -206,12 +206,12 @@ def _check_text(column: Column) -> None:
         points = np.ascontiguousarray(column).reshape(-1).view(np.dtype(np.uint32).newbyteorder(column.dtype.byteorder))
         if int(points.max()) > sys.maxunicode:
             raise WrongAnswerError(
-                f"a column of {column.dtype} came with the number {points.max()} in place of a letter"
+                f"a column of {column.dtype} came with the number {points.max()} instead of a character"
             )
 
 
 def _is_sent(kind: pa.DataType) -> bool:
-    """Whether `encode_columns` writes columns of this type: of others a row may take no byte, and claim any number."""
+    """Return whether `encode_columns` writes columns of this type. In others a row may take no byte."""
     if pa.types.is_struct(kind):  # ragged rows
         values, shapes = [field.type for field in kind] if kind.num_fields == 2 else (pa.null(), pa.null())
         return pa.types.is_large_list(values) and _is_sent(values.value_type) and shapes == pa.list_(pa.int64())

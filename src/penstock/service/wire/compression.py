@@ -1,4 +1,4 @@
-"""Codecs for blocks on their way between hosts."""
+"""Codecs for blocks that are sent between hosts."""
 
 import functools
 import time
@@ -30,7 +30,7 @@ _WORTH = 0.9
 
 
 def as_codec(compression: object) -> str:
-    """What a `Fetch` asks for where a user asked for this: a name of `CODECS`, "AUTO", or "" for None.
+    """The `codec` of a `Fetch` for a user's argument: a name of `CODECS`, "AUTO", or "" for None.
 
     Raises:
         InvalidArgumentError: no codec, or one that this pyarrow was built without.
@@ -44,7 +44,7 @@ def as_codec(compression: object) -> str:
         names = ", ".join(f'"{codec}"' for codec in CODECS)
         raise InvalidArgumentError(f'compression must be "AUTO", None or one of {names}, got {compression!r}')
     if not pa.Codec.is_available(CODECS[name]):
-        raise InvalidArgumentError(f'compression="{name}" is not there: this pyarrow was built without it')
+        raise InvalidArgumentError(f'compression="{name}" is not available: this pyarrow was built without it')
     return name
 
 
@@ -61,7 +61,7 @@ def decompress(codec: str, buffer: Buffer, size: int) -> Buffer:
     """
     if buffer.size == size:
         return buffer
-    if codec not in CODECS or size > buffer.size * _MOST_RATIO[codec]:  # so much memory is taken first
+    if codec not in CODECS or size > buffer.size * _MOST_RATIO[codec]:  # this memory is allocated first
         raise WrongAnswerError(f"{buffer.size} bytes of codec {codec!r} came that claim to become {size} bytes")
     try:
         content = _codec(codec).decompress(pa.py_buffer(buffer), size)
@@ -97,7 +97,7 @@ class AutomaticCodec:
         self._decided = False
 
     def sent(self, buffers: Sequence[Buffer], seconds: float) -> None:
-        """A block was sent as it is, and it took so long."""
+        """Record that a block was sent uncompressed, in this time."""
         if self._decided or not buffers:
             return
         self._bytes += sum(buffer.size for buffer in buffers)
@@ -109,7 +109,7 @@ class AutomaticCodec:
 
 
 def cheapest_codec(sample: Buffer, link: float) -> str:
-    """The codec that gets a byte across soonest, over a link of so many bytes a second; "" for none."""
+    """The codec that sends a byte fastest over a link of this speed, in bytes per second; "" for none."""
     costs = {"": _WORTH / link}
     for codec in ("LZ4", "ZSTD"):
         start = time.perf_counter()

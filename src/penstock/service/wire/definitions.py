@@ -2,7 +2,7 @@
 
 Bytes: 8 of `_MAGIC`; 8 with the length of the header (little-endian); the header, MessagePack of `_Header`; then its
 parts one after the other, each beginning at a multiple of 16: first the pickle of (nodes, options), by cloudpickle with
-protocol 5, then the arrays' buffers as they are. What is read is a view of the bytes: no array is copied.
+protocol 5, then the arrays' buffers as they are. The arrays of a loaded dataset are views of the bytes: none is copied.
 """
 
 import logging
@@ -31,14 +31,14 @@ _logger = logging.getLogger(__name__)
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What comes before the parts: which versions wrote them, and the length of each."""
+    """The header before the parts: the versions that wrote them, and the length of each."""
 
     versions: dict[str, str]
     lengths: list[int]
 
 
 def versions() -> dict[str, str]:
-    """What a worker must have in common with the trainer: two numbers of Python's and NumPy's, penstock's whole."""
+    """The versions that a worker and a trainer must share: two numbers of Python's and NumPy's, all of penstock's."""
     return {
         "Python": _two_numbers(platform.python_version()),
         "NumPy": _two_numbers(np.__version__),
@@ -107,7 +107,7 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
         nodes, options = pickle.loads(parts[0], buffers=parts[1:])  # what the user's trainer registered
     except ImportError as error:
         raise ServiceError(
-            f"the dataset's functions need what this data worker does not have ({error}): install it on the workers, "
+            f"the dataset's functions need a module that this data worker lacks ({error}): install it on the workers, "
             "or define the functions in the main program, which is sent along"
         ) from error
     except Exception as error:
@@ -118,12 +118,12 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
 def _header(definition: bytes) -> tuple[_Header, int]:
     """The header, and where the parts begin."""
     if definition[:8] != _MAGIC:
-        raise ServiceError("what should be a dataset is none that this penstock knows: register it again")
+        raise ServiceError("the definition is no dataset of this version of penstock: register it again")
     end = 16 + int.from_bytes(definition[8:16], "little")
     try:
         return msgspec.msgpack.decode(definition[16:end], type=_Header), end
     except UNDECODABLE as error:
-        raise ServiceError("what should be a dataset has no whole header: register it again") from error
+        raise ServiceError("the definition of the dataset has no complete header: register it again") from error
 
 
 def _described(found: dict[str, Any], names: list[str]) -> str:

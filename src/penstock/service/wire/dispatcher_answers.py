@@ -39,7 +39,7 @@ _LONGEST_INTERVAL: Final = 86_400.0
 
 
 class _Wrong(Exception):
-    """What is wrong with an answer."""
+    """An answer is not valid; the text says why."""
 
 
 def check_answer(message: Message, reply: object, dispatcher: str) -> None:
@@ -58,7 +58,7 @@ def check_answer(message: Message, reply: object, dispatcher: str) -> None:
             check(message, reply)
     except _Wrong as wrong:
         raise ProtocolError(
-            f"the dispatcher at {dispatcher} answered a {type(message).__name__} with what is no answer to it: {wrong}"
+            f"the dispatcher at {dispatcher} answered a {type(message).__name__} with an invalid answer: {wrong}"
         ) from None
 
 
@@ -86,7 +86,7 @@ def _opened(message: OpenEpoch, reply: EpochOpened) -> None:
     _check_passes(reply.passes)
     _check_workers(reply.workers)
     rounds = reply.rounds
-    _require(not rounds or parameters.num_consumers > 0, f"rounds {rounds} of what has none")
+    _require(not rounds or parameters.num_consumers > 0, f"rounds {rounds} of reads that are not coordinated")
     _require(len(rounds) in (0, len(reply.passes)), f"{len(rounds)} rounds of {len(reply.passes)} passes")
     _require(all(0 <= done < _FARTHEST for done in rounds), f"rounds {rounds}")
     _require(0 <= reply.turn <= len(reply.passes), f"the turn of pass {reply.turn} of {len(reply.passes)}")

@@ -55,7 +55,7 @@ class OpenEpoch(Message, frozen=True, tag="open_epoch"):
     Attributes:
         job_name: "" for a job of this consumer alone.
         epoch: the number of the epoch: of a named job, which all consumers share, or of the dataset.
-        seed: the seed of all randomness that has none of its own. In a named job the first consumer's counts.
+        seed: the seed of all randomness without another one. In a named job the first consumer's counts.
         consumer: the name of this reader, which a restored one keeps.
         consumer_index: of coordinated reads; -1 for others.
         trainer: the id of a CrossTrainerCache; "" for others.
@@ -125,8 +125,8 @@ class Leased(Message, frozen=True, tag="leased"):
         spans: belong to this consumer from now on.
         ended: nothing is left for this consumer in this epoch.
         retry_after: the seconds after which to ask again, if there are neither spans nor an end.
-        wanted: another reader has nothing: this one should give back what it does not need soon.
-        near_end: little of the epoch is free, so another consumer may soon need what this one has.
+        wanted: another reader has nothing: this one should give back positions that it does not need soon.
+        near_end: little of the epoch is free, so another consumer may soon need positions of this one.
     """
 
     spans: list[Span] = msgspec.field(default_factory=list)
@@ -145,7 +145,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
         rows_per_second: the rate at which it delivers elements.
         waiting_fraction: the fraction of the time since the last heartbeat in which its caller waited.
         lost_workers: workers that it cannot reach.
-        skipped: how many elements it left out because workers were lost over them.
+        skipped: the number of elements it skipped because workers were lost over them.
         process: the host and the number of its process, for `penstock status`.
         version: the `version` of the last `ConsumerNews`; -1 for none.
     """
@@ -162,13 +162,13 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
 
 
 class ConsumerNews(Message, frozen=True, tag="consumer_news"):
-    """The answer to `ConsumerHeartbeat`: what has changed since the version that it names.
+    """The answer to `ConsumerHeartbeat`: the changes since the version that it names.
 
     Attributes:
         version: the version to send in the next heartbeat.
         workers: the workers that joined; all of them if `whole`.
         gone: the workers that must not be asked any more.
-        whole: whether this is everything, because the dispatcher no longer knows what has changed.
+        whole: whether this is everything, because the dispatcher no longer has those changes.
         passes: all passes; None if none has changed.
         wanted: that of `Leased`.
         left: those of the unreachable workers that had announced their end.
@@ -185,7 +185,7 @@ class ConsumerNews(Message, frozen=True, tag="consumer_news"):
 
 
 class ReleaseConsumer(Message, frozen=True, tag="release_consumer"):
-    """A consumer stops reading; what it has not consumed goes to others. Answered by `Done`."""
+    """A consumer stops reading; the rest of its positions goes to others. Answered by `Done`."""
 
     consumer_id: int
     consumed: list[Span] = msgspec.field(default_factory=list)
@@ -253,7 +253,7 @@ class WorkerStatus(Message, frozen=True):
     """A line of `penstock status`.
 
     Attributes:
-        left: it is not alive because it was told to end.
+        left: it ended after it had announced that.
     """
 
     info: WorkerInfo
@@ -306,7 +306,7 @@ class DispatcherCounts(msgspec.Struct, frozen=True):
     """Numbers of events since a dispatcher began, and the state of its journal.
 
     Attributes:
-        lost_workers: those that did not say that they leave.
+        lost_workers: those that ended without announcing it.
         refused_callers: connections that were closed because they did not prove to know the secret.
         journal_errors: changes that could not be written.
         journal_bytes: the size of its files; -1 without a journal.

@@ -14,7 +14,7 @@ from penstock.service.wire.subjects import UNDECODABLE
 from penstock.version import VERSION
 
 PROTOCOL: Final = 13
-"""Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` knows what they were."""
+"""Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` checks that."""
 
 
 class ProtocolError(ServiceError):
@@ -75,7 +75,7 @@ def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, th
     try:
         speaker = _speaker_of(body)
     except UNDECODABLE as error:
-        raise ProtocolError(f"what came from {theirs} is no message of penstock's: {error}") from error
+        raise ProtocolError(f"a message from {theirs} is none of penstock's: {error}") from error
     if (speaker.protocol, speaker.version) != (PROTOCOL, VERSION):
         raise ProtocolError(
             f"{theirs} has penstock {speaker.version:.40}, which speaks protocol {speaker.protocol} of the data "
@@ -86,6 +86,6 @@ def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, th
         return envelope.entry, decoder.decode(envelope.message)
     except UNDECODABLE as error:
         raise ProtocolError(
-            f"what came from {theirs} (penstock {speaker.version:.40}) cannot be read by {ours} "
+            f"a message from {theirs} (penstock {speaker.version:.40}) cannot be read by {ours} "
             f"(penstock {VERSION}): {error}"
         ) from error

@@ -19,7 +19,7 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
 
     Args:
         following: the rest of the span after the element that failed.
-        left_out: what was left out before it.
+        left_out: the rows skipped before it.
     """
     trace = traceback.TracebackException.from_exception(error)
     trace.__notes__ = None  # they are sent separately
@@ -41,7 +41,7 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
 
 
 def to_exception(failed: Failed) -> Exception:
-    """The exception of a worker: of its own class if this process knows that, else a `ServiceError`.
+    """The exception of a worker, of the same class if this process knows that, else a `ServiceError`.
 
     If it can no longer be printed, because its arguments were not plain, it becomes its nearest built-in base class.
     Its class is one of Python's or penstock's, or from a module that this process has imported: finding it imports

@@ -47,7 +47,7 @@ class Connection(Protocol):
 
         Raises:
             UnreachedDataWorkerError: the worker cannot be reached, or is silent.
-            WrongAnswerError: what it answers cannot be read.
+            WrongAnswerError: its answer cannot be read.
             LostDataWorkerError: it died in the middle of its answer.
             UnusableDataWorkerError: it does not take this process's token.
             PenstockError: it refuses the request.

@@ -1,4 +1,4 @@
-"""How a job's data is divided over workers and consumers: arguments of `ps.service.distribute`, checked at the call."""
+"""Arguments of `ps.service.distribute` for the division of a job's data over workers and consumers."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -9,7 +9,7 @@ from penstock.options import as_member
 
 
 class ShardingPolicy(IntEnum):
-    """How the data workers share a dataset.
+    """The division of a dataset among data workers.
 
     Attributes:
         OFF: every worker goes through the whole dataset ("parallel_epochs").
@@ -33,7 +33,7 @@ class ShardingPolicy(IntEnum):
 
     @property
     def static(self) -> bool:
-        """Whether each worker's part is fixed by its place in the dispatcher's list."""
+        """Return whether each worker's part is fixed by its place in the dispatcher's list."""
         return self > ShardingPolicy.DYNAMIC
 
 
@@ -47,8 +47,8 @@ _TARGETS: tuple[TargetWorkers, ...] = ("AUTO", "ANY", "LOCAL")
 class CrossTrainerCache:
     """Lets trainers with different ids read elements that are produced only once.
 
-    Each worker keeps a window of its newest elements; every trainer reads them in order, at its own pace. A
-    trainer that is too slow skips what has left the window, unless `wait_for_slowest` makes the others wait.
+    Each worker keeps a window of its newest elements; every trainer reads them in order, at its own pace. A trainer
+    that is too slow skips the elements that have left the window, unless `wait_for_slowest` makes the others wait.
 
     Args:
         trainer_id: this trainer's name; consumers with the same name share its elements.

@@ -23,11 +23,11 @@ def refusal_of(error: BaseException) -> Refused:
 
 
 def raise_refused(refused: Refused) -> NoReturn:
-    """Raise the error of a refusal, which is always one of `penstock.errors`, or says that others may not refuse."""
+    """Raise the error of a refusal: one of `penstock.errors`, or `UnusableDataWorkerError`."""
     if refused.kind == UnusableDataWorkerError.__name__:
         raise UnusableDataWorkerError(many_lines(refused.reason))
     kind = getattr(errors, refused.kind, None)
-    if kind is LostDataWorkerError:  # a worker that says so itself has not died over the request
+    if kind is LostDataWorkerError:  # a worker that reports a loss has not died over the request
         raise UnreachedDataWorkerError(many_lines(refused.reason))
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         raise ServiceError(f"{one_line(refused.kind)}: {many_lines(refused.reason)}")

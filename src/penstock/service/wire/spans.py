@@ -11,7 +11,7 @@ from penstock.service.wire.subjects import PassOffset, Span
 
 
 def count(spans: Iterable[Span]) -> int:
-    """How many positions the spans touch, except those of which an earlier span has the beginning."""
+    """Return how many positions the spans touch, except those of which an earlier span has the beginning."""
     total = 0
     for span in spans:
         total += span.stop - span.start + (span.more > 0)
@@ -19,7 +19,7 @@ def count(spans: Iterable[Span]) -> int:
 
 
 def without(spans: Iterable[Span], taken: Span) -> list[Span]:
-    """What is left of `spans` without the elements of `taken`."""
+    """The parts of `spans` outside `taken`."""
     left: list[Span] = []
     first, end = taken.first, taken.end
     for span in spans:
@@ -78,5 +78,5 @@ def _start(span: Span) -> tuple[int, PassOffset]:
 
 
 def joins(first: Span, second: Span) -> bool:
-    """Whether `second` begins exactly where `first` ends."""
+    """Return whether `second` begins exactly where `first` ends."""
     return first.pass_number == second.pass_number and first.end == second.first

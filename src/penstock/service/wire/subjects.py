@@ -1,6 +1,6 @@
-"""What the messages of a service are about: workers, passes and spans of them, jobs and datasets.
+"""Parts of the messages of a service: workers, passes and spans of them, jobs and datasets.
 
-`docs/design/service-workers.md` says what passes and spans are.
+`docs/design/service-workers.md` explains passes and spans.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ LONGEST_NAME: Final = 256
 
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Address = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME, pattern=r"^[!-~]*\Z")]
-"""It is written into logs and errors as it is."""
+"""A printable address, which is written into logs and errors unchanged."""
 
 PassKind = Literal["rows", "groups", "sequence"]
 
@@ -28,13 +28,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Endpoint(Message, frozen=True):
-    """How consumers reach a worker.
+    """The addresses at which consumers reach a worker.
 
     Attributes:
         address: "host:port", as other hosts reach it.
-        machine: tells the machine apart from others: consumers with the same one may use `socket`.
+        machine: identifies the machine: consumers with the same one may use `socket`.
         socket: the path of its Unix socket; "" where it has none.
-        process: tells the process apart from all others: a consumer with the same one calls the worker directly.
+        process: identifies the process: a consumer with the same one calls the worker directly.
         tls: whether it is reached by TLS.
     """
 
@@ -46,12 +46,12 @@ class Endpoint(Message, frozen=True):
 
 
 class WorkerInfo(Message, frozen=True):
-    """What consumers know of a worker.
+    """Properties of a worker that consumers know.
 
     Attributes:
         worker_id: given by the dispatcher, never used again.
         place: its position in the dispatcher's list of workers, or the order in which it came.
-        colocated: it carries the tag COLOCATED, and consumers on other machines leave it alone under AUTO.
+        colocated: it carries the tag COLOCATED, and consumers on other machines do not use it under AUTO.
     """
 
     worker_id: int
@@ -102,17 +102,17 @@ class Span(Message, frozen=True):
 
     @property
     def first(self) -> PassOffset:
-        """Where it begins."""
+        """The offset of its first element."""
         return self.start, self.skip
 
     @property
     def end(self) -> PassOffset:
-        """Where the next span begins."""
+        """The offset after its last element, where the next span begins."""
         return self.stop, self.more
 
 
 class JobParameters(Message, frozen=True):
-    """What all consumers of a job must agree on.
+    """Parameters on which all consumers of a job must agree.
 
     Attributes:
         policy: the number of a ShardingPolicy.
@@ -130,7 +130,7 @@ class JobParameters(Message, frozen=True):
 
     @property
     def fixed_passes(self) -> bool:
-        """Whether the number of passes is fixed when an epoch begins, one for each worker."""
+        """Return whether the number of passes is fixed when an epoch begins, one for each worker."""
         return self.num_consumers > 0 or (self.cross_trainer and self.policy == ShardingPolicy.DYNAMIC)
 
 

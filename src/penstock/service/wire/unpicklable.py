@@ -14,7 +14,7 @@ _MAXIMUM_DEPTH = 20
 
 
 def culprit_of(node: Node, error: Exception) -> str:
-    """The object that cloudpickle refused with `error`, in words: its node, the way to it, and what it is."""
+    """The object that cloudpickle refused with `error`, in words: its node, the way to it, and its kind."""
     for below in node.walk():
         for item in fields(below):
             value = getattr(below, item.name)

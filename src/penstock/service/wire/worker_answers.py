@@ -16,7 +16,7 @@ _FARTHEST: Final = 1 << 62
 
 
 class ExpectedAnswer:
-    """What is still expected in answer to a request.
+    """The rest of the answer that is expected to a request.
 
     Args:
         kind: the kind of the pass.
@@ -78,11 +78,11 @@ class ExpectedAnswer:
         return offset == self._next
 
     def _check_end(self, end: End) -> None:
-        """Check an end against what has arrived."""
+        """Check an end against the elements that have arrived."""
         position, stop = self._next[0], self._span.stop
         whole = self._by_offset or self._may_jump
         if not 0 <= end.skip <= self._span.skip or not 0 <= end.seconds < inf:
-            raise WrongAnswerError(f"an end came that leaves out {end.skip} elements after {end.seconds} s")
+            raise WrongAnswerError(f"an end came that skips {end.skip} elements after {end.seconds} s")
         self._check_left_out_behind(end)
         if end.length == -2:
             if not whole and position < stop:
@@ -98,17 +98,17 @@ class ExpectedAnswer:
             )
 
     def _check_left_out_behind(self, end: End) -> None:
-        """Check whether rows can be left out after the last element here."""
+        """Check that rows can be skipped after the last element here."""
         if end.left_out is None:
             return
         _check_left_out(end.left_out)
         position = self._next[0]
-        # If positions count elements, left-out rows take one more.
+        # If positions count elements, skipped rows take one more.
         if end.skip or (not self._by_offset and not position < end.length <= position + self._stride):
-            raise WrongAnswerError(f"rows are said to be left out at the end of {end.length} positions")
+            raise WrongAnswerError(f"rows are reported as skipped at the end of {end.length} positions")
 
     def _check_failure(self, failed: Failed) -> None:
-        """Check a failure in place of an element."""
+        """Check a failure instead of an element."""
         _check_left_out(failed.left_out)
         after, last = failed.next.first, max(self._span.stop, self._next[0] + self._stride)
         if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
@@ -125,6 +125,8 @@ def _check_left_out(left_out: LeftOut | None) -> None:
     if left_out is None:
         return
     if not 1 <= len(left_out.rows) <= left_out.count <= _FARTHEST:
-        raise WrongAnswerError(f"of {left_out.count} rows that are said to be left out {len(left_out.rows)} are named")
+        raise WrongAnswerError(
+            f"{left_out.count} rows are reported as skipped, and {len(left_out.rows)} of them are named"
+        )
     if any(not 0 <= row.position <= _FARTHEST for row in left_out.rows if row.position is not None):
-        raise WrongAnswerError("a row is said to be left out at a position that cannot be")
+        raise WrongAnswerError("a row is reported as skipped at an impossible position")

@@ -25,7 +25,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
             consumers.
         trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
             begins if that is later. "" for others.
-        consumer: the reader's own name: those of one trainer share what it gets.
+        consumer: the reader's own name: those of one trainer share its elements.
         alone: the request may kill the worker's process, which makes nothing else meanwhile, and nothing ahead. The
             answer begins with a `Making`, so that a reader that loses the worker knows whether to blame the element.
         block_bytes: about how large the largest block should be.
@@ -64,11 +64,11 @@ def check_fetch(request: Fetch) -> None:
         and 1 <= request.stride < _FARTHEST
         and 1 <= request.block_bytes < _FARTHEST
     ):
-        raise InvalidArgumentError(f"a data worker was asked for what cannot be: {request!r:.1000}")
+        raise InvalidArgumentError(f"a data worker got an impossible request: {request!r:.1000}")
 
 
 class RowLeftOut(Message, frozen=True):
-    """A row that the worker has left out: the content of a `SkippedRow`.
+    """A row that the worker has skipped: the content of a `SkippedRow`.
 
     Attributes:
         log: whether the trainer should log it.
@@ -83,9 +83,9 @@ class RowLeftOut(Message, frozen=True):
 
 
 class LeftOut(Message, frozen=True):
-    """The rows that the worker has left out between an element and the one before it.
+    """The rows that the worker has skipped between an element and the one before it.
 
-    They belong to the element as its position does: every worker leaves out the same, in blocks of any size.
+    They belong to the element as its position does: every worker skips the same, in blocks of any size.
 
     Attributes:
         count: how many rows.
@@ -104,7 +104,7 @@ class Chunk(Message, frozen=True, tag="chunk"):
         skip: how many elements of that position came before it.
         rows: the number of elements.
         seconds: how long it took the worker to produce it.
-        left_out: what was left out before the first element.
+        left_out: the rows skipped before the first element.
     """
 
     position: int
@@ -120,8 +120,8 @@ class End(Message, frozen=True, tag="end"):
     Attributes:
         skip: how many of the elements to skip come after the span.
         seconds: how long it took the worker to find the end after the last element.
-        left_out: the rows left out after the last element of the span. If positions count elements, they take a
-            position of their own, the last one of the pass, as a failure would.
+        left_out: the rows skipped after the last element of the span. If positions count elements, they take one more
+            position, the last one of the pass, as a failure would.
     """
 
     length: int = -2
@@ -131,7 +131,7 @@ class End(Message, frozen=True, tag="end"):
 
 
 class Failed(Message, frozen=True, tag="failed"):
-    """A user's function raised, at this position; what follows it can be fetched from `next`.
+    """A user's function raised, at this position; the elements after it can be fetched from `next`.
 
     Attributes:
         next: the rest of the span after the element that failed.
@@ -139,7 +139,7 @@ class Failed(Message, frozen=True, tag="failed"):
         arguments: its arguments, those that are plain values; others as text.
         notes: PEP 678, with the worker's traceback last.
         message: the exception as text.
-        left_out: what was left out before the element that failed.
+        left_out: the rows skipped before the element that failed.
     """
 
     next: Span
