@@ -489,7 +489,7 @@ def test_a_wrong_key_is_refused_and_the_workers_still_meet(caplog) -> None:
         Control((HOST, hub.port), b"another key", 1, 2)
     with connected(2, hub) as controls:
         agree(controls)
-    assert "a caller was turned away: NotAdmittedError" in caplog.text
+    assert "a caller was refused: NotAdmittedError" in caplog.text
 
 
 def test_a_worker_that_comes_twice_is_turned_away(caplog) -> None:
@@ -516,7 +516,7 @@ def test_garbage_does_not_keep_the_workers_from_meeting(said, caplog) -> None:
         connection.sendall(said)
     with connected(2, hub) as controls:
         agree(controls)
-    assert "a caller was turned away" in caplog.text
+    assert "a caller was refused" in caplog.text
 
 
 def test_a_connection_that_drips_does_not_keep_the_workers_from_meeting() -> None:
@@ -579,7 +579,7 @@ def test_what_is_no_message_ends_its_sender_alone(said) -> None:
         say(controls[2]._line, said)
         others = controls[:2]
         for message in errors(others, lambda control: control.gather("a", 1, int)):
-            assert message.startswith("WorkerError: worker 2 of 3 was lost: what came is no message: ")
+            assert message.startswith("WorkerError: worker 2 of 3 was lost: a frame came that holds no message: ")
         assert [control.sent for control in others] == [1, 1]
 
 
@@ -604,7 +604,7 @@ def test_a_hub_that_says_what_is_no_message_is_a_failure_and_no_hang() -> None:
         agree(controls)
         with at_once(controls[:1], lambda control: control.gather("a", 1, int)) as futures:
             say(hub._lines[0], b"?")
-            assert "worker 0 of 2 was lost: what came is no message" in str(futures[0].exception(timeout=30))
+            assert "worker 0 of 2 was lost: a frame came that holds no message" in str(futures[0].exception(timeout=30))
 
 
 def test_nothing_stays_open(caplog) -> None:

@@ -142,7 +142,7 @@ def test_what_is_no_message_ends_the_line(said: bytes) -> None:
     with own, closing(Line(its, Said, None)) as far:
         own.sendall(said)
         far.fill()
-        with pytest.raises(ConnectionError, match="what came is no message"):
+        with pytest.raises(ConnectionError, match="a frame came that holds no message"):
             far.receive_one()
 
 
@@ -239,7 +239,7 @@ def test_something_else_than_penstock_is_said_to_be_something_else() -> None:
 
         answering = threading.Thread(target=answer)
         answering.start()
-        with pytest.raises(OtherProtocolError, match="something else than penstock"):
+        with pytest.raises(OtherProtocolError, match="it is not penstock"):
             dial(Address("127.0.0.1", other.getsockname()[1]), SECRET, 1)
         answering.join()
 
@@ -274,7 +274,10 @@ def test_nobody_who_calls_is_a_timeout_and_no_hang(listener: Listener) -> None:
 
 
 def test_a_process_that_listens_and_says_nothing_is_a_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError, match="not said within 0 s"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(TimeoutError, match="not identified itself"),
+    ):
         dial(Address("127.0.0.1", silent.getsockname()[1]), SECRET, 1, seconds=0.2)
 
 
@@ -342,5 +345,5 @@ def test_a_tagged_line_ends_where_somebody_changes_what_is_sent(listener: Listen
             hearing, other = near, middle
         other.sendall(sent)
         until(hearing.fill)
-        with pytest.raises(ConnectionError, match="was changed on its way: somebody or something is between"):
+        with pytest.raises(ConnectionError, match="was changed on its way between"):
             hearing.receive_one()

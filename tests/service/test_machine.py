@@ -942,9 +942,9 @@ def test_a_drained_dispatcher_lets_readers_come_to_their_end() -> None:
     assert numbers(dispatcher.drained(reader)) == list(range(10))
     dispatcher.release(reader)
     assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is True
-    assert not dispatcher.machine.over
+    assert not dispatcher.machine.state.may_end
     dispatcher.tell(WorkerHeartbeat(worker_id=worker, left=True))
-    assert dispatcher.machine.over
+    assert dispatcher.machine.state.may_end
 
 
 def test_a_dispatcher_that_stops_now_tells_everybody() -> None:
@@ -955,7 +955,7 @@ def test_a_dispatcher_that_stops_now_tells_everybody() -> None:
     assert dispatcher.beat(reader).stopping is True
     assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is True
     dispatcher.wait(7)
-    assert dispatcher.machine.over, "a worker that does not answer is not waited for"
+    assert dispatcher.machine.state.may_end, "a worker that does not answer is not waited for"
 
 
 def test_the_status_says_what_goes_on() -> None:

@@ -257,4 +257,4 @@ def test_logs_and_status_are_json_for_programs(capsys: pytest.CaptureFixture[str
             ps.service.status(ps.service.ServiceAddress(address, token="of-somebody-else-entirely"))
         assert main(["stop", "--now", address]) == 0
         lines = [json.loads(line) for line in dispatcher.communicate()[1].splitlines() if line.startswith("{")]
-    assert any(line["level"] == "INFO" and "a caller was turned away" in line["message"] for line in lines)
+    assert any(line["level"] == "INFO" and "a caller was refused" in line["message"] for line in lines)

@@ -1,1 +1,1 @@
-"""How processes of penstock talk to each other: connections that both ends have proved, and frames of messages."""
+"""Communication between penstock's processes: connections that both ends have proved, and frames of messages."""

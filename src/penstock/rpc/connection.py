@@ -1,4 +1,4 @@
-"""A socket, as it is or encrypted, whose other end may be slow or silent: nothing here waits, but for `wait`."""
+"""Plain and encrypted sockets whose other end may be slow or silent: no function waits except `wait`."""
 
 import select
 import socket
@@ -15,19 +15,19 @@ from typing import Final
 from penstock.runtime.forking import close_in_forked_processes
 
 MOST_FILES: Final = 65
-"""How many files can come with what is received at once; Linux allows 253."""
+"""The largest number of files that one call can receive; Linux allows 253."""
 
 _ANCILLARY: Final = socket.CMSG_SPACE(MOST_FILES * 4)
 _KEEP_PRIVATE: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _TLS_BYTES: Final = 1 << 20
-"""So many encrypted bytes are sent at once."""
+"""The number of encrypted bytes that are sent at once."""
 _TLS_RECEIVED: Final = 1 << 18
-"""So many are received at once."""
+"""The number of encrypted bytes that are received at once."""
 _HANDSHAKE_RECEIVED: Final = 1 << 14
-"""The same of those who have not proved yet who they are."""
+"""The same for callers that have not proved who they are yet."""
 
 _PROTOCOL_ALERT: Final = b"\x15\x03\x03\0\2\2\x46"
-"""TLS's word for another version."""
+"""TLS's alert for another version."""
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
 
@@ -36,10 +36,13 @@ class SocketConnection(ABC):
     """A socket, which the connection then owns.
 
     Attributes:
-        files: descriptors that have arrived, which whoever takes them closes.
-        frame_keys: made from the secret and both random numbers, of frames that are sent and of those that come.
-        secret: which of the secrets of a listener the process that has called has proved to know.
+        encrypted: whether the bytes are encrypted.
+        files: descriptors that have arrived; code that takes one closes it.
+        frame_keys: the keys of frames that are sent and of those received, from the secret and both random numbers.
+        secret: the number of the listener's secret that the caller has proved to know.
     """
+
+    encrypted = False
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -53,22 +56,17 @@ class SocketConnection(ABC):
 
     @property
     def unsent(self) -> bool:
-        """Whether bytes that `send` has taken are still to be sent."""
+        """Return whether bytes that `send` has taken are still to be sent."""
         return False
 
     @property
     def unread(self) -> bool:
-        """Whether bytes have arrived that no selector tells of."""
-        return False
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether what is said is encrypted."""
+        """Return whether bytes have arrived that no selector reports."""
         return False
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether both ends are processes of one machine, by its kind of socket."""
+        """Return whether both ends are processes of one machine, by the kind of socket."""
         return self._socket.family == socket.AF_UNIX
 
     @property
@@ -83,11 +81,11 @@ class SocketConnection(ABC):
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE:
-            if hasattr(socket, name):  # not every system can be told so
+            if hasattr(socket, name):  # some systems lack this option
                 self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake, if it has one, as far as it goes without waiting; whether it is complete.
+        """Continue the handshake, if there is one, without waiting; return whether it is complete.
 
         Raises:
             EOFError: the other end is closed.
@@ -100,7 +98,7 @@ class SocketConnection(ABC):
         return self._socket.fileno()
 
     def wait(self, until: float | None, *, to_send: bool = False) -> bool:
-        """Wait until something has arrived, or can be sent, or the connection has ended; whether that is so.
+        """Wait until bytes have arrived or can be sent, or the connection has ended; return whether that is so.
 
         Args:
             until: a time of `time.monotonic`; None waits without a limit.
@@ -113,7 +111,7 @@ class SocketConnection(ABC):
 
     @abstractmethod
     def receive(self, most: int) -> bytes:
-        """What has arrived, so many bytes at most; b"" if there are none.
+        """Receive up to `most` bytes without waiting; b"" if none have arrived.
 
         Raises:
             EOFError: the other end is closed.
@@ -122,45 +120,45 @@ class SocketConnection(ABC):
 
     @abstractmethod
     def receive_into(self, buffer: memoryview) -> int:
-        """As `receive`, into memory; how many bytes."""
+        """Variant of `receive` that writes into memory; return the number of bytes."""
 
     @abstractmethod
     def send(self, parts: Sequence[memoryview]) -> int:
-        """How many of these bytes it has taken.
+        """Send bytes without waiting; return the number of bytes that were taken.
 
         Raises:
             OSError: the other end is closed.
         """
 
     def send_with_files(self, data: memoryview, files: Sequence[int]) -> int:
-        """Send descriptors with some of the bytes, or all; how many. Without room for a byte, none are sent."""
+        """Send descriptors with some of the bytes, or all; return their number. Without room for one, none are sent."""
         try:
             return socket.send_fds(self._socket, [data], list(files))
         except BlockingIOError:
             return 0
 
     def shut_input(self) -> None:
-        """Receive nothing more, which the other end notices on one machine, and wake whoever waits for something."""
+        """Receive nothing more, which the other end notices on one machine, and wake waiting threads."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
     def shut_down(self) -> None:
-        """End the connection, and wake whoever waits for it."""
+        """End the connection, and wake threads that wait for it."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket, and what has arrived and was not taken."""
+        """Close the socket, and the descriptors that have arrived and were not taken."""
         self._socket.close()
         while self.files:
             close(self.files.popleft())
 
 
 class PlainConnection(SocketConnection):
-    """Bytes as they are."""
+    """A connection without encryption."""
 
     def receive(self, most: int) -> bytes:
-        """As the base class says."""
+        """Same as in the base class."""
         try:
             content, ancillary, flags, _ = self._socket.recvmsg(most, _ANCILLARY, _KEEP_PRIVATE)
         except BlockingIOError:
@@ -171,7 +169,7 @@ class PlainConnection(SocketConnection):
         return content
 
     def receive_into(self, buffer: memoryview) -> int:
-        """As the base class says."""
+        """Same as in the base class."""
         try:
             count, ancillary, flags, _ = self._socket.recvmsg_into([buffer], _ANCILLARY, _KEEP_PRIVATE)
         except BlockingIOError:
@@ -188,7 +186,7 @@ class PlainConnection(SocketConnection):
             raise OSError("this process may open no more files, so those that came were lost: raise `ulimit -n`")
 
     def send(self, parts: Sequence[memoryview]) -> int:
-        """As the base class says."""
+        """Same as in the base class."""
         try:
             return self._socket.sendmsg(parts)
         except BlockingIOError:
@@ -201,9 +199,11 @@ class TlsConnection(SocketConnection):
     Python's own sockets with TLS leak where the other end is gone before the handshake.
 
     Args:
-        context: whom it trusts, and what it shows.
+        context: the trusted authorities, and the certificate to show.
         server_name: the name that the certificate of the other end must have; None on the side that has listened.
     """
+
+    encrypted = True
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
         super().__init__(connection)
@@ -214,22 +214,17 @@ class TlsConnection(SocketConnection):
         self._sealed = memoryview(b"")
 
     @property
-    def encrypted(self) -> bool:
-        """As the base class says."""
-        return True
-
-    @property
     def unsent(self) -> bool:
-        """As the base class says."""
+        """Same as in the base class."""
         return bool(self._sealed) or bool(self._outgoing.pending)
 
     @property
     def unread(self) -> bool:
-        """As the base class says."""
+        """Same as in the base class."""
         return bool(self._incoming.pending) or bool(self._tls.pending())
 
     def shake_hands(self) -> bool:
-        """As the base class says."""
+        """Same as in the base class."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -238,17 +233,17 @@ class TlsConnection(SocketConnection):
                 if not self._receive_sealed(_HANDSHAKE_RECEIVED):
                     return False
             except ssl.SSLError:
-                if not self._outgoing.pending:  # as of who does not speak TLS at all
+                if not self._outgoing.pending:  # as if the other end does not use TLS at all
                     self._outgoing.write(_PROTOCOL_ALERT)
                 with suppress(OSError):
-                    self._flush()  # tells the other end why
+                    self._flush()  # sends the reason to the other end
                 raise
             else:
                 self._flush()
                 return True
 
     def receive(self, most: int) -> bytes:
-        """As the base class says."""
+        """Same as in the base class."""
         buffer = bytearray(most)
         with memoryview(buffer) as view:
             count = self.receive_into(view)
@@ -256,7 +251,7 @@ class TlsConnection(SocketConnection):
         return bytes(buffer)
 
     def receive_into(self, buffer: memoryview) -> int:
-        """As the base class says."""
+        """Same as in the base class."""
         count = 0
         try:
             while count < len(buffer):
@@ -267,16 +262,16 @@ class TlsConnection(SocketConnection):
                     if not self._receive_sealed(_TLS_RECEIVED):
                         break
                 else:
-                    if not part:  # the other end has said that nothing more comes
+                    if not part:  # the other end has announced its end
                         raise EOFError
                     count += int(part)
         except (OSError, EOFError):
-            if not count:  # otherwise who receives again hears of it
+            if not count:  # otherwise the next call raises it
                 raise
         return count
 
     def send(self, parts: Sequence[memoryview]) -> int:
-        """As the base class says."""
+        """Same as in the base class."""
         sent = 0
         for part in parts:
             for begin in range(0, len(part), _TLS_BYTES):
@@ -290,7 +285,7 @@ class TlsConnection(SocketConnection):
         return sent
 
     def _receive_sealed(self, most: int) -> bool:
-        """Receive encrypted bytes; whether there were any."""
+        """Receive encrypted bytes; return whether there were any."""
         try:
             content = self._socket.recv(most)
         except BlockingIOError:
@@ -301,7 +296,7 @@ class TlsConnection(SocketConnection):
         return True
 
     def _flush(self) -> bool:
-        """Send encrypted bytes; whether none are left."""
+        """Send encrypted bytes; return whether none are left."""
         while self.unsent:
             if not self._sealed:
                 self._sealed = memoryview(self._outgoing.read())

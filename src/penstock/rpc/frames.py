@@ -1,4 +1,4 @@
-"""What travels over a line: a header, and the bytes of arrays behind it or in shared memory."""
+"""The frames of a line: a header, and the bytes of arrays behind it or in shared memory."""
 
 import hmac
 import struct
@@ -10,18 +10,18 @@ import msgspec
 from penstock.runtime.memory import Bytes
 
 LENGTHS: Final = struct.Struct("<IQ")
-"""How every frame begins: the lengths of its header and of its body. The body begins at a multiple of `ALIGNMENT`."""
+"""The beginning of a frame: the lengths of its header and its body, which begins at a multiple of `ALIGNMENT`."""
 ALIGNMENT: Final = 64
 
 T = TypeVar("T")
 
 
 class BytesLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where the bytes of an array are.
+    """The location of the bytes of an array.
 
     Attributes:
         segment: the number of the segment of shared memory; -1 for the body of the frame.
-        token: what the receiver returns when it no longer needs the shared memory.
+        token: the receiver returns it when it no longer needs the shared memory.
     """
 
     size: int
@@ -68,22 +68,21 @@ class FrameTags:
     Args:
         sends: the key of frames that this end sends.
         receives: the key of those that come.
+
+    Attributes:
+        received: the number of frames that have come; the line counts them.
     """
 
     SIZE: Final = 16
 
     def __init__(self, sends: bytes, receives: bytes) -> None:
         self._sends, self._receives = sends, receives
-        self._sent = self._received = 0
+        self._sent = self.received = 0
 
     def next_sent(self, parts: Iterable[memoryview]) -> memoryview:
         """The tag of the next frame that is sent."""
         self._sent += 1
         return memoryview(self._tag(self._sends, self._sent, parts))
-
-    def count_received(self) -> None:
-        """Count a frame that has come."""
-        self._received += 1
 
     def checked(self, frame: Bytes) -> Bytes:
         """The frame that was counted last, without its tag.
@@ -92,10 +91,8 @@ class FrameTags:
             ConnectionError: it was changed on its way, or comes from another process, or at another place than before.
         """
         content, tag = frame[: -self.SIZE], frame[-self.SIZE :]
-        if not hmac.compare_digest(tag.tobytes(), self._tag(self._receives, self._received, [content.data])):
-            raise ConnectionError(
-                "a message was changed on its way: somebody or something is between the two processes"
-            )
+        if not hmac.compare_digest(tag.tobytes(), self._tag(self._receives, self.received, [content.data])):
+            raise ConnectionError("a message was changed on its way between the two processes")
         return content
 
     def _tag(self, key: bytes, number: int, parts: Iterable[memoryview]) -> bytes:
@@ -106,5 +103,5 @@ class FrameTags:
 
 
 def padding(size: int) -> int:
-    """How many bytes follow so many, up to where the next array may begin."""
+    """The number of bytes between an array of this size and the next one."""
     return -size % ALIGNMENT

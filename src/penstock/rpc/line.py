@@ -1,7 +1,7 @@
 """A line between two processes: typed messages over a connection, and on one machine, arrays in shared memory.
 
 Between machines, arrays travel behind the messages. On one machine, of a large array, its location in a segment of the
-sender's arena is sent. The array stays as it is until nothing at the receiver shows it any more: its token then travels
+sender's arena is sent. The array stays unchanged until no array of the receiver refers to it: its token is then sent
 back, and the sender may use the memory again.
 """
 
@@ -31,21 +31,21 @@ Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 SECONDS: Final = 300.0
-"""How long one end waits for the other to take a message or to answer one, unless it is said."""
+"""The default time in which the other end must take or answer a message."""
 SILENT_SECONDS: Final = 30.0
-"""A process of which nothing was heard for so long, though it was asked for a sign of life, is lost."""
+"""The silence after which a process is lost, although it was asked for a sign of life."""
 TICK_SECONDS: Final = 1.0
-"""How often those who wait look for silence. A longer time counts as so much: it was this process that was stopped."""
+"""The time between checks for silence. A longer time counts as this: it was this process that was suspended."""
 _LOCK_SECONDS: Final = 0.1
-"""The garbage collector may have interrupted who sends in this very thread."""
+"""The garbage collector may have interrupted a sender in the same thread."""
 _MOST_FILES: Final = MOST_FILES - 1
-"""How many segments a frame can bring, beside a line."""
+"""The largest number of segments in a frame, beside a line."""
 _CHUNK: Final = 1 << 16
-"""So much is received at once, which is several frames of small messages."""
+"""The bytes received at once: several frames of small messages."""
 _AT_ONCE: Final = 1 << 23
-"""So much is received before others have their turn."""
+"""The bytes received before other lines have their turn."""
 _MOST_PARTS: Final = 64
-"""So many buffers are sent at once."""
+"""The number of buffers sent at once."""
 _ZEROS: Final = memoryview(bytes(ALIGNMENT))
 _ASKS: Final = 1
 _LIVES: Final = 2
@@ -83,7 +83,7 @@ class _Unsent:
 
 @dataclass
 class _Arriving:
-    """A frame that is received into memory of its own; one that is too long gets none, and is not kept."""
+    """A frame that is received into separate memory; one that is too long gets none, and is discarded."""
 
     size: int
     received: int
@@ -96,7 +96,7 @@ class _Arriving:
 
 @dataclass
 class _Outgoing:
-    """What belongs to the next message: buffers, segments that the other end does not know, and tokens."""
+    """The parts of the next message: buffers, segments that the other end does not know, and tokens."""
 
     buffers: list[Bytes] = field(default_factory=list)
     size: int = 0
@@ -108,22 +108,22 @@ class Line(Generic[T]):
     """One end of a line. Several threads may send, and one at a time may receive.
 
     Args:
-        connection: the socket, or what is over it, which the line then owns.
+        connection: the socket or connection, which the line then owns.
         kind: the type of the messages that come.
         arena: where large arrays are copied that are not in shared memory yet; several lines may share it. None where
             the other end is on another machine.
         lends: whether the receiver may write into the memory that comes. It gives it back at once, in the thread that
             frees it; the line stays open as long.
         most_bytes: longer frames are not taken.
-        tagged: whether each frame ends with a tag, by which the other end notices that somebody has changed it. The
-            connection has been proved.
+        tagged: whether each frame ends with a tag, by which the other end notices changes. The connection has been
+            proved.
 
     Attributes:
         number: of the request that was received last, for its answer.
         quiet: the seconds since something was received last, as `is_silent` has counted them.
         lines: sockets that came with messages.
-        gathers: whether memory that is freed waits for the next message instead of going back in one of its own. Set it
-            while more messages are sent soon.
+        gathers: whether freed memory is given back with the next message instead of a separate one. Set it while more
+            messages are sent soon.
     """
 
     def __init__(
@@ -170,14 +170,14 @@ class Line(Generic[T]):
 
     @property
     def remote(self) -> bool:
-        """Whether what was sent is lost with this machine, if the other end has not received it."""
+        """Return whether sent messages are lost with this machine if the other end has not received them."""
         return self._arena is None
 
     def fileno(self) -> int:
         """The descriptor of the socket, for a selector."""
         return self.connection.fileno()
 
-    # What is sent
+    # Sending
 
     def place(self, buffer: Bytes, *, shared: bool = True) -> BytesLocation:
         """Make contiguous bytes a part of the next message; if they are in shared memory, they must not change later.
@@ -185,9 +185,9 @@ class Line(Generic[T]):
         Args:
             shared: whether the receiver may get the bytes themselves, where they are in shared memory.
         """
-        large = self._arena is not None and buffer.nbytes >= LARGE
-        location = location_of(buffer) if large and shared else None
-        if large and location is None and (copy := self._allocate(buffer.nbytes)) is not None:
+        arena = self._arena if buffer.nbytes >= LARGE else None
+        location = None if arena is None or not shared else location_of(buffer)
+        if arena is not None and location is None and (copy := arena.allocate(buffer.nbytes)) is not None:
             np.copyto(copy, buffer)
             buffer, location = copy, location_of(copy)
         outgoing = self._next
@@ -213,11 +213,8 @@ class Line(Generic[T]):
         dtype = array.dtype.str if array.dtype.kind != "V" else array.dtype.name
         return ArrayPart(array.shape, dtype, self.place(array.reshape(-1).view(np.uint8)))
 
-    def _allocate(self, size: int) -> Bytes | None:
-        return None if self._arena is None else self._arena.allocate(size)
-
     def withdraw(self) -> None:
-        """Let go of the arrays of a message that is not sent: nobody will return their tokens."""
+        """Forget the arrays of a message that is not sent: their tokens will not be returned."""
         for token in self._next.tokens:
             self._held.pop(token, None)
         for segment in self._next.segments:
@@ -237,7 +234,7 @@ class Line(Generic[T]):
 
         Args:
             number: of the request that it is, or that it answers.
-            seconds: how long to wait until the other end has room for all of it; with 0, `flush` sends what is left.
+            seconds: how long to wait until the other end has room for all of it; with 0, `flush` sends the rest.
 
         Raises:
             TimeoutError: it takes longer. The rest is sent by `flush` all the same.
@@ -256,7 +253,7 @@ class Line(Generic[T]):
 
     def _queue(self, message: Any, lines: tuple[socket.socket, ...], number: int, alive: int) -> None:
         following = _Outgoing() if message is None else self._next
-        returned = self._taken_back()
+        returned = tuple(self._returned.popleft() for _ in range(len(self._returned)))
         forgotten = tuple(known for known, segment in list(self._known.items()) if segment() is None)
         segments = tuple((segment.number, segment.size) for segment in following.segments)
         header = Header(message, number, tuple(following.tokens), returned, segments, forgotten, len(lines), alive)
@@ -287,16 +284,16 @@ class Line(Generic[T]):
 
     @property
     def unsent(self) -> bool:
-        """Whether something is left to be sent, because the other end has had no room for it."""
+        """Return whether bytes are still to be sent, because the other end has had no room for them."""
         return bool(self._pieces) or self.connection.unsent
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes of messages are left to be sent."""
+        """The number of bytes of messages that are still to be sent."""
         return sum(len(piece.data) for piece in list(self._pieces))
 
     def flush(self, seconds: float = 0.0) -> None:
-        """Send what is left, or as much as the other end has room for within these seconds.
+        """Send the rest, or as much as the other end has room for within these seconds.
 
         Raises:
             TimeoutError: it has no room for all of it within them, if there are any.
@@ -318,7 +315,7 @@ class Line(Generic[T]):
         self._unsure = True
         try:
             self._send_pieces()
-        except BrokenPipeError:  # who has ended its side may still say something
+        except BrokenPipeError:  # an end that reads no more may still send
             while self._pieces:
                 self._pieces.popleft().forget_files()
             self._unsure = False
@@ -343,9 +340,6 @@ class Line(Generic[T]):
                 self._pieces[0].data = self._pieces[0].data[sent:]
         if not self._pieces and self.connection.unsent:
             self.connection.send(())
-
-    def _taken_back(self) -> tuple[int, ...]:
-        return tuple(self._returned.popleft() for _ in range(len(self._returned)))
 
     def give_back(self) -> None:
         """Send the tokens of arrays that are gone here, if there are any, without waiting.
@@ -380,7 +374,7 @@ class Line(Generic[T]):
             self.send(None, seconds=0, alive=_ASKS)
 
     def is_silent(self, seconds: float, limit: float | None = None) -> bool:
-        """Whether nothing has come for some time; long before, the other end is asked for a sign of life.
+        """Return whether the other end has been silent too long; it is asked for a sign of life in time.
 
         Args:
             seconds: since this was asked last.
@@ -395,7 +389,7 @@ class Line(Generic[T]):
             self.ask_for_life()
         return self.quiet > limit
 
-    # What is received
+    # Receiving
 
     def array(self, part: ArrayPart) -> Array:
         """The array of a part that was received with the last message, read-only.
@@ -454,7 +448,7 @@ class Line(Generic[T]):
         """The answer to a request that was sent; None as in `receive`. Those to earlier requests are dropped."""
         until = time.monotonic() + seconds
         while (message := self.receive(max(until - time.monotonic(), 0))) is not None:
-            if self.number in (number, 0):  # 0 answers what could not be read
+            if self.number in (number, 0):  # 0 answers a request that could not be read
                 return message
             self.drop()
         return None
@@ -465,11 +459,11 @@ class Line(Generic[T]):
         self._came = ()
 
     def receive_one(self) -> T | None:
-        """The message of a frame that has arrived, as `has_more` says; None too if it has none.
+        """The message of a frame that has arrived, as `has_more` returns; None if it has none.
 
         Raises:
             TooLongError: the frame was too long.
-            ConnectionError: what came is no message.
+            ConnectionError: the frame holds no message.
         """
         content = self._frame()
         if self._tags is not None:
@@ -480,7 +474,7 @@ class Line(Generic[T]):
             header = self._decode(content[LENGTHS.size : begin].data)
             self._body = content[begin + padding(begin) :]
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise ConnectionError(f"what came is no message: {error}") from error
+            raise ConnectionError(f"a frame came that holds no message: {error}") from error
         self._note_segments(header)
         for token in header.returned:
             self._held.pop(token, None)
@@ -496,7 +490,7 @@ class Line(Generic[T]):
         """The bytes of the first frame that has arrived."""
         arriving = self._arriving
         if self._tags is not None:
-            self._tags.count_received()
+            self._tags.received += 1
         if arriving is not None:
             self._arriving = None
             self._begin()
@@ -517,12 +511,12 @@ class Line(Generic[T]):
         if len(files) < len(header.segments) + header.lines:
             raise ConnectionError("fewer files have come than were sent")
         for number, size in header.segments:
-            with suppress(OSError):  # who asks for an array of it hears of it
+            with suppress(OSError):  # `bytes_at` raises for an array of it
                 self._map(number, files.popleft(), size)
         self.lines += [socket.socket(fileno=files.popleft()) for _ in range(header.lines)]
 
     def take_back(self) -> None:
-        """Note what has arrived where only tokens can have, so that the other end never waits to send them."""
+        """Receive tokens where nothing else can arrive, so that the other end never waits to send them."""
         with suppress(EOFError, OSError):
             self.fill()
             while self.has_more():
@@ -530,7 +524,7 @@ class Line(Generic[T]):
                 self.drop()
 
     def fill(self) -> bool:
-        """Receive what has arrived, without waiting for the rest of a frame; whether there was anything.
+        """Receive bytes without waiting for the rest of a frame; return whether there were any.
 
         Raises:
             EOFError: the end of the line.
@@ -547,14 +541,14 @@ class Line(Generic[T]):
                 if count < most:
                     break
         except (OSError, EOFError) as end:
-            if not received:  # otherwise who fills it again hears of it
+            if not received:  # otherwise the next call raises it
                 raise EOFError(*end.args) from end
         if received:
             self.quiet, self._asked = 0.0, False
         return received > 0
 
     def _receive_some(self) -> tuple[int, int]:
-        """Receive some bytes; how many, and how many there could have been."""
+        """Receive some bytes; return their number, and the number that there could have been."""
         arriving = self._arriving
         if arriving is None or arriving.complete:
             content = self.connection.receive(_CHUNK)
@@ -572,7 +566,7 @@ class Line(Generic[T]):
         return count, missing
 
     def _begin(self) -> None:
-        """Give a frame memory of its own if it is large and has not arrived."""
+        """Give a frame separate memory if it is large and has not arrived."""
         size = self._size()
         if size <= max(len(self._buffer), _CHUNK):
             return
@@ -587,14 +581,14 @@ class Line(Generic[T]):
         self._buffer = bytearray()
 
     def has_more(self) -> bool:
-        """Whether a frame has been received, so that asking for it waits for nothing."""
+        """Return whether a whole frame has been received, so that `receive_one` does not wait."""
         arriving = self._arriving
         if arriving is not None:
             return arriving.complete
         return len(self._buffer) >= LENGTHS.size and self._size() <= len(self._buffer)
 
     def _size(self) -> int:
-        """How many bytes the frame has that the buffer begins with; 0 if they do not tell yet."""
+        """The size of the frame at the beginning of the buffer; 0 if it is not known yet."""
         if len(self._buffer) < LENGTHS.size:
             return 0
         header, body = LENGTHS.unpack_from(self._buffer)
@@ -617,7 +611,7 @@ class Line(Generic[T]):
             os.close(self._unmapped.pop(number)[0])
 
     def close(self) -> None:
-        """End the line. Arrays that it has brought stay as they are."""
+        """End the line. Arrays that it has brought stay valid."""
         for number in list(self._unmapped):
             self._forget_unmapped(number)
         self.connection.close()

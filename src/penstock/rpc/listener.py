@@ -1,7 +1,7 @@
 """Connections between processes that did not start each other: one listens, and the other one dials.
 
-Both ends first prove, before anything is decoded, that they know one secret. With TLS, what they say is encrypted from
-the start.
+Both ends first prove, before anything is decoded, that they know one secret. With TLS, everything is encrypted from the
+start.
 """
 
 import errno
@@ -28,15 +28,15 @@ _logger = logging.getLogger(__name__)
 _SECONDS: Final = 10.0
 """For reaching a machine, and for all of the proof."""
 _MOST_STRANGERS: Final = 128
-"""So many callers may be about to prove who they are. One more, and the first of them is sent away: a process that
-knows the secret needs two messages for its proof, and so outruns those who say nothing, however many call."""
+"""The number of callers that may be in their proof. For one more, the first of them is disconnected: a process that
+knows the secret needs two messages for its proof, so it is faster than any number of silent callers."""
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a process listens, as other processes reach it.
+    """The address of a process that listens, as other processes reach it.
 
     Attributes:
         local: the name of its socket for processes of the same machine, which is dialled where it is given.
@@ -49,11 +49,11 @@ class Address:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may connect.
+    """The conditions for a connection.
 
     Attributes:
         secrets: those of which a caller must know one.
-        tls: what is shown to other machines; None does not encrypt.
+        tls: the TLS context for other machines; None does not encrypt.
     """
 
     secrets: tuple[bytes, ...]
@@ -62,7 +62,7 @@ class Access:
 
 @dataclass
 class _Stranger:
-    """Who has called, and has not proved yet who it is."""
+    """A caller that has not proved who it is yet."""
 
     connection: SocketConnection
     exchange: Exchange
@@ -70,10 +70,10 @@ class _Stranger:
 
 
 class Listener:
-    """Takes the calls of processes that know a secret, in a thread of its own.
+    """Accepts the calls of processes that know a secret, in a separate thread.
 
     Args:
-        access: returns who may connect; asked at each call, as it may change.
+        access: returns the conditions for a connection; called for each caller, because they may change.
         host: at which address of this machine it listens, "" for all.
         port: 0 for one that the system chooses.
         local: whether it listens at a socket for processes of this machine too.
@@ -88,7 +88,7 @@ class Listener:
     """
 
     def __init__(self, access: Callable[[], Access], host: str, port: int = 0, *, local: bool = False) -> None:
-        access()  # what is wrong with it is told here
+        access()  # raises early if it cannot be used
         self._access = access
         self._arrived: deque[tuple[int, SocketConnection]] = deque()
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, in the order in which they have called
@@ -97,8 +97,8 @@ class Listener:
         self.local = b""
         self.refused = 0
         if local:
-            # Of Linux's abstract namespace, nothing is left in the file system. Containers may have one each, so that
-            # the same name would be somebody else's there.
+            # A name of Linux's abstract namespace leaves nothing in the file system. Containers may have one each, in
+            # which the same name could belong to another process.
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(b"\0penstock-" + secrets.token_hex(8).encode())
             listening.listen(_MOST_STRANGERS)
@@ -115,11 +115,11 @@ class Listener:
         self._thread.start()
 
     def fileno(self) -> int:
-        """What a selector finds readable when `take` does not wait."""
+        """The descriptor that is readable when `take` does not wait."""
         return self._wake_reader.fileno()
 
     def take(self, seconds: float | None = None) -> tuple[int, SocketConnection]:
-        """The next process that has called, by the number that it gives, and the connection; waits for one.
+        """Wait for the next process that has called; return the number that it gives, and the connection.
 
         Raises:
             TimeoutError: none has within these seconds.
@@ -173,14 +173,14 @@ class Listener:
         try:
             next(stranger.exchange)
         except StopIteration as proved:
-            if len(self._arrived) >= _MOST_STRANGERS:  # nobody takes them
+            if len(self._arrived) >= _MOST_STRANGERS:  # the owner does not take them
                 self._send_away(stranger)
                 return
             self._forget(stranger)
             self._arrived.append((proved.value, stranger.connection))
             self._wake_writer.send(b"\0")
         except (OSError, EOFError) as error:  # who calls has ended, or does not know the secret
-            _logger.info("a caller was turned away: %r", error)
+            _logger.info("a caller was refused: %r", error)
             self.refused += 1
             self._send_away(stranger)
 
@@ -193,7 +193,7 @@ class Listener:
         self._selector.unregister(stranger.connection)
 
     def close(self) -> None:
-        """Take no more calls, and hang up on those that nobody has taken. A second call does nothing."""
+        """Accept no more calls, and close the connections that were not taken. A second call does nothing."""
         self._end_writer.close()
         self._thread.join()
         for stranger in list(self._strangers.values()):
@@ -212,7 +212,7 @@ def dial(
 
     Args:
         caller: a number by which the other end knows this one.
-        tls: whom it trusts on other machines, if what they say is encrypted.
+        tls: the trusted authorities of other machines, if the connection is encrypted.
 
     Raises:
         NotAdmittedError: it has another secret.
@@ -246,7 +246,7 @@ def dial(
 
 
 def _connect(connection: socket.socket, name: bytes, until: float) -> None:
-    """Connect to a socket of this machine; of one at which too many call, Linux says so instead of waiting."""
+    """Connect to a socket of this machine; if it has too many callers, Linux raises an error instead of waiting."""
     while True:
         try:
             return connection.connect(name)
@@ -261,4 +261,4 @@ def _complete(exchange: Exchange, connection: SocketConnection, until: float, se
         while True:
             next(exchange)
             if not connection.wait(until):
-                raise TimeoutError(f"it has not said within {seconds:.0f} s who it is")
+                raise TimeoutError(f"it has not identified itself within {seconds:.0f} s")

@@ -1,6 +1,6 @@
 """The proof with which a connection begins: an HMAC over two random numbers, from both ends, by a secret of both.
 
-Nothing that is said can be used again, and the secret itself is never said.
+No proof can be used again, and the secret itself is never sent.
 """
 
 import hmac
@@ -13,13 +13,13 @@ from penstock.rpc.connection import SocketConnection
 
 _GREETING: Final = b"penstock rpc 1\r\n"
 _ALERT: Final = b"\x15\x03"
-"""How a process begins that expects TLS, and does not understand the greeting."""
+"""The first bytes of a process that expects TLS, and does not understand the greeting."""
 _NONCE: Final = 32
 _CALLER = struct.Struct("<q")
 _REFUSED: Final = bytes(_NONCE)
 
 Exchange = Generator[None, None, int]
-"""Goes on without waiting; yields where it needs to hear more, and returns who has called."""
+"""Continues without waiting; yields when it needs more bytes, and returns the number of the caller."""
 
 
 class NotAdmittedError(ConnectionError):
@@ -27,14 +27,14 @@ class NotAdmittedError(ConnectionError):
 
 
 class OtherProtocolError(ConnectionError):
-    """Who is there does not speak this protocol.
+    """The other end does not use this protocol.
 
     Attributes:
         tls: whether it expects TLS.
     """
 
     def __init__(self, *, tls: bool) -> None:
-        super().__init__("it expects TLS" if tls else "it is something else than penstock, or of another version")
+        super().__init__("it expects TLS" if tls else "it is not penstock, or another version of it")
         self.tls = tls
 
 
@@ -73,17 +73,17 @@ def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exch
     """The side that dials.
 
     Raises:
-        NotAdmittedError: who listens has another secret.
+        NotAdmittedError: the listening process has another secret.
         OtherProtocolError: it is something else.
         OSError, EOFError: it has hung up.
     """
     while not connection.shake_hands():
         yield
     own, name = secrets.token_bytes(_NONCE), _CALLER.pack(caller)
-    if not connection.encrypted:  # who expects TLS says so when it hears this
+    if not connection.encrypted:  # an end that expects TLS answers this with an alert
         _say(connection, _GREETING + own)
     its = yield from _greeted(connection)
-    if connection.encrypted:  # only now: who refuses a certificate leaves nothing unread, so that its reason arrives
+    if connection.encrypted:  # only now: an end that refuses a certificate has nothing unread, and its reason arrives
         _say(connection, _GREETING + own)
     _say(connection, name + _proof(secret, b"dials", its, own, name))
     proof = yield from _heard(connection, _NONCE)
@@ -97,13 +97,13 @@ def introduced(connection: SocketConnection, secret: bytes, caller: int) -> Exch
 
 
 def _say(connection: SocketConnection, content: bytes) -> None:
-    # So few bytes have room in the buffer of a new socket; of one that has none, nobody has read.
+    # The buffer of a new socket has room for these bytes, unless the other end has read nothing.
     if connection.send([memoryview(content)]) != len(content) or connection.unsent:
-        raise ConnectionError("who is there does not listen")
+        raise ConnectionError("the other end does not read")
 
 
 def _greeted(connection: SocketConnection) -> Generator[None, None, bytes]:
-    """Hear a greeting; the random number in it."""
+    """Receive a greeting; return the random number in it."""
     begin = yield from _heard(connection, len(_ALERT))
     if begin != _GREETING[: len(_ALERT)]:
         raise OtherProtocolError(tls=begin == _ALERT)

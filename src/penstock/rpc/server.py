@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class LineServer(Generic[T]):
-    """Takes the calls of a listener, and what comes over their lines, in a thread of its own until `stop`.
+    """Accepts the calls of a listener and receives over their lines, in a separate thread until `stop`.
 
     Args:
-        open_line: makes the line over a connection, given the number of who has called; None hangs up.
-        hear: called in the thread with each message, or with a TooLongError in its place. It must not wait.
+        open_line: makes the line over a connection, given the number of the caller; None closes the connection.
+        hear: called in the thread with each message, or with a TooLongError instead. It must not wait.
         ended: called in the thread with each line that has ended, and why; the line is then closed.
         tick: called in the thread about every `TICK_SECONDS`, with the seconds since the last call.
     """
@@ -57,7 +57,7 @@ class LineServer(Generic[T]):
                     return self._close()
                 if key.fileobj is self._listener:
                     self._admit()
-                elif key.data in self._lines:  # what another one has said may have ended it
+                elif key.data in self._lines:  # a message of another line may have ended it
                     self._exchange(key.data, events)
             if self._tick is not None:
                 before, looked = looked, time.monotonic()
@@ -71,16 +71,16 @@ class LineServer(Generic[T]):
             return
         self._lines.add(line)
         self._selector.register(line, selectors.EVENT_READ, line)
-        self._exchange(line, selectors.EVENT_READ)  # what came with its proof is here already
+        self._exchange(line, selectors.EVENT_READ)  # bytes that came with its proof are here already
 
     def _exchange(self, line: Line[T], events: int) -> None:
-        """Receive and send what can be without waiting for the other end, or note its end."""
+        """Receive and send without waiting for the other end, or handle its end."""
         try:
             if events & selectors.EVENT_READ:
                 line.fill()
             while line in self._lines and line.has_more():
                 self._hear_one(line)
-            with suppress(BrokenPipeError):  # who hears nothing more may still say something
+            with suppress(BrokenPipeError):  # an end that reads no more may still send
                 line.flush()
             self.watch(line)
         except (EOFError, OSError) as end:
@@ -95,7 +95,7 @@ class LineServer(Generic[T]):
             self._hear(line, message)
 
     def watch(self, line: Line[T]) -> None:
-        """Have what is left of a message be sent; called in the thread after a line was sent something."""
+        """Have the rest of a message sent; called in the thread after `send`."""
         if line in self._lines:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
             if self._selector.get_key(line).events != wanted:

@@ -1,4 +1,4 @@
-"""TLS between machines: what those who listen show, and whom those who dial trust."""
+"""TLS between machines: certificates that listening processes show, and authorities that dialling ones trust."""
 
 import socket
 import ssl
@@ -9,7 +9,7 @@ from penstock.rpc.connection import TlsConnection
 
 
 def server_context(certificate: bytes, key: bytes, client_roots: bytes = b"") -> ssl.SSLContext:
-    """What a process that listens shows, and whose certificates it asks for, if any; all in PEM.
+    """The TLS context of a process that listens; certificates, keys and authorities are in PEM.
 
     Raises:
         ssl.SSLError: certificate and key do not belong together, or one of them is none.
@@ -24,7 +24,7 @@ def server_context(certificate: bytes, key: bytes, client_roots: bytes = b"") ->
 
 
 def client_context(roots: bytes, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
-    """Whom a process that dials trusts, and what it shows, if anything.
+    """The TLS context of a process that dials.
 
     Args:
         roots: the authorities, in PEM; b"" for those that the system trusts.
@@ -47,12 +47,12 @@ def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @dataclass(frozen=True)
 class TlsNames:
-    """Whom a process that dials trusts.
+    """The TLS settings of a process that dials.
 
     Attributes:
         roots: the authorities that sign certificates, in PEM; b"" for those that the system trusts.
         name: the name that a certificate must have; "" expects the host that was dialled.
-        certificate: what it shows itself where it is asked, with `key`; b"" for nothing.
+        certificate: shown if the server requests one, with `key`; b"" for none.
     """
 
     roots: bytes = field(default=b"", repr=False)

@@ -266,7 +266,7 @@ class Journal:
             if code in _UNUSABLE:
                 raise StorageError(
                     f"the dispatcher cannot use its journal {self.path}: {error}. Its disk is read-only, full or "
-                    "broken, or its files may not be written; their content is not known to be damaged. "
+                    "broken, or its files may not be written; their content may be intact. "
                     "Start again when they can be written"
                 ) from error
             raise StorageError(self._damaged(error)) from error

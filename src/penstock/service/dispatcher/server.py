@@ -132,7 +132,8 @@ class _RunningDispatcher:
         self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
         state = _first_state() if self._journal is None else self._journal.state
         if self._journal is not None and self._journal.found:
-            _logger.info("the dispatcher resumes from %s: %s", self._journal.path, _summary_of(state))
+            found = f"{len(state.workers)} data workers, {len(state.datasets)} datasets, {len(state.jobs)} jobs"
+            _logger.info("the dispatcher resumes from %s: %s", self._journal.path, found)
         self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
             self._access = config.access()
@@ -243,7 +244,7 @@ class _RunningDispatcher:
                 if looked - before > 4 * pause:  # this process was suspended, perhaps with its whole machine
                     self._machine.was_away(looked)
                 self._pass_time()
-                over = self._machine.over
+                over = self._machine.state.may_end
         self._server.stop()
         with self._lock:
             self._close_journal()
@@ -297,7 +298,3 @@ def _first_state() -> State:
     """An empty state with random first ids: workers of an earlier dispatcher at this address may still report."""
     first = secrets.randbelow(1 << 20) * 1000
     return State(next_worker=first, next_job=first, next_epoch=first, next_consumer=first)
-
-
-def _summary_of(state: State) -> str:
-    return f"{len(state.workers)} data workers, {len(state.datasets)} datasets, {len(state.jobs)} jobs"

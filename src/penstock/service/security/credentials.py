@@ -72,14 +72,9 @@ class ServerCredentials:
     key: bytes = field(default=b"", repr=False)
     client_roots: bytes = field(default=b"", repr=False)
 
-    @property
-    def tls(self) -> bool:
-        """Return whether the server uses TLS."""
-        return bool(self.certificate)
-
     def access(self) -> Access:
         """The secrets that open a connection: the token, and, as `connection.secret` 1, that of the workers."""
-        context = server_context(self.certificate, self.key, self.client_roots) if self.tls else None
+        context = server_context(self.certificate, self.key, self.client_roots) if self.certificate else None
         return Access((self.token.encode(), worker_token(self.token).encode()), context)
 
 

@@ -31,7 +31,7 @@ from penstock.service.wire.dispatcher_messages import (
     WorkerWelcome,
 )
 from penstock.service.wire.envelope import ProtocolError
-from penstock.service.wire.subjects import DatasetInfo, Message, PassInfo, Span, WorkerInfo
+from penstock.service.wire.subjects import Message, PassInfo, Span, WorkerInfo
 
 _FARTHEST: Final = 1 << 62
 _LONGEST_PAUSE: Final = 60.0
@@ -68,11 +68,8 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _found(message: GetDataset, reply: DatasetFound) -> None:
-    _check_info(reply.info)
+    info = reply.info
     _require(bool(reply.definition) or not message.with_definition, "a dataset without a definition")
-
-
-def _check_info(info: DatasetInfo) -> None:
     _require(-2 <= info.length <= _FARTHEST, f"a dataset with {info.length} positions")
     _require(-2 <= info.cardinality <= _FARTHEST, f"a dataset with {info.cardinality} elements")
 

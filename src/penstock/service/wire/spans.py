@@ -11,11 +11,8 @@ from penstock.service.wire.subjects import PassOffset, Span
 
 
 def count(spans: Iterable[Span]) -> int:
-    """Return how many positions the spans touch, except those of which an earlier span has the beginning."""
-    total = 0
-    for span in spans:
-        total += span.stop - span.start + (span.more > 0)
-    return total
+    """The number of positions that the spans touch, except those that an earlier span begins."""
+    return sum(span.stop - span.start + (span.more > 0) for span in spans)
 
 
 def without(spans: Iterable[Span], taken: Span) -> list[Span]:

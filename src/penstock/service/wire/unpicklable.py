@@ -35,14 +35,10 @@ def _is_input(value: Any) -> bool:
 
 def _is_sent(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value, protocol=5, buffer_callback=_discard)
+        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
     except Exception:
         return False
     return True
-
-
-def _discard(buffer: Any) -> None:
-    """Discard an array of a trial."""
 
 
 def _deepest(value: Any) -> tuple[list[str], Any]:

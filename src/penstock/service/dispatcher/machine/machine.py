@@ -79,11 +79,6 @@ class Machine:
         """The lasting state, which the journal keeps."""
         return self._known.state
 
-    @property
-    def over(self) -> bool:
-        """Return whether the dispatcher is no longer needed."""
-        return self.state.may_end
-
     def answer(self, message: ToDispatcher, now: float) -> FromDispatcher:
         """Carry out a message, and return the answer. One that cannot be carried out is refused, and changes nothing.
 
