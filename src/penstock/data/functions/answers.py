@@ -11,7 +11,7 @@ TRUTH_VALUES: Final = {bool, np.bool_}
 
 
 def truth(function: str, answer: Any) -> bool:
-    """What a predicate answered.
+    """Return what a predicate answered.
 
     Raises:
         InvalidTypeError: no truth value and no number of NumPy's; `function` says who answered.
@@ -25,7 +25,7 @@ def truth(function: str, answer: Any) -> bool:
 
 
 def integer(function: str, answer: Any, low: int | None = None, high: int | None = None) -> int:
-    """What a function of keys, classes or sizes answered, which lies between bounds.
+    """Return what a function of keys, classes or sizes answered, which lies between bounds.
 
     Raises:
         InvalidTypeError: it is no integer, nor a truth value.

@@ -76,7 +76,7 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
 def call_rows_with_randomness(
     function: Callable[..., Any], block: Block, generators: Iterable["np.random.Generator"]
 ) -> Iterator[Any]:
-    """As `call_rows`, with the generator of each row as the last argument."""
+    """Variant of `call_rows`, with the generator of each row as the last argument."""
     unpack = block.structure.kind == "tuple"
     for generator, row in zip(generators, block.rows(), strict=True):
         yield function(*row, generator) if unpack else function(row, generator)
@@ -212,7 +212,7 @@ def fill(
 
 
 def _next_piece(rows: int, seconds: float) -> int:
-    """How many rows to take after a piece of so many rows that took so long."""
+    """Return how many rows to take after a piece of so many rows that took so long."""
     if seconds > _PIECE_SECONDS:
         return max(1, rows // 2)
     return min(_PIECE_ROWS, (8 if seconds < _PIECE_SECONDS / 8 else 2) * rows)

@@ -49,12 +49,12 @@ def map_at_once(function: Callable[..., Any], block: Block, generators: RowGener
 
 
 def takes_blocks(function: Callable[..., Any]) -> bool:
-    """Whether the function takes all rows of a block in one call."""
+    """Return whether the function takes all rows of a block in one call."""
     return hasattr(function, "_map_block")
 
 
 def draws(function: Callable[..., Any]) -> bool:
-    """Whether the function takes a generator as its last argument."""
+    """Return whether the function takes a generator as its last argument."""
     return getattr(function, "draws", False) is True
 
 

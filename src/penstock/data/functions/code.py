@@ -52,7 +52,7 @@ class Describing:
     _kept: list[Any] = field(default_factory=list, init=False)  # so that no number in `_functions` is used again
 
     def function(self, function: Any) -> Any:
-        """What a function does."""
+        """Return what a function does."""
         function = what_is_called(function)
         if id(function) in self._functions:
             return "again", self._functions[id(function)]
@@ -156,7 +156,7 @@ def _name_of(function: Any) -> Any:
 
 @lru_cache
 def _is_installed(module: str | None) -> bool:
-    """Whether a module belongs to Python, to penstock, or to a package that was installed."""
+    """Return whether a module belongs to Python, to penstock, or to a package that was installed."""
     if module is None or module.partition(".")[0] == _OURS:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)

@@ -139,7 +139,7 @@ class CalledProcesses:
         self._caller = _processes_for(function).caller(threads)
 
     def results(self, rows: Block, generators: RowGenerators | None) -> Iterator[Any]:
-        """What the function returns for each row, and raises at one, in a process.
+        """Return what the function returns for each row, and raises at one, in a process.
 
         Raises:
             WorkerError: the process was lost.

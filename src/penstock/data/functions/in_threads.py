@@ -221,7 +221,7 @@ class Calls(Pending):
         return self._builder.block(self.rows if failure is None else failure.row), failure
 
     def _again(self, start: int, stop: int) -> Iterator[Any]:
-        """What the calls for these rows returned and raised, row by row."""
+        """Return what the calls for these rows returned and raised, row by row."""
         for values in self._values:
             first = values.start
             yield from values.found[max(0, start - first) : max(0, stop - first)]

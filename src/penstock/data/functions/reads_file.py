@@ -50,7 +50,7 @@ def reads_file(function: _Function) -> _Function:
 
 
 def is_file_reader(function: Callable[..., Any]) -> bool:
-    """Whether a function says that it reads the file whose name it is given."""
+    """Return whether a function says that it reads the file whose name it is given."""
     return hasattr(function, _MARK)
 
 

@@ -44,7 +44,7 @@ class LocalSlices:
 
     @lru_cache  # noqa: B019  # it holds a few numbers for each worker of a dataset
     def rows_of(self, whole: int) -> tuple[Indices, int]:
-        """Which rows to read of a batch of `whole`, and how many the worker gets of them.
+        """Return which rows to read of a batch of `whole`, and how many the worker gets of them.
 
         Where it gets none, one is read all the same: it tells dtypes and shapes.
         """
@@ -93,7 +93,7 @@ class Batching(OneInput):
 
     @property
     def slices_alike(self) -> bool:
-        """Whether what some rows of a batch become does not depend on the others."""
+        """Return whether what some rows of a batch become does not depend on the others."""
         return True
 
     @property
@@ -285,7 +285,7 @@ class PaddedBatch(Batching):
 
     @property
     def slices_alike(self) -> bool:
-        """Whether all batches are padded to one shape, whatever their longest row."""
+        """Return whether all batches are padded to one shape, whatever their longest row."""
         if _is_fixed(self.padded_shapes):
             return True
         return self.spec is not None and not any(None in leaf.shape[1:] for leaf in flatten(self.spec)[0])
@@ -429,7 +429,7 @@ def bounded_shapes(structure: Structure, unknown: list[list[bool]], padded_shape
 
 
 def _is_fixed(shapes: Any) -> bool:
-    """Whether `padded_shapes` leaves no axis open, however deep they are."""
+    """Return whether `padded_shapes` leaves no axis open, however deep they are."""
     if _is_shape(shapes):
         return None not in shapes and -1 not in shapes
     parts = shapes.values() if isinstance(shapes, dict) else shapes if isinstance(shapes, (tuple, list)) else [None]
@@ -491,5 +491,5 @@ class RaggedBatch(Batching):
 
 
 def _is_dense(leaf: LeafSpec, known: bool = True) -> bool:
-    """Whether all rows of this specification have one shape that is known."""
+    """Return whether all rows of this specification have one shape that is known."""
     return leaf.shape == () or (known and None not in leaf.shape)

@@ -185,12 +185,12 @@ class Source(KnownLength):
 
 
 def length_of(source: Any) -> int:
-    """How many rows a collection has; arrays of zarr say so by their shape alone."""
+    """Return how many rows a collection has; arrays of zarr say so by their shape alone."""
     return len(source) if hasattr(type(source), "__len__") else int(source.shape[0])
 
 
 def rows_of(source: Any, mask_nulls: "tables.nulls.MaskNulls") -> CollectionRows:
-    """How the rows of a collection are read.
+    """Return how the rows of a collection are read.
 
     Raises:
         InvalidArgumentError: nulls are to be masked of what gives no Arrow columns.
@@ -227,7 +227,7 @@ def rows_of(source: Any, mask_nulls: "tables.nulls.MaskNulls") -> CollectionRows
 
 
 def _dtype_of(source: Any) -> np.dtype[Any]:
-    """What NumPy calls the dtype of an array; other libraries have classes of their own for it.
+    """Return what NumPy calls the dtype of an array; other libraries have classes of their own for it.
 
     Raises:
         InvalidTypeError: NumPy has no such dtype.
@@ -249,7 +249,7 @@ def _dtype_of(source: Any) -> np.dtype[Any]:
 
 
 def _gives_arrow(source: Any) -> bool:
-    """Whether a data set's columns are its rows: no other format was set, and nothing has to be decoded."""
+    """Return whether a data set's columns are its rows: no other format was set, and nothing has to be decoded."""
     form = getattr(source, "format", None) or {}
     return form.get("type") is None and not any(map(_is_decoded, (getattr(source, "features", None) or {}).values()))
 

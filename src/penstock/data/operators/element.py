@@ -78,12 +78,12 @@ class Map(HasOutputSignature, OneInput):
 
     @property
     def overlaps(self) -> bool:
-        """Whether several calls may run at the same time."""
+        """Return whether several calls may run at the same time."""
         return self.num_parallel_calls is not None and (self.processes or self.num_parallel_calls != 1)
 
     @property
     def _tuned(self) -> bool:
-        """Whether the number of threads is found while they work."""
+        """Return whether the number of threads is found while they work."""
         return self.num_parallel_calls == AUTOTUNE and not self.processes
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
@@ -105,7 +105,7 @@ class Map(HasOutputSignature, OneInput):
 
     @cached_property
     def _calls_alone(self) -> bool:
-        """Whether nothing but the function's call makes the result of a row."""
+        """Return whether nothing but the function's call makes the result of a row."""
         return self.seed is None and not self.processes and not takes_blocks(self.function)
 
     def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
@@ -121,7 +121,7 @@ class Map(HasOutputSignature, OneInput):
         return (at_once if fits else None), None
 
     def results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
-        """What calls the function for rows of a block of input."""
+        """Return what calls the function for rows of a block of input."""
         if self.processes:
             kind = functions.in_processes.CalledProcesses
             called: functions.in_processes.CalledProcesses = run.called(self, partial(kind, run.threads, self.function))

@@ -175,7 +175,7 @@ class InterleaveStream(Stream):
         return True
 
     def _turns_ahead(self, allow: int) -> int:
-        """How many turns after this one to read together.
+        """Return how many turns after this one to read together.
 
         Of many slots few rows of each are allowed, and reading these would cost more than the rows. So a few rounds are
         read ahead, but no more rows than were given before.

@@ -172,7 +172,7 @@ class GroupByWindowStream(Stream):
         return sorted(self._groups.values(), key=lambda group: group.key, reverse=True)
 
     def _sure(self) -> int:
-        """How many rows are needed before a window can be full."""
+        """Return how many rows are needed before a window can be full."""
         if len(self._groups) > _FEW_GROUPS:
             return 1
         missing = [group.size - len(group.numbers) for group in self._groups.values()]

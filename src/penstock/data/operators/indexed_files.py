@@ -68,7 +68,7 @@ class IndexedFiles(ByMethod, OneInput):
 
     @property
     def _given(self) -> list[Any]:
-        """What the input names: files, or (name, start, stop)."""
+        """Return what the input names: files, or (name, start, stop)."""
         length = self.input.cardinality
         return list(self.input.read(Run(self.input, 0, Threads()), 0, range(length)).rows()) if length else []
 

@@ -48,7 +48,7 @@ class OwnStack(SameElements):
 
 
 def _next(reading: Reading) -> tuple[Awaited | None, Any]:
-    """What a reading waits for next, or its rows."""
+    """Return what a reading waits for next, or its rows."""
     try:
         return next(reading), None
     except StopIteration as end:

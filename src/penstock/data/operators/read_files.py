@@ -123,7 +123,7 @@ class ReadFilesStream(RowsBeforeFailure):
         return Block.concatenate(parts) if parts else None
 
     def _joins_next(self) -> bool:
-        """Whether the records of the next file come into one block with those of this one.
+        """Return whether the records of the next file come into one block with those of this one.
 
         A block costs more than to open a small file. No file is waited for, and no name is asked for too early.
         """

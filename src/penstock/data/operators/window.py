@@ -42,7 +42,7 @@ class Window(OneInput):
 
     @property
     def span(self) -> int:
-        """How many elements of the input a full window spans."""
+        """Return how many elements of the input a full window spans."""
         return (self.size - 1) * self.stride + 1
 
     @derived

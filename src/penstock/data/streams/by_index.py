@@ -1,4 +1,4 @@
-"""One pass over what can be read by index, with the calls of parallel maps running ahead of what is taken."""
+"""A pass over a node that is read by index; the calls of parallel maps run ahead of the consumer."""
 
 import time
 from collections import deque
@@ -20,22 +20,22 @@ _SMALL_BYTES = 1 << 18
 _TOGETHER = 64
 _TOGETHER_SECONDS = 0.001
 _TOGETHER_BYTES = 1 << 15
-"""Up to so many rows are read together though fewer are asked for, where that takes less than this time and memory.
+"""The most rows, seconds and bytes that are read together when fewer rows are requested.
 
-Where rows are asked for one by one, each would cost what reading by index costs at least: 10 us, of a file 100."""
+Each read by index costs at least 10 us, of a file 100 us, so rows that are requested one by one are read in advance."""
 
 
 class _ReadPiece:
-    """Rows that are being read: those from `start` to `stop`, of which the first `passed` are not wanted any more.
+    """Rows that are being read: those from `start` to `stop`, of which the first `passed` are no longer wanted.
 
     Attributes:
         pending: the calls that the reading waits for; None before it has begun and after it has ended.
-        block: the rows, when they are there.
-        error: or what was raised in place of one of them.
+        block: the rows, once they have been read.
+        error: the exception, if reading them failed.
         waits: how often the reading has had to wait for calls.
-        tasks: into how many tasks the last calls were divided.
-        called: for how many rows these were made.
-        seconds: how long it read, without the calls of others.
+        tasks: the number of tasks into which the last calls were divided.
+        called: the number of rows for which these were made.
+        seconds: the time it has read, without calls in other threads.
     """
 
     passed = 0
@@ -46,18 +46,14 @@ class _ReadPiece:
     tasks = 0
     called = 0
     seconds = 0.0
-    _reading: Reading | None = None
 
-    def __init__(self, start: int, stop: int) -> None:
+    def __init__(self, start: int, stop: int, read: Callable[[range], Reading]) -> None:
         self.start = start
         self.stop = stop
+        self._reading = read(range(start, stop))
 
     def __len__(self) -> int:
         return self.stop - self.start - self.passed
-
-    @property
-    def begun(self) -> bool:
-        return self._reading is not None
 
     @property
     def nbytes(self) -> int:
@@ -73,20 +69,15 @@ class _ReadPiece:
     def done(self) -> bool:
         return self.block is not None or self.error is not None
 
-    def begin(self, read: Callable[[range], Reading]) -> None:
-        """Read up to the first calls that must be waited for."""
-        self._reading = read(range(self.start, self.stop))
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Read on, to the next such calls or to the end."""
-        assert self._reading is not None
+    def resume(self, lookahead: Lookahead) -> None:
+        """Read up to the next calls that must be waited for, or to the end."""
         begun = time.perf_counter()
         try:
             self.pending = next(self._reading)
             self.waits += 1
             if isinstance(self.pending, Pending):
                 self.tasks, self.called = self.pending.tasks, self.pending.rows
+                lookahead.meet(self.pending.callers)
         except StopIteration as end:
             self.pending, self.block = None, end.value
         except failures() as error:
@@ -95,7 +86,7 @@ class _ReadPiece:
 
 
 class IndexStream(Stream):
-    """One pass over what can be read by index: the state is a position.
+    """A pass over a node that is read by index: the state is a position.
 
     While a reading waits for calls in other threads, further readings begin if there is room for their calls; all
     continue in order.
@@ -103,9 +94,9 @@ class IndexStream(Stream):
     Args:
         read: reads the rows at positions.
         length: how many rows there are, or INFINITE_CARDINALITY.
-        bell: tells when calls in other threads have ended.
-        demand: says whether rows may be read that nobody has asked for.
-        start: the first position; of those beyond the end there are no rows.
+        bell: rings when calls in other threads have ended.
+        demand: decides whether rows may be read before they are requested.
+        start: the first position; it may be beyond the end.
     """
 
     _FEW = 16
@@ -122,11 +113,11 @@ class IndexStream(Stream):
         self._pieces: deque[_ReadPiece] = deque()
         # The first position that is in no piece.
         self._next = start
-        # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
+        # The most rows to read at a time: few after a failure, because others may be near.
         self._most = self._ANY
         # The rows of a piece that is read ahead.
         self._rows = 1
-        # How many rows are read together at least.
+        # The least number of rows that are read together.
         self._together = 1
         self._lookahead = Lookahead()
         self._then: Callable[[], None] | None = None
@@ -139,7 +130,7 @@ class IndexStream(Stream):
         return self._position == self._length
 
     def pull(self, need: int, allow: int) -> Block | None:
-        # The rest of what was read together would come in place of so many rows.
+        # Otherwise the rest of an earlier piece would be returned instead of `allow` rows.
         if allow >= _TOGETHER or not self._demand.ahead:
             self._together = 1
         while True:
@@ -151,80 +142,67 @@ class IndexStream(Stream):
             if head.error is not None:
                 self._pass_over(head)  # raises, unless the rows before the failing one can be found
                 continue
+            assert head.block is not None
             if head.waits == 0 and len(head) > allow:
-                return self._part(head, allow)
+                start = head.passed
+                head.passed += allow
+                self._position += allow
+                return head.block.slice(start, head.passed)
             self._pieces.popleft()
             self._position += len(head)
             self._learn(head)
             if self._pieces:
-                self._go_on()  # which pieces wait to be taken says how many more may begin
+                self._resume()  # the number of finished pieces limits how many more may begin
                 self._fill()
-            assert head.block is not None
             if not head.passed:
                 return head.block
             rest = head.block.slice(head.passed, len(head.block))
             return rest if self._pieces or len(rest) >= allow else self._continued(rest, allow)
 
     def _continued(self, rest: Block, allow: int) -> Block:
-        """The rest of what was read together with the rows after it, if they come without waiting."""
+        """Return the rest of a piece, with the rows after it if they need no waiting."""
         if not self._begin(min(allow - len(rest), self._most)) or (block := self._pieces[0].block) is None:
             return rest
         head = self._pieces[0]
         try:
             joined = Block.concatenate([rest, block])
-        except failures():  # rows of another kind come in a block of their own
+        except failures():  # rows of another kind need a separate block
             return rest
         self._pieces.popleft()
         self._position += len(head)
         self._learn(head)
         return joined
 
-    def _part(self, head: _ReadPiece, rows: int) -> Block:
-        """So many rows of the first piece, whose others are given later."""
-        assert head.block is not None
-        start = head.passed
-        head.passed += rows
-        self._position += rows
-        return head.block.slice(start, head.passed)
-
     def _begin(self, rows: int) -> bool:
         """Begin to read a further piece; False at the end."""
         rows = self._left(rows, self._next)
         if rows <= 0:
             return False
-        piece = _ReadPiece(self._next, self._next + rows)
+        piece = _ReadPiece(self._next, self._next + rows, self._read)
         self._next += rows
         self._pieces.append(piece)
-        piece.begin(self._read)
-        if piece.pending is not None:
-            self._meet(piece)
+        piece.resume(self._lookahead)
         return True
 
-    def _meet(self, piece: _ReadPiece) -> None:
-        if isinstance(piece.pending, Pending):
-            self._lookahead.meet(piece.pending.callers)
-
     def _finish(self, head: _ReadPiece) -> None:
-        """Have the first piece read to its end."""
-        if not head.begun:
-            head.begin(self._read)
-            self._meet(head)
+        """Read the first piece to its end."""
+        if head.pending is None and not head.done:
+            head.resume(self._lookahead)
         while not head.done:
             rung = self._bell.rung
-            self._go_on()
+            self._resume()
             self._fill()
             if head.pending is not None and not head.pending.done:
                 self._bell.wait(rung)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Continue the readings whose calls have ended, in the order of the pieces."""
         before: _ReadPiece | None = None
         for piece in self._pieces:
             while piece.pending is not None and piece.pending.done:
                 if before is not None and not before.done and before.waits <= piece.waits:
                     break
-                piece.go_on()
-                self._meet(piece)
+                piece.resume(self._lookahead)
             before = piece
 
     def _fill(self) -> None:
@@ -238,7 +216,7 @@ class IndexStream(Stream):
                 return
 
     def _learn(self, head: _ReadPiece) -> None:
-        """Choose the size of the next pieces by one that was read."""
+        """Adapt the size of the next pieces to the cost of one that was read."""
         assert head.block is not None
         if self._most < self._ANY:
             self._most *= 2
@@ -258,25 +236,25 @@ class IndexStream(Stream):
             self._together = min(_TOGETHER, 2 * self._together)
 
     def _pass_over(self, head: _ReadPiece) -> None:
-        """Raise what a row has raised, or read fewer rows: the rows before the failing one are delivered first."""
+        """Raise the exception of a single row, or read fewer rows to deliver those before the failing one first."""
         self._pieces.popleft()
         start, rows = head.start + head.passed, len(head)
         if rows == 1 and head.passed == 0:
             self._position += 1
             self._most = self._FEW
-            error, head.error = head.error, None  # what another piece keeps may refer to this one
+            error, head.error = head.error, None  # an exception kept by another piece may refer to this one
             assert error is not None
             try:
                 raise error
             finally:
                 del error
-        told = getattr(head.error, "position", None)
-        if told is None or not head.passed <= told < head.stop - head.start:
+        failed = getattr(head.error, "position", None)
+        if failed is None or not head.passed <= failed < head.stop - head.start:
             cuts = [start + max(1, rows // 2)]
-        else:  # the source knows which row it is, if there is a row here for each of its rows
-            cuts = [head.start + told, head.start + told + 1]
+        else:  # the source knows which row failed, if it has one for each row here
+            cuts = [head.start + failed, head.start + failed + 1]
         bounds = sorted({start, *cuts, head.stop})
-        self._pieces.extendleft(_ReadPiece(*both) for both in reversed(list(pairwise(bounds))))
+        self._pieces.extendleft(_ReadPiece(*both, self._read) for both in reversed(list(pairwise(bounds))))
 
     def skip(self, rows: int) -> int:
         skipped = max(0, self._left(rows, self._position))

@@ -1,4 +1,4 @@
-"""Reading by index as a coroutine, which stops where calls in other threads are waited for.
+"""Reading by index as a coroutine, which yields where it waits for calls in other threads.
 
 Everything but these calls runs in the thread that reads, one piece after the other: users' sources and serial functions
 see one thread, and their rows in order.
@@ -16,10 +16,10 @@ from penstock.runtime.callers import Bell, Callers
 
 
 class Awaited:
-    """What a reading waits for.
+    """Work that a reading waits for.
 
     Attributes:
-        done: whether it can go on.
+        done: whether the reading can resume.
     """
 
     done: bool = False
@@ -30,9 +30,9 @@ class Pending(Awaited, ABC):
 
     Attributes:
         callers: who makes them.
-        tasks: in how many pieces.
-        rows: for how many rows.
-        unwanted: whether those that have not begun may be left out.
+        tasks: the number of tasks into which they are divided.
+        rows: the number of rows for which they are made.
+        unwanted: whether those that have not begun may be skipped.
     """
 
     tasks: int = 0
@@ -45,18 +45,18 @@ class Pending(Awaited, ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """About how many bytes the results hold, when all calls have ended."""
+        """The approximate number of bytes of the results, when all calls have ended."""
 
     @abstractmethod
     def outcome(self) -> Any:
-        """What came of the calls."""
+        """Return the results of the calls."""
 
 
 class Load(Awaited):
-    """Rows that another reading of the same stream is loading: a reading that needs them too waits for it.
+    """Rows that another reading of the same stream is loading; a reading that needs them too waits for it.
 
     Attributes:
-        positions: of the rows.
+        positions: the positions of the rows.
     """
 
     def __init__(self, positions: npt.NDArray[np.int64]) -> None:
@@ -64,10 +64,10 @@ class Load(Awaited):
 
 
 def to_keep(error: BaseException) -> BaseException:
-    """An exception that a coroutine raised, to be raised again later.
+    """Prepare an exception that a coroutine raised for being raised again later.
 
-    The frame that caught it is removed from its traceback. That frame refers to all callers, so it would keep alive an
-    iterator that nobody uses any more.
+    The frame that caught it is removed from its traceback: it refers to all callers, so it would keep alive an iterator
+    that is no longer used.
     """
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # coroutines cannot raise it
@@ -77,11 +77,11 @@ def to_keep(error: BaseException) -> BaseException:
 
 
 Reading = Generator[Awaited, None, Block]
-"""Yields what must be waited for, and returns the rows."""
+"""A coroutine that yields the work it waits for, and returns the rows."""
 
 
 def finished(reading: Reading, bell: Bell) -> Block:
-    """The rows of a reading; waits for its calls, whose end the bell announces."""
+    """Return the rows of a reading; waits for its calls, whose end the bell announces."""
     while True:
         try:
             awaited = next(reading)

@@ -1,4 +1,4 @@
-"""Rows of several streams that take turns, put into the order of the turns."""
+"""Rows of several streams that take turns, in the order of the turns."""
 
 from heapq import heappop, heapreplace
 
@@ -8,23 +8,23 @@ from penstock.data.block import Block
 
 
 class InterleavedRows:
-    """Blocks of streams that take turns of `length` rows each; of `count` streams every one has every `count`-th turn.
+    """Blocks of `count` streams that take turns of `length` rows each.
 
-    Turns are numbered; turn `n` is one of stream `n` modulo `count`. Rows have numbers too, `length` for each turn.
+    Turns are numbered; turn `n` belongs to stream `n` modulo `count`. Rows have numbers too, `length` for each turn.
 
     Args:
         turn: the turn to begin with.
-        passed: how many of its rows were given before.
+        passed: the number of its rows that were returned before.
     """
 
     def __init__(self, count: int, length: int, turn: int, passed: int) -> None:
         self._count = count
         self._length = length
-        # For each stream the turn of its next row, the earliest first; and how many rows of that turn come before.
+        # For each stream the turn of its next row, the earliest first, and the number of earlier rows of that turn.
         self._waiting = list(range(turn, turn + count))
         self._passed = [0] * count
         self._passed[turn % count] = passed
-        # The blocks, and for each the turn of its first row and how many rows of that turn come before it.
+        # The blocks, and for each the turn of its first row and the number of earlier rows of that turn.
         self._blocks: list[Block] = []
         self._turns: list[int] = []
         self._before: list[int] = []
@@ -37,20 +37,20 @@ class InterleavedRows:
 
     @property
     def next(self) -> int | None:
-        """The first turn whose rows are not all here; None where no stream has any more."""
+        """The first turn whose rows are incomplete; None where all streams have ended."""
         return self._waiting[0] if self._waiting else None
 
     def passed(self, turn: int) -> int:
-        """How many rows of the next turn of a stream are here, or were given."""
+        """Return the number of rows of a stream's next turn that were added here, or returned before."""
         return self._passed[turn % self._count]
 
     def wanted(self, stop: int) -> int:
-        """How many rows the stream whose turn is the next one gives before turn `stop`."""
+        """Return the number of rows that the stream whose turn is next has before turn `stop`."""
         turn = self._waiting[0]
         return self._length * (1 + (stop - 1 - turn) // self._count) - self.passed(turn)
 
     def add(self, block: Block) -> None:
-        """Take the next rows of the stream whose turn is the next one."""
+        """Add the next rows of the stream whose turn is next."""
         turn = self._waiting[0]
         number = turn % self._count
         self._blocks.append(block)
@@ -60,17 +60,17 @@ class InterleavedRows:
         heapreplace(self._waiting, turn + self._count * served)
 
     def end_turn(self) -> None:
-        """The next turn ends, with as many rows as are here."""
+        """End the next turn with the rows added so far."""
         turn = self._waiting[0]
         self._passed[turn % self._count] = 0
         heapreplace(self._waiting, turn + self._count)
 
     def drop(self) -> None:
-        """The stream whose turn is the next one has no more turns."""
+        """Remove the stream whose turn is next: it has ended."""
         heappop(self._waiting)
 
     def in_order(self, stop: int | None) -> tuple[Block, dict[int, int]]:
-        """The rows up to those of turn `stop` that are here, or all, in order; and the rows left over, by stream."""
+        """Return the rows in order, up to those of turn `stop` if it is given, and the number left over by stream."""
         if len(self._blocks) == 1 and stop is None:
             return self._blocks[0], {}
         lengths = np.array(list(map(len, self._blocks)))
@@ -79,7 +79,7 @@ class InterleavedRows:
         passed = np.arange(len(block)) + np.repeat(np.array(self._before) - begins, lengths)
         rounds, within = np.divmod(passed, self._length)
         numbers = (np.repeat(self._turns, lengths) + rounds * self._count) * self._length + within
-        # Where the row of each number stands. Streams that have ended leave gaps.
+        # The place of each numbered row in `block`. Streams that have ended leave gaps.
         first = int(numbers.min())
         rows = np.full(int(numbers.max()) - first + 1, -1)
         rows[numbers - first] = np.arange(len(block))

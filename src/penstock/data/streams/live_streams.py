@@ -1,8 +1,8 @@
-"""Streams whose elements come from elsewhere, in an order that does not come again by itself.
+"""Streams of elements from other processes, in an order that cannot be reproduced from a seed.
 
-The states of what stands above such a stream name its elements by number. How to have the same elements again in the
-same order, from the oldest one that a state names, is the stream's *replay*: it stands beside the position in the state
-of the whole iteration.
+The states of operators above such a stream name its elements by number. The stream's *replay* describes how to read the
+same elements again in the same order, from the oldest one that a state names; it is saved beside the position in the
+state of the whole iteration.
 """
 
 import os
@@ -17,7 +17,7 @@ class LiveStream(Stream):
     """A stream that is restored with its replay.
 
     Attributes:
-        key: names it in an iteration, and again in one that is restored from its state.
+        key: its name in an iteration, and in one that is restored from its state.
     """
 
     key: str
@@ -25,12 +25,12 @@ class LiveStream(Stream):
     @property
     @abstractmethod
     def shared(self) -> bool:
-        """Whether others have had elements of it."""
+        """Return whether other readers may have received elements of it."""
 
     @property
     @abstractmethod
     def number(self) -> int:
-        """The number of the next element, failures counted."""
+        """The number of the next element, counting failures."""
 
     def state(self) -> State:
         return {"live": self.key, "number": self.number}
@@ -40,23 +40,23 @@ class LiveStream(Stream):
 
     @abstractmethod
     def consumed(self, number: int) -> None:
-        """Note that the caller has consumed whatever was made of the elements before this one."""
+        """Note that the caller has consumed all results of the elements before this one."""
 
     @abstractmethod
     def replay_from(self, number: int, *, bare: bool) -> State:
-        """What it takes to read the elements again from this one on.
+        """Return the replay from this element on.
 
         Args:
-            bare: nobody has used any of them yet, so they may come in another order.
+            bare: whether none of them was used yet, so that their order may change.
         """
 
     @abstractmethod
     def claim(self) -> None:
-        """Tell the dispatcher that no other reader may get what the last replay holds; wait until it knows."""
+        """Claim the elements of the last replay, and wait until the dispatcher gives them to no other reader."""
 
     @abstractmethod
     def leave_to(self, replay: State) -> None:
-        """Note that it will be closed now, and another stream goes on from this replay."""
+        """Note that this stream will be closed now, and another one continues from this replay."""
 
 
 class LiveStreams:
@@ -81,25 +81,25 @@ class LiveStreams:
 
     @property
     def shared(self) -> bool:
-        """Whether others have had elements of what is read."""
+        """Return whether other readers may have received elements of a stream."""
         with self._lock:
             return any(stream.shared for stream in self._streams.values())
 
     def continue_from(self, replays: dict[str, State]) -> None:
-        """Note the replays of the state that the iteration is restored from."""
+        """Set the replays of the state that the iteration is restored from."""
         self.restored, self.any = replays, bool(replays)
         for replay in replays.values():
             if isinstance(replay, dict):
                 self.continued, self._reader = True, str(replay.get("consumer", "")).partition("-")[0]
 
     def consumer_of(self, key: str) -> str:
-        """The name under which elements of a stream are had, also by an iteration that goes on from a state."""
+        """Return the consumer's name for a stream, which stays the same when an iteration is restored."""
         with self._lock:
             self._reader = self._reader or os.urandom(8).hex()
         return f"{self._reader}-{crc32(key.encode()):08x}"
 
     def add(self, stream: LiveStream) -> None:
-        """Take a stream in. One of equal key that is there already stays: the dataset is read in several places."""
+        """Add a stream, unless one has its key already: a dataset may be read in several places."""
         with self._lock:
             self._streams.setdefault(stream.key, stream)
             self.any = True
@@ -112,7 +112,7 @@ class LiveStreams:
                 self.any = bool(self._streams or self.restored)
 
     def consumed(self, position: State) -> None:
-        """Note that the caller asks for more, so it has consumed everything before this position."""
+        """Note that the caller has consumed everything before this position: it requests more."""
         named = _named(position)
         with self._lock:
             self._forget(set(named))
@@ -121,7 +121,7 @@ class LiveStreams:
             stream.consumed(number)
 
     def _forget(self, named: set[str]) -> None:
-        """Forget what no later state can name: what was named before, and what was opened before all that are."""
+        """Forget the streams that no later state can name: those named before, and those opened before all `named`."""
         keys = list(self._streams)
         first = next((number for number, key in enumerate(keys) if key in named), 0)
         for key in {*keys[:first], *self._named} - named:
@@ -130,7 +130,7 @@ class LiveStreams:
         self._named, self.any = named, bool(self._streams or self.restored)
 
     def replays(self, position: State) -> dict[str, State]:
-        """What a state at this position needs besides."""
+        """Return the replays that a state at this position needs."""
         if not self:
             return {}
         named = _named(position)
@@ -138,27 +138,27 @@ class LiveStreams:
             streams = dict(self._streams)
             replays = {key: replay for key, replay in self.restored.items() if key not in streams}
         for key, stream in streams.items():
-            # What the position does not name is read again from its beginning.
+            # A stream that the position does not name is read again from its beginning.
             number = named.get(key, 0)
             replays[key] = stream.replay_from(number, bare=_is_bare(position, key, number))
         return replays
 
     def claim(self) -> None:
-        """Tell the dispatcher that no other reader may get what the last replays hold; wait until it knows."""
+        """Claim the elements of the last replays of all streams."""
         with self._lock:
             streams = list(self._streams.values())
         for stream in streams:
             stream.claim()
 
     def give_back(self, position: State) -> None:
-        """What comes after this position was not used, and nothing more will be read."""
+        """Return the elements after this position, which were not used; nothing more will be read."""
         for key, number in _named(position).items():
             stream = self._streams.get(key)
             if stream is not None and _is_bare(position, key, number):
                 stream.unread(stream.number - number)
 
     def leave_to(self, replays: dict[str, State]) -> None:
-        """Note that the iteration will be closed now, and another goes on from these replays."""
+        """Note that the iteration will be closed now, and another one continues from these replays."""
         with self._lock:
             streams = [(stream, replays[key]) for key, stream in self._streams.items() if key in replays]
         for stream, replay in streams:
@@ -166,22 +166,22 @@ class LiveStreams:
 
 
 def _is_bare(position: State, key: str, number: int) -> bool:
-    """Whether this is the position of an iteration in which nothing above a stream holds elements of it."""
+    """Return whether no operator above a stream holds elements of it in an iteration at this position."""
     state, rows, _ = position
     return bool(state == {"live": key, "number": number} and rows == 0)
 
 
 def from_beginning(position: State, before: State) -> list[State]:
-    """The first positions of the streams that a position names, and one before it does not.
+    """Return the first positions of the streams that a position names, and an earlier one does not.
 
-    What is read again from there on goes on into these streams, as a window does that began in the epoch before.
+    Reading again from the earlier one continues into these streams, like a window that began in the epoch before.
     """
     missing = _named(position).keys() - _named(before).keys()
     return [{"live": key, "number": 0} for key in sorted(missing)]
 
 
 def _named(position: State) -> dict[str, int]:
-    """The number of the first element that a position names, for each stream that it names."""
+    """Return the number of the first element that a position names, for each stream that it names."""
     numbers: dict[str, int] = {}
     left, seen = [position], set[int]()
     while left:

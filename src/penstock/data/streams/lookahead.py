@@ -1,4 +1,4 @@
-"""How far calls in other threads may run ahead of what is taken."""
+"""The limit on how far calls in other threads run ahead of the consumer."""
 
 from collections.abc import Collection
 from itertools import takewhile
@@ -8,11 +8,11 @@ from typing import Protocol
 from penstock.runtime.callers import Callers
 
 OVERTAKING = 16
-"""For each call that may run, this many results may wait behind one that takes longer."""
+"""The number of results that may wait behind a slow call, for each call that may run."""
 _BYTES = 1 << 26
 _DONE = attrgetter("done")
 _LARGE_ROW_BYTES = 1 << 19
-"""Rows of this size are counted one by one, though calls for several of them may be one task."""
+"""Rows of this size are counted individually, even if one task makes several of them."""
 
 
 class Begun(Protocol):
@@ -20,40 +20,39 @@ class Begun(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether they only wait to be taken."""
+        """Return whether the rows are finished and wait to be taken."""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes wait."""
+        """The number of bytes that wait."""
 
     @property
     def results(self) -> int:
-        """How many results they are, in calls that took long enough to be a task, or were for a large row."""
+        """The number of results: one for each task, or for each large row."""
 
 
 class Lookahead:
-    """Decides whether to begin another piece of work before it is asked for.
+    """Decision whether to begin another piece of work before it is requested.
 
-    It begins one as long as the callers want more and few results wait to be taken: as many as calls may run, if
-    nothing holds them up. Behind a call that takes longer than others these may overtake it, up to 16 pieces for each
-    call or 64 MB.
+    One begins as long as the callers want more and few results wait to be taken: as many as calls may run, if nothing
+    delays them. Other calls may overtake a slow one, up to 16 pieces for each call or 64 MB.
     """
 
     def __init__(self) -> None:
         self._callers: list[Callers] = []
 
     def meet(self, callers: Callers) -> None:
-        """Note whose calls are waited for."""
+        """Add callers whose calls are waited for."""
         if callers not in self._callers:
             self._callers.append(callers)
 
     @property
     def wide(self) -> bool:
-        """Whether the calls for one piece are too few for one task."""
+        """Return whether the calls for one piece are too few for one task."""
         return all(callers.chunk > 1 for callers in self._callers)
 
     def free(self, pieces: Collection[Begun]) -> bool:
-        """Whether there is room for another piece, ahead of these."""
+        """Return whether another piece may begin after these."""
         with_threads = [callers for callers in self._callers if not callers.serial]
         if not with_threads or not all(callers.want_more for callers in with_threads):
             return False
@@ -67,5 +66,5 @@ class Lookahead:
 
 
 def results_of(tasks: int, rows: int, nbytes: int) -> int:
-    """How many results `Begun.results` says that calls for so many rows have, which were divided into so many tasks."""
+    """Return the value of `Begun.results` for calls for `rows` rows in `tasks` tasks, which hold `nbytes`."""
     return max(1, tasks, min(rows, nbytes // _LARGE_ROW_BYTES))

@@ -1,7 +1,7 @@
-"""A function called for the rows of a stream by other threads, which run ahead of what is taken.
+"""Calls of a function for the rows of a stream, made by other threads ahead of the consumer.
 
-Rows are read in the thread that pulls, in order. The state describes what was read but not given by a position alone:
-it is read again.
+Rows are read in the thread that pulls, in order. The state holds a position only: rows that were read but not returned
+are read again.
 """
 
 from collections import deque
@@ -21,14 +21,14 @@ _BLOCK_BYTES = 1 << 19
 
 @dataclass(frozen=True)
 class CallSettings:
-    """What a stream of calls does with the rows that it reads.
+    """Settings of a stream of calls.
 
     Attributes:
         start: calls the function for the rows of a block that begins at this position; the outcome is a block up to the
             first row that fails, and that failure.
-        callers: who calls it.
+        callers: the threads that call it.
         first: the position of the first row of all.
-        paced: whether the rows come from something that shows how far it is read.
+        paced: whether the rows come from a source that shows how far it is read.
     """
 
     start: Callable[[Block, int], Pending]
@@ -38,13 +38,13 @@ class CallSettings:
 
 
 class _CalledPiece:
-    """Rows that were read, and the calls for them; or what was raised in place of a row, or the end.
+    """Rows that were read, and the calls for them; or the failure of a row; or the end.
 
     Attributes:
         input_state: the state of the input before them.
-        number: how many rows and failures the input had given before them.
+        number: the number of rows and failures of the input before them.
         rows: the rows; None for a failure or the end.
-        skips: what was left out before them, and where they were read.
+        skips: the elements that were skipped before them.
     """
 
     def __init__(self, input_state: State, number: int, rows: Block | None, skips: list[Noticed]) -> None:
@@ -60,13 +60,8 @@ class _CalledPiece:
         return self.pending is None or self.pending.done
 
     @property
-    def ends(self) -> bool:
-        """Whether the end came in place of rows."""
-        return self.rows is None and self.error is None
-
-    @property
     def nbytes(self) -> int:
-        """How many bytes wait to be taken."""
+        """The number of bytes that wait to be taken."""
         return self.pending.nbytes if self.pending is not None and self.done else 0
 
     @property
@@ -75,10 +70,10 @@ class _CalledPiece:
 
 
 class CallsInOrder(RowsBeforeFailure, OneInputStream):
-    """The results in the order of the rows, of calls that begin as long as there is room.
+    """The results in the order of the rows; calls begin as long as there is room.
 
-    The state is the input's before the first row that is not given. It never passes a failure that has not been raised
-    yet: it is met again.
+    The state is the input's before the first row that was not returned. It never passes a failure that has not been
+    raised yet, so that a restored stream meets it again.
     """
 
     same_rows = True
@@ -100,7 +95,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         return self._made_here(need, allow) if self._calls_here else self._made_ahead(need, allow)
 
     def _made_ahead(self, need: int, allow: int) -> Block | None:
-        """The results of the first piece, when its calls have ended."""
+        """Return the results of the first piece; waits for its calls."""
         while True:
             rung = self._work.callers.bell.rung
             self._fill(need, allow)
@@ -122,7 +117,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         if failure is not None:
             self._failure, self._failed = failure.error, self._rest(piece, failure.row)
         else:
-            # What is given beyond what is needed was read ahead too.
+            # Rows returned beyond `need` count as read ahead.
             self._fill(need - len(output) if output is not None else 0, allow)
         if output is not None:
             self._most_rows = max(1, _BLOCK_BYTES * len(output) // max(1, output.nbytes))
@@ -137,20 +132,20 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
 
     @staticmethod
     def _rest(piece: _CalledPiece, rows: int) -> _CalledPiece:
-        """A piece without its first rows."""
+        """Return a piece without its first rows."""
         assert piece.rows is not None
         state, passed, met = piece.input_state
         left = piece.rows.slice(rows, len(piece.rows))
         return _CalledPiece([state, passed + rows, met + rows], piece.number + rows, left, [])
 
     def _fill(self, need: int, allow: int) -> None:
-        """Read rows and have the function called for them, as long as there is room."""
+        """Read rows and begin the calls for them, as long as there is room."""
         here = self._work.callers.serial
         if self._work.paced and not here and (not self._pieces or self._pieces[0].done):
             here = self._work.callers.here_one_by_one
         if here and (self._pieces or need <= 0):
             return
-        # Waiting for the rows of a slow source must not delay results that are there.
+        # Waiting for the rows of a slow source must not delay finished results.
         reads = 2 if self._work.paced else -1
         while reads and not self._ended and ((need > 0 and not self._pieces) or self._lookahead.free(self._pieces)):
             serial = self._work.callers.serial
@@ -166,7 +161,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
             self._then()
 
     def _sure(self, need: int) -> int:
-        """How many rows may be read of a source that shows how far it is read: as needed, and one for each call."""
+        """Return how many rows of a paced source may be read: those that are needed, and one for each call."""
         ahead, read, in_front = 0, 0, True
         for piece in self._pieces:
             in_front = in_front and piece.done
@@ -185,20 +180,16 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
             error = to_keep(raised)
         piece = _CalledPiece(input_state, number, rows, self._skips.taken())
         piece.error = error
-        self._add(piece)
-
-    def _add(self, piece: _CalledPiece) -> None:
-        """Have the calls made for rows that were read, or note what came in place of rows."""
-        if piece.rows is not None:
+        if rows is not None:
             self._begin(piece)
-        elif piece.error is None:
+        elif error is None:
             self._ended = True
             if not piece.skips:
                 return
         self._pieces.append(piece)
 
     def _pulled(self, need: int, allow: int) -> Iterator[Block | None]:
-        """The next rows of the input, from a coroutine: see `to_keep`."""
+        """Yield the next rows of the input: `to_keep` expects a coroutine."""
         yield self._input.pull(need, allow)
 
     def _begin(self, piece: _CalledPiece) -> None:
@@ -219,11 +210,11 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
 
     @property
     def _calls_here(self) -> bool:
-        """Whether this thread makes the next calls, and nothing else is under way."""
+        """Return whether this thread makes the next calls, and no others are under way."""
         return self._work.callers.serial and not self._pieces and not self._ended
 
     def _made_here(self, need: int, allow: int) -> Block | None:
-        """The next rows with the calls made by this thread, where nothing else is under way: without a piece."""
+        """Return the results of the next rows, called by this thread."""
         try:
             rows = next(self._pulled(need if self._work.paced else allow, allow))
         except failures() as error:
@@ -247,7 +238,7 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         return output
 
     def _piece_of_last(self, rows: Block, count: int) -> _CalledPiece:
-        """The `count` rows that were pulled last."""
+        """Return a piece of the `count` rows that were pulled last."""
         return _CalledPiece(self._input.state_before(count), self._input.met - count, rows, [])
 
     def state(self) -> State:

@@ -1,4 +1,4 @@
-"""A stream that is read by a thread of its own, a bounded distance ahead of the consumer."""
+"""A stream that a separate thread reads, a bounded distance ahead of the consumer."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ _AUTOTUNED_BLOCKS = 2
 
 @dataclass(frozen=True)
 class _Item:
-    """What the thread has read: a block, what was raised in place of a row, or the end.
+    """A block that the thread has read, the failure of a row, or the end.
 
     Attributes:
         after: the state after it.
-        skips: what was skipped before it.
+        skips: the elements that were skipped before it.
     """
 
     block: Block | None
@@ -28,11 +28,11 @@ class _Item:
 
 
 class PrefetchedStream(Stream):
-    """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of adapted size).
+    """`stream`, with up to `rows` rows made before they are requested (None: two blocks of adapted size).
 
-    The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread
-    starts with the first `pull`, ends with the data or soon after `close`, and closes the stream it reads. `skips` is
-    what the stream notes as left out.
+    The state is that of the stream after the last block that was taken, regardless of what the thread has read since.
+    The thread starts with the first `pull`, ends with the data or soon after `close`, and closes the stream it reads.
+    `skips` collects the elements that the stream skips.
     """
 
     def __init__(self, stream: Stream, rows: int | None, threads: Threads, skips: SkipsAhead) -> None:

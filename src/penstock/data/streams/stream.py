@@ -1,4 +1,4 @@
-"""Streams: one pass over the elements of a node. The top of `node.py` lists the rules that all of them keep."""
+"""Streams: passes over the elements of a node. The top of `node.py` lists the rules that all of them keep."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -18,29 +18,29 @@ State = Any
 
 
 class Stream(ABC):
-    """One pass over a node's epoch. See the rules at the top of `node.py`.
+    """A pass over a node's epoch. See the rules at the top of `node.py`.
 
     Attributes:
-        same_rows: whether each row stands for one of the input's, failures too, and the states are those of the cursor
-            that it reads.
+        same_rows: whether each row and failure corresponds to one of the input's, and the states are those of the
+            cursor that it reads.
     """
 
     same_rows: bool = False
 
     @abstractmethod
     def pull(self, need: int, allow: int) -> Block | None:
-        """The next rows, at least one and about `allow`; None at the end."""
+        """Return the next rows, at least one and about `allow`; None at the end."""
 
     @abstractmethod
     def state(self) -> State:
-        """The position after the last block that `pull` gave."""
+        """Return the position after the last block that `pull` returned."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
         """Continue from a state; only on a stream that has not been pulled."""
 
     def fits(self, state: State) -> bool:
-        """Whether `restore` can continue from a state; if not, the rows before it are read again."""
+        """Return whether `restore` can continue from a state; if not, the rows before it are read again."""
         return True
 
     @abstractmethod
@@ -49,32 +49,32 @@ class Stream(ABC):
 
     @property
     def at_end(self) -> bool:
-        """Whether it is known, without reading, that no more rows come."""
+        """Return whether it is known, without reading, that no more rows come."""
         return False
 
     def advanced(self, state: State, rows: int) -> State | None:
-        """The state `rows` rows after `state`, where that is known without reading them."""
+        """Return the state `rows` rows after `state`, where that is known without reading them."""
         return None
 
     def skip(self, rows: int) -> int:
-        """Pass over up to `rows` rows without reading them, where that is possible; gives how many were."""
+        """Skip up to `rows` rows without reading them, where that is possible; returns how many were skipped."""
         return 0
 
-    def unread(self, rows: int) -> None:  # noqa: B027  # most have nobody to tell
-        """The last `rows` rows that `pull` gave are not used, and nothing more is pulled."""
+    def unread(self, rows: int) -> None:  # noqa: B027  # optional: most streams ignore it
+        """Note that the last `rows` rows that `pull` returned are not used, and nothing more is pulled."""
 
     @property
     def inputs(self) -> "tuple[Stream, ...]":
-        """The streams below that are read from beginning to end, which `run_ahead` and `when_drained` go on to."""
+        """The streams below that are read from beginning to end, to which `run_ahead` and `when_drained` apply too."""
         return ()
 
     def run_ahead(self) -> None:
-        """Start the calls below for which there is room, though nothing is pulled yet."""
+        """Start the calls below for which there is room, before anything is pulled."""
         for below in self.inputs:
             below.run_ahead()
 
     def when_drained(self, then: Callable[[], None]) -> None:
-        """Have `then` called, by `pull`, when calls below have begun for all that is left and there is room."""
+        """Let `pull` call `then` when calls below have begun for all remaining rows and there is room for more."""
         for below in self.inputs:
             below.when_drained(then)
 
@@ -83,16 +83,16 @@ class Cursor(Stream):
     """A stream that can be stopped between any two rows, not only between its blocks.
 
     The state is [state, rows, met]: a state of the stream below (None: its beginning), how many rows after it were
-    handed out, and how many rows and failures there were before in all. `restore` reads those rows again and drops them
-    (over an index stream, it only moves the position).
+    returned, and the total number of rows and failures before it. `restore` reads those rows again and drops them (over
+    an index stream, it only moves the position).
 
-    Over a stream of the same rows as the cursor that it reads, the state is one of that cursor: so no state depends on
+    Over a stream with `same_rows`, the state is that of the cursor that this stream reads: so no state depends on
     whether such a stream is in between.
 
     Ctrl-C may end a pull anywhere: the state is then that before the pull.
 
     Attributes:
-        met: the number of rows and failures so far, less what was given back.
+        met: the number of rows and failures so far, without the rows that were given back.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -101,11 +101,11 @@ class Cursor(Stream):
         self._block: Block | None = None
         self._offset = 0
         self._pulling = False
-        # Whether the next pull gives what the last one gave in place of rows: a failure, or None, the end.
+        # Whether the next pull repeats the last one's failure, or None, the end.
         self._withholds = False
         self._withheld: BaseException | None = None
         self._ended = self._closed = False
-        # How many results `made` asks for together: few after one that failed, because others may be near.
+        # The most results that `made` makes together: few after a failure, because others may be near.
         self._together = _ANY
         self.met = 0
 
@@ -115,7 +115,7 @@ class Cursor(Stream):
 
     @property
     def ready(self) -> int:
-        """How many rows were read and not handed out."""
+        """The number of rows that were read and not returned."""
         return 0 if self._block is None else self._block.length - self._offset
 
     @property
@@ -131,7 +131,7 @@ class Cursor(Stream):
             raise failure
         block, start = self._block, self._offset
         if block is None or start == block.length:
-            if self._ended:  # of many streams above each other, each asks again at its end
+            if self._ended:  # in a chain of streams, each pulls again at its end
                 return None
             block = self._block = None  # its memory can serve the next one
             self._before = self._stream.state()
@@ -156,23 +156,23 @@ class Cursor(Stream):
         return block.slice(start, stop)
 
     def give_back(self, rows: int) -> None:
-        """Put the last `rows` rows of the block that `pull` gave last back in front."""
+        """Let the next `pull` return the last `rows` rows of the last block again."""
         self._offset -= rows
         self.met -= rows
 
     def withhold(self, failure: BaseException | None) -> None:
-        """Let a failure that `pull` has just raised, or the end, come with the next `pull` instead."""
+        """Let the next `pull` repeat a failure that `pull` has just raised, or the end."""
         self._withheld, self._withholds = failure, True
         self.met -= failure is not None
 
     def made(self, rows: Block, make: Callable[[Block], Made], each: int = 1) -> Made:
-        """What `make` makes of rows that `pull` gave last, or of the first of them; the others are put back in front.
+        """Return the result of `make` for the rows that `pull` returned last, or the first of them.
 
-        Where that fails, fewer rows are tried. So a result that fails costs its own rows alone: those before it come
-        first, then its failure, then those after it.
+        The others are given back. Where `make` fails, fewer rows are tried. So a result that fails costs its own rows
+        alone: those before it come first, then its failure, then those after it.
 
         Args:
-            rows: at least `each`.
+            rows: at least `each` rows.
             make: makes a result of every `each` rows. When it fails, it has changed nothing.
         """
         count = min(len(rows) // each, self._together)
@@ -191,7 +191,7 @@ class Cursor(Stream):
                 return made
 
     def skip(self, rows: int) -> int:
-        """Pass over up to `rows` rows, reading them if need be; gives how many there were."""
+        """Skip up to `rows` rows, reading them if need be; returns how many there were."""
         begun = self.met
         ready = min(rows, self.ready)
         self._offset += ready
@@ -211,7 +211,7 @@ class Cursor(Stream):
         return state if self._stream.same_rows else [state, 0, self.met]
 
     def _after(self, before: State, rows: int, met: int) -> State:
-        """The state `rows` rows after one of the stream below, when `met` rows and failures were met."""
+        """Return the state `rows` rows after one of the stream below, when `met` rows and failures were met."""
         if self._stream.same_rows:
             state, passed, met_before = before
             return [state, passed + rows, met_before + rows]
@@ -219,13 +219,13 @@ class Cursor(Stream):
         return [before, rows, met] if moved is None else [moved, 0, met]
 
     def later(self, state: State, rows: int) -> State:
-        """The state `rows` rows after one of this cursor's, if none failed in between."""
+        """Return the state `rows` rows after one of this cursor's, if none failed in between."""
         before, passed, met = state
         moved = None if self._stream.same_rows else self._stream.advanced(before, passed + rows)
         return [before, passed + rows, met + rows] if moved is None else [moved, 0, met + rows]
 
     def state_before(self, rows: int) -> State:
-        """The state before the last `rows` rows of the block that `pull` gave last, or before the failure it raised."""
+        """Return the state before the last `rows` rows of the last block, or before the failure that `pull` raised."""
         return self._after(self._before, self._offset - rows, self.met - rows) if rows else self.state()
 
     def restore(self, state: State) -> None:
@@ -244,14 +244,14 @@ class Cursor(Stream):
             try:
                 self.skip(met - self.met)
             except failures() as error:
-                if position is not None:  # such rows were given before, so this is another failure
+                if position is not None:  # these rows did not fail before
                     raise
                 _logger.debug("passed over a failure that was raised before: %r", error)
-            if self.met == before:  # it has become shorter
+            if self.met == before:  # the stream has become shorter
                 return
 
     def close(self) -> None:
-        if self._closed:  # many streams close their input at its end, and each its own
+        if self._closed:  # many streams close their input at its end already
             return
         self._closed = True
         if self.ready:
@@ -276,7 +276,7 @@ class CountingCursor(Cursor):
 
     @property
     def repeating(self) -> bool:
-        """Whether what comes next was met before."""
+        """Return whether the next row or failure was met before."""
         return self.met < self._known
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -289,7 +289,7 @@ class CountingCursor(Cursor):
                 _logger.debug("passed over a failure that was raised before: %r", error)
 
     def repeat(self) -> Block | BaseException:
-        """The next rows of those that were met before, or the failure that came in place of one."""
+        """Return the next rows of those that were met before, or the failure of one."""
         left = self._known - self.met
         try:
             block = super().pull(left, left)
@@ -300,13 +300,13 @@ class CountingCursor(Cursor):
         return block
 
     def restore_at(self, state: State, known: int) -> None:
-        """Continue from a state; what comes up to number `known` was met before."""
+        """Continue from a state; rows and failures up to number `known` were met before."""
         self.restore(state)
         self._known = known
 
 
 class RowsBeforeFailure(Stream):
-    """A stream that makes several rows at a time: where one fails, the rows before it are given first.
+    """A stream that makes several rows at a time: where one fails, the rows before it are returned first.
 
     The failure comes with the next pull. Until then the state is that before the failing row, so an iteration that is
     restored from it meets the failure again.
@@ -325,11 +325,11 @@ class RowsBeforeFailure(Stream):
 
     @abstractmethod
     def _make(self, need: int, allow: int) -> Block | None:
-        """As `pull`, up to the first row that fails: what that raises is put into `_failure`."""
+        """Return the next rows, up to the first that fails: its exception is put into `_failure`."""
 
     @abstractmethod
     def _pass_failed_row(self) -> None:
-        """Move on to the row after the one that failed: its failure is about to be raised."""
+        """Move to the row after the one that failed: its failure is about to be raised."""
 
 
 class OneInputStream(Stream):
