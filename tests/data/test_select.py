@@ -95,7 +95,7 @@ def test_what_cannot_be_read_by_index_is_refused():
     with pytest.raises(ps.InvalidArgumentError, match=r"select reads by index, and filter\(.* is a stream"):
         ps.Dataset.range(9).filter(bool).select([1])
     with pytest.raises(
-        ps.InvalidArgumentError, match=r"counter\(.* never ends: select takes a slice of what has an end"
+        ps.InvalidArgumentError, match=r"counter\(.* never ends: select takes slices of finite datasets only"
     ):
         ps.Dataset.counter().select(slice(3))
     assert values(ps.Dataset.counter().select([10**12, 5])) == [10**12, 5]

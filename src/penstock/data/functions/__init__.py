@@ -1,7 +1,6 @@
-"""Functions of the user's: how rows are given to them, what they promise, and how they are recognised again.
+"""Users' functions: calls of them for rows, checks of their results, and descriptions by which they are recognised.
 
-What calls functions in processes is imported when a dataset uses it first: few do, and it needs much of the standard
-library.
+`in_processes` is imported when a dataset first uses it: few do, and it needs much of the standard library.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Checks of what users' functions answer: a truth value, an integer. Nothing is cut or guessed."""
+"""Checks of values that users' functions return: truth values and integers, which are never rounded or guessed."""
 
 from operator import index
 from typing import Any, Final
@@ -11,10 +11,10 @@ TRUTH_VALUES: Final = {bool, np.bool_}
 
 
 def truth(function: str, answer: Any) -> bool:
-    """Return what a predicate answered.
+    """Return the truth value that a predicate returned; `function` is its name, for errors.
 
     Raises:
-        InvalidTypeError: no truth value and no number of NumPy's; `function` says who answered.
+        InvalidTypeError: `answer` is neither a truth value nor a NumPy number.
     """
     if type(answer) in TRUTH_VALUES:
         return bool(answer)
@@ -25,11 +25,11 @@ def truth(function: str, answer: Any) -> bool:
 
 
 def integer(function: str, answer: Any, low: int | None = None, high: int | None = None) -> int:
-    """Return what a function of keys, classes or sizes answered, which lies between bounds.
+    """Return the key, class or size that a function returned; `function` is its name, for errors.
 
     Raises:
-        InvalidTypeError: it is no integer, nor a truth value.
-        ElementError: it is out of bounds.
+        InvalidTypeError: `answer` is neither an integer nor a truth value.
+        ElementError: it is below `low` or above `high`.
     """
     if type(answer) is np.int64:  # as most are
         found = int(answer)

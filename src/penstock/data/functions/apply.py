@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.data.block import Block
+from penstock.data.block import Block, own
 from penstock.data.column_builder import ColumnBuilder, block_of_row
 from penstock.data.layout import Layout
 from penstock.data.node import Node, Run
@@ -18,26 +18,28 @@ from penstock.data.skipped import MADE_OF
 from penstock.errors import InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads, failures
+from penstock.spec import as_leaf
+from penstock.structure import map_structure
 
 _PIECE_SECONDS: Final = 0.01
-"""About how long calls run before it is checked whether their results are still wanted."""
+"""The approximate time that calls run between checks whether their results are still wanted."""
 _PIECE_ROWS: Final = 1024
 """This many collected results stay in the processor's cache."""
 
 Results = Callable[[int, int], Iterator[Any]]
-"""Gives the results of rows start to stop, one by one."""
+"""A function that yields the results of rows start to stop."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The row at which a function raised, and what."""
+    """The row at which a function raised, and the exception."""
 
     row: int
     error: BaseException
 
 
 def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
-    """The function's result for each row; tuple elements are unpacked into its arguments."""
+    """Yield the function's result for each row; tuple elements are unpacked into its arguments."""
     if block.structure.kind == "leaf":
         return map(function, block.columns[0])
     if block.structure.is_flat_tuple and block.columns:
@@ -48,10 +50,10 @@ def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
 
 
 def first_result(results: Iterator[Any]) -> Any:
-    """The first of some results.
+    """Return the first of some results.
 
     Raises:
-        InvalidTypeError: there is none: the function has raised StopIteration, which ends a loop in silence.
+        InvalidTypeError: there is none, because the function has raised StopIteration, which ends a loop silently.
     """
     for value in results:
         return value
@@ -59,12 +61,12 @@ def first_result(results: Iterator[Any]) -> Any:
 
 
 def no_result() -> InvalidTypeError:
-    """The error of a function that raised StopIteration in place of a result."""
+    """Return the error for a function that raised StopIteration."""
     return InvalidTypeError("the function raised StopIteration: return a value for each element")
 
 
 def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
-    """As `call_rows`, but a StopIteration that the function raises is an error: it would end a loop in silence."""
+    """Variant of `call_rows` that refuses a function which raises StopIteration: it would end a loop silently."""
     count = 0
     for value in call_rows(function, block):
         yield value
@@ -82,8 +84,13 @@ def call_rows_with_randomness(
         yield function(*row, generator) if unpack else function(row, generator)
 
 
+def owned_leaves(value: Any) -> Any:
+    """Return a value with copies of arrays that others could change, or that keep larger arrays alive."""
+    return map_structure(lambda leaf: own(as_leaf(leaf)), value)
+
+
 def note(error: BaseException, node: Node, element: object = None, source_row: str = "") -> None:
-    """Say in an exception where it was raised: one that is kept and raised again says where that was last."""
+    """Add notes to an exception about where it was raised; one that is raised again has those of the last time."""
     where = f"penstock: in {node.where()}"
     notes = [where if element is None else f"{where}, element {element}"]
     if source_row:
@@ -96,11 +103,15 @@ def note(error: BaseException, node: Node, element: object = None, source_row: s
 
 
 def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
-    """The node of the dataset that the user's function of `node` returns; `call` calls it for an element or a window.
+    """Return the node of the dataset that the user's function of `node` makes of an element or a window.
+
+    Args:
+        call: calls the function.
+        element: the name of the element, for errors.
 
     Raises:
-        InvalidTypeError: it returned something else.
-        Exception: what it raised, with a note that names `element`.
+        InvalidTypeError: the function returned no dataset.
+        Exception: the function's own, with a note that names `element`.
     """
     try:
         dataset = call()
@@ -119,7 +130,7 @@ def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
 def map_row(
     run: Run, node: Node, function: Callable[..., Any], block: Block, signature: OutputSignature | None, position: int
 ) -> tuple[Block | None, Failure | None]:
-    """The block of the function's result for the only row of a block, or its failure."""
+    """Return a block of the function's result for the only row of a block, or its failure."""
     if run.threads.stopped:
         return None, Failure(0, Closed())
     try:
@@ -136,12 +147,12 @@ def map_row(
 def map_rows(
     run: Run, node: Node, results: Results, rows: int, signature: OutputSignature | None, position: int
 ) -> tuple[Block | None, Failure | None]:
-    """The block of `results(0, rows)`, up to the first row that fails.
+    """Return the block of `results(0, rows)`, up to the first row that fails.
 
     Args:
-        results: gives those of rows start to stop, one by one.
-        signature: what the results were promised to be; a row that is not as promised fails.
-        position: that of the first row.
+        results: yields the results of rows start to stop.
+        signature: the declared kind of the results; a row of another kind fails.
+        position: the position of the first row.
     """
     if run.threads.stopped:
         return None, Failure(0, Closed())
@@ -152,7 +163,7 @@ def map_rows(
         return None, Failure(0, error)
     if found.untold and rows > 1 and run.known(node) is None:
         with suppress(*failures()):  # `fill` meets it again, after the rows before it
-            for value in results(1, rows):  # empty lists, up to a result that tells what all are like
+            for value in results(1, rows):  # empty lists, up to a result that has the layout of all
                 made.append(value)
                 found, layout = _layouts(run, node, value, signature)
                 if not found.untold:
@@ -165,7 +176,7 @@ def map_rows(
 def _agreed(
     run: Run, node: Node, value: Any, signature: OutputSignature | None, position: int
 ) -> tuple[Layout, Layout]:
-    """The layout of the result at `position`, and the one that all must have, which it is checked against."""
+    """Return the layout of the result at `position`, and the common one, against which it is checked."""
     if signature is None and run.known(node) is None:
         run.settle(node, position)
     found, layout = _layouts(run, node, value, signature)
@@ -174,7 +185,7 @@ def _agreed(
 
 
 def _layouts(run: Run, node: Node, value: Any, signature: OutputSignature | None) -> tuple[Layout, Layout]:
-    """The layout of a result, and the one that all must have, which one of empty lists alone does not tell."""
+    """Return the layout of a result and the common one, which a result of empty lists does not determine."""
     known = run.known(node)
     found = Layout.of(value, signature, like=known)
     return found, found if known is None and found.untold else run.agreed(node, found)
@@ -183,10 +194,10 @@ def _layouts(run: Run, node: Node, value: Any, signature: OutputSignature | None
 def fill(
     threads: Threads, builder: ColumnBuilder, results: Results, stop: int, first: Sequence[Any] = ()
 ) -> Failure | None:
-    """Have a builder take results up to row `stop`; gives the failure at which it ended, if it did.
+    """Let a builder take results up to row `stop`; returns the failure at which it stopped, if any.
 
     Args:
-        first: the results of the first of these rows, which are there already.
+        first: the results of the first of these rows, if they are known already.
     """
     failure: Failure | None = None
     piece = 1
@@ -212,7 +223,7 @@ def fill(
 
 
 def _next_piece(rows: int, seconds: float) -> int:
-    """Return how many rows to take after a piece of so many rows that took so long."""
+    """Return the number of rows of the next piece, after one of `rows` rows took `seconds`."""
     if seconds > _PIECE_SECONDS:
         return max(1, rows // 2)
     return min(_PIECE_ROWS, (8 if seconds < _PIECE_SECONDS / 8 else 2) * rows)

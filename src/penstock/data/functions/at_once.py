@@ -1,8 +1,8 @@
 """Functions that take all rows of a block in one call, as the layers of `ps.preprocessing` do.
 
 Such a function has a method `_map_block`. Its arguments are those of a call for one row, each as a column: an array
-whose leading axis counts the rows, or an object column where rows differ in shape. It returns its results in that form
-too. A function with `draws = True` draws random numbers: the last argument of a call for one row is that row's
+whose leading axis counts the rows, or an object column where rows differ in shape. It returns its results in the same
+form. A function with `draws = True` draws random numbers: the last argument of a call for one row is that row's
 generator, and that of `_map_block` the `RowGenerators` of all rows.
 """
 
@@ -19,13 +19,13 @@ from penstock.structure import flatten
 
 
 def map_at_once(function: Callable[..., Any], block: Block, generators: RowGenerators | None) -> Block | None:
-    """All results by one call, or None where the function must be called row by row.
+    """Return all results by one call, or None where the function must be called row by row.
 
     Args:
-        generators: those of the rows, where `map` was given a seed.
+        generators: the rows' random generators, if `map` has a seed.
 
     Raises:
-        ElementError: the results are not as many as the rows.
+        ElementError: the number of results is not that of the rows.
     """
     of_block = getattr(function, "_map_block", None)
     if of_block is None or draws(function) != (generators is not None):
@@ -34,7 +34,7 @@ def map_at_once(function: Callable[..., Any], block: Block, generators: RowGener
     arguments = value if block.structure.kind == "tuple" else (value,)
     try:
         result = of_block(*arguments) if generators is None else of_block(*arguments, generators)
-    except failures():  # row by row it comes again, after the rows before it
+    except failures():  # calls row by row raise it again, after the rows before it
         return None
     columns, structure = flatten(result)
     for column in columns:
@@ -59,5 +59,5 @@ def draws(function: Callable[..., Any]) -> bool:
 
 
 def describe_function(function: Callable[..., Any]) -> str:
-    """The name of the function, or of the class of a callable object."""
+    """Return the name of the function, or of the class of a callable object."""
     return str(getattr(function, "__qualname__", type(function).__name__))

@@ -1,6 +1,6 @@
 """`python -m penstock.data.functions.called_process`: calls a function for the rows that another process sends.
 
-Arguments: the descriptors that `runtime/processes.py` gives it.
+Its arguments are file descriptors of `runtime/processes.py`.
 """
 
 import sys
@@ -14,14 +14,14 @@ from penstock.runtime.processes import answer_until_told
 
 
 class Called:
-    """The first message brings the function, all others are questions."""
+    """State of the called process: the first message holds the function, all others are questions."""
 
     def __init__(self) -> None:
         self._function: Callable[..., Any] | None = None
         self._failure: InvalidTypeError | None = None
 
     def answer(self, message: list[memoryview]) -> list[Part]:
-        """The results for a question; nothing for the function."""
+        """Return the results for a question, and nothing for the function."""
         if self._failure is not None:
             return to_message(RowResults([], self._failure))
         if self._function is not None:

@@ -1,8 +1,8 @@
-"""What a user's function does, as plain data: the same in every process, and not what it is called or where it stands.
+"""Descriptions of users' functions as plain data: equal in all processes, regardless of a function's name and place.
 
-It is the code, with the constants that it uses: numbers, strings and what is made of them, other functions, frozen
-dataclasses. Of lists, dictionaries, arrays and other objects only the kind counts, because they may change while they
-are used: a filter may note what it has seen. What a function of an installed package does is taken to be in its name.
+A description holds the code, with the constants that it uses: numbers, strings and tuples of them, other functions,
+frozen dataclasses. Of lists, dictionaries, arrays and other objects only the kind counts, because they may change in
+use: a filter may note the elements it has seen. A function of an installed package is described by its name.
 """
 
 import dis
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.functions.reads_file import what_is_called
+from penstock.data.functions.reads_file import unmarked
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype)
 _INSTALLED = tuple(
@@ -30,7 +30,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def facts_of_code(code: CodeType) -> tuple[Any, ...]:
-    """Code without the place where it stands, and without the names that its author chose.
+    """Return code without its file and lines, and without the names of variables.
 
     The names of attributes and globals are part of it; its constants may be code themselves.
     """
@@ -41,10 +41,10 @@ def facts_of_code(code: CodeType) -> tuple[Any, ...]:
 
 @dataclass
 class Describing:
-    """Describes values as nested tuples of numbers, strings and bytes, whose `repr` is the same in every process.
+    """Descriptions of values as nested tuples of numbers, strings and bytes, whose `repr` is equal in all processes.
 
     Args:
-        other: describes a value of which it knows more than this module; None where it does not.
+        other: describes values that this module does not know; returns None for others.
     """
 
     other: Callable[[Any], Any]
@@ -52,8 +52,8 @@ class Describing:
     _kept: list[Any] = field(default_factory=list, init=False)  # so that no number in `_functions` is used again
 
     def function(self, function: Any) -> Any:
-        """Return what a function does."""
-        function = what_is_called(function)
+        """Describe a function."""
+        function = unmarked(function)
         if id(function) in self._functions:
             return "again", self._functions[id(function)]
         self._functions[id(function)] = len(self._functions)
@@ -89,7 +89,7 @@ class Describing:
     def _code(self, code: CodeType) -> Any:
         names, _ = _globals_and_rebound(code)
         instructions, constants, exceptions, counts, all_names = facts_of_code(code)
-        # What globals hold is described, so that their names do not count; those of attributes do.
+        # The values of globals are described, so their names do not count; those of attributes do.
         attributes = tuple(name for name in all_names if name not in names)
         return instructions, tuple(map(self._code_or_constant, constants)), exceptions, counts, attributes
 
@@ -103,7 +103,7 @@ class Describing:
             return "unbound"
 
     def _attributes(self, value: Any, called: Any) -> Any:
-        """The attributes of an object that has a function, but for those that this function assigns."""
+        """Describe the attributes of an object, except those that its function `called` assigns."""
         if isinstance(value, ModuleType) or not hasattr(value, "__dict__"):
             return self.constant(value)
         assigned = _assigned_attributes(getattr(called, "__code__", None))
@@ -111,7 +111,7 @@ class Describing:
         return tuple((name, self.constant(part)) for name, part in known)
 
     def constant(self, value: Any) -> Any:
-        """A value that a function uses; of what may change, only its kind."""
+        """Describe a value that a function uses; of an object that may change, only its kind."""
         found = self.other(value)
         if found is not None:
             return found
@@ -137,8 +137,8 @@ class Describing:
 
 
 def scalars_of(function: Any) -> dict[str, Any]:
-    """The numbers and strings that a function takes from around it, by name."""
-    function = what_is_called(function)
+    """Return the numbers and strings that a function uses from its globals and closure, by name."""
+    function = unmarked(function)
     if not isinstance(function, FunctionType):
         return {}
     names, _ = _globals_and_rebound(function.__code__)
@@ -156,7 +156,7 @@ def _name_of(function: Any) -> Any:
 
 @lru_cache
 def _is_installed(module: str | None) -> bool:
-    """Return whether a module belongs to Python, to penstock, or to a package that was installed."""
+    """Return whether a module belongs to Python, to penstock, or to an installed package."""
     if module is None or module.partition(".")[0] == _OURS:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -165,7 +165,7 @@ def _is_installed(module: str | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _globals_and_rebound(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The globals that code reads, in order, and the variables of others that it binds anew."""
+    """Return the globals that code reads, in order, and the outer variables that it rebinds."""
     names: dict[str, None] = {}
     rebound: set[str] = set()
     for instruction in _instructions(code):

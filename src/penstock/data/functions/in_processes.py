@@ -1,6 +1,6 @@
-"""Calls of a user's function in processes of their own: what crosses, and what is asked of them.
+"""Calls of a user's function in separate processes.
 
-Both sides pickle: a process belongs to the program that has started it, and no other has its pipes.
+Messages are pickled: a process belongs to the program that has started it, and no other has its pipes.
 """
 
 import os
@@ -29,9 +29,9 @@ from penstock.runtime.threads import Threads
 from penstock.structure import Structure, flatten
 
 IN_PROCESSES_TASK_SECONDS: Final = 0.016
-"""The time of a task that a process gets: sending it and its results takes up to half a millisecond of both sides."""
+"""The time of a task in a process: sending it and its results takes each side up to half a millisecond."""
 _LARGE_BYTES: Final = 4096
-"""Arrays of this size on cross beside the pickle, without a copy into it."""
+"""Arrays from this size on are sent beside the pickle, without a copy into it."""
 _MODULE: Final = "penstock.data.functions.called_process"
 
 _kept: WeakKeyDictionary[Any, Processes] = WeakKeyDictionary()
@@ -40,11 +40,11 @@ _kept_lock = Lock()
 
 @dataclass(frozen=True)
 class Question:
-    """Rows to call the function for.
+    """Rows for which to call the function.
 
     Attributes:
-        rows: what it is called with.
-        generators: those of the rows, where `map` was given a seed.
+        rows: the rows.
+        generators: their random generators, if `map` has a seed.
     """
 
     rows: Block
@@ -53,10 +53,10 @@ class Question:
 
 @dataclass(frozen=True)
 class RowColumns:
-    """Results that are alike, as one array for each leaf: pickling the arrays of each row takes longer than all else.
+    """Results that are alike, as one array for each leaf: pickling the arrays of each row is slow.
 
     Attributes:
-        structure: of each.
+        structure: the structure of each result.
         columns: for each leaf an array of all rows, or the list of their values.
     """
 
@@ -64,7 +64,7 @@ class RowColumns:
     columns: list[Any]
 
     def rows(self) -> Iterable[Any]:
-        """The results as they were; their arrays are views of the columns."""
+        """Yield the results; their arrays are views of the columns."""
         if self.structure.kind == "leaf":
             return self.columns[0]  # type: ignore[no-any-return]  # an array or a list
         leaves = zip(*self.columns, strict=True)
@@ -73,11 +73,11 @@ class RowColumns:
 
 @dataclass(frozen=True)
 class RowResults:
-    """What the function returned, up to the first row at which it raised.
+    """Results of the function, up to the first row at which it raised.
 
     Attributes:
         results: one for each row, or all of them as columns.
-        error: what it raised.
+        error: the exception that it raised.
     """
 
     results: list[Any] | RowColumns
@@ -85,7 +85,7 @@ class RowResults:
 
 
 def to_message(value: Any) -> list[Part]:
-    """A value as the parts of a message: its pickle, and its large arrays."""
+    """Return a value as the parts of a message: its pickle, and its large arrays."""
     arrays: list[Part] = []
 
     def within(buffer: pickle.PickleBuffer) -> bool:
@@ -99,7 +99,7 @@ def to_message(value: Any) -> list[Part]:
 
 
 def from_message(parts: list[memoryview]) -> Any:
-    """The value of a message, whose large arrays are views of its parts."""
+    """Return the value of a message; its large arrays are views of the message's parts."""
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
@@ -107,8 +107,8 @@ def check_processes(function: Callable[..., Any], num_parallel_calls: int | None
     """Check the arguments of a map with processes.
 
     Raises:
-        InvalidArgumentError: nothing says how many processes there should be.
-        InvalidTypeError: something in the function exists in this process only.
+        InvalidArgumentError: the number of processes is missing.
+        InvalidTypeError: the function cannot be pickled.
     """
     if num_parallel_calls is None:
         raise InvalidArgumentError(
@@ -119,27 +119,27 @@ def check_processes(function: Callable[..., Any], num_parallel_calls: int | None
 
 def _function_message(function: Callable[..., Any]) -> list[Part]:
     try:
-        return [dumps(function)]  # with its arrays, which it may write to there as here
+        return [dumps(function)]  # with its arrays, which must be writable there
     except Exception as error:
         raise InvalidTypeError(
             f"map(processes=True) cannot send {describe_function(function)} to other processes "
-            f"({type(error).__name__}: {error}): make what exists in this process only, such as a lock, an open file "
-            "or a connection, inside the function, or leave out processes=True"
+            f"({type(error).__name__}: {error}): create objects such as locks, open files and connections inside the "
+            "function, or remove processes=True"
         ) from error
 
 
 class CalledProcesses:
     """The processes that call one function, for one iteration.
 
-    They are kept for the next one as long as the function is there and does the same: to start one takes a third of a
-    second, and all that the function's module imports.
+    They are kept for the next iteration as long as the function exists and has not changed: starting one takes a third
+    of a second, and the time of all imports of the function's module.
     """
 
     def __init__(self, threads: Threads, function: Callable[..., Any]) -> None:
         self._caller = _processes_for(function).caller(threads)
 
     def results(self, rows: Block, generators: RowGenerators | None) -> Iterator[Any]:
-        """Return what the function returns for each row, and raises at one, in a process.
+        """Yield the function's result for each row, and raise the exception that it raises.
 
         Raises:
             WorkerError: the process was lost.
@@ -170,7 +170,7 @@ def _processes_for(function: Callable[..., Any]) -> Processes:
 
 
 def _forget_kept() -> None:
-    """Leave the processes to the process that has started them: this one was forked from it."""
+    """Forget the processes in a forked process: they belong to the one that has started them."""
     global _kept, _kept_lock
     _kept, _kept_lock = WeakKeyDictionary(), Lock()
 
@@ -185,12 +185,12 @@ def _ended(status: int) -> str:
 
 
 def answer_of(function: Callable[..., Any], question: Question) -> list[Part]:
-    """The message with a function's results, made in a process."""
+    """Return the message with a function's results; runs in the called process."""
     rows, generators, results = question.rows, question.generators, list[Any]()
     error: BaseException | None = None
     try:
         if generators is None:
-            results.extend(map(owned, call_rows(function, rows)))  # keeps what came before an exception
+            results.extend(map(owned, call_rows(function, rows)))  # keeps the results before an exception
         else:
             results.extend(map(owned, call_rows_with_randomness(function, rows, generators)))
     except BaseException as raised:
@@ -202,7 +202,7 @@ def answer_of(function: Callable[..., Any], question: Question) -> list[Part]:
 
 
 def as_columns(results: Sequence[Any]) -> RowColumns | None:
-    """The results as columns; None where they are not alike."""
+    """Return the results as columns; None where they are not alike."""
     if not results:
         return None
     _, structure = flatten(results[0])
@@ -215,7 +215,7 @@ def as_columns(results: Sequence[Any]) -> RowColumns | None:
 
 
 def _column_of(values: tuple[Any, ...]) -> Any:
-    """An array whose entries are these values again; a list where there is none."""
+    """Return an array whose entries equal these values, or a list if there is no such array."""
     kind, first = type(values[0]), values[0]
     array = kind is np.ndarray and first.ndim > 0
     if not array and not issubclass(kind, np.number | np.bool_):
@@ -242,7 +242,7 @@ def _up_to_unsendable(function: Callable[..., Any], results: list[Any]) -> RowRe
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """An exception with the traceback of this process as a note; of a class of Python's where it does not travel."""
+    """Return an exception with the traceback of this process as a note; a RuntimeError if it cannot be pickled."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     try:
         sent: BaseException = pickle.loads(cloudpickle.dumps(error))  # the function may raise the object itself again

@@ -1,4 +1,4 @@
-"""The calls of a user's function for the rows of a block, made by several threads while others read on."""
+"""Calls of a user's function for the rows of a block, made by several threads while others read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ Outcome = tuple[Block | None, Failure | None]
 
 
 class Made(Pending):
-    """Results that are there already."""
+    """Results that are complete."""
 
     done = True
 
@@ -40,11 +40,11 @@ class Made(Pending):
 
 
 class Continued(Pending):
-    """Results of which the first are there already.
+    """Results of which the first are complete.
 
     Args:
-        first: those of the first rows, in blocks.
-        rest: the calls for the others.
+        first: the results of the first rows, in blocks.
+        rest: the calls for the other rows.
     """
 
     def __init__(self, first: Sequence[Block], rest: Pending) -> None:
@@ -54,7 +54,7 @@ class Continued(Pending):
         self.tasks, self.rows = rest.tasks, rest.rows
 
     @property
-    def done(self) -> bool:  # type: ignore[override]  # it follows from the rest
+    def done(self) -> bool:  # type: ignore[override]  # a property here
         return self._rest.done
 
     @property
@@ -74,7 +74,7 @@ class Continued(Pending):
 
 
 def joined(first: Sequence[Block], block: Block | None, failure: Failure | None) -> Outcome:
-    """The outcome of the rows of some blocks and those after them."""
+    """Return the outcome for the rows of some blocks and those after them."""
     blocks = [*first] if block is None else [*first, block]
     if failure is not None:
         failure = replace(failure, row=failure.row + sum(map(len, first)))
@@ -83,7 +83,7 @@ def joined(first: Sequence[Block], block: Block | None, failure: Failure | None)
 
 @dataclass
 class _Returned:
-    """What the calls for rows start to stop returned, up to the first that raised, and how many bytes that holds."""
+    """Values that the calls for rows start to stop returned, up to the first that raised, and their size."""
 
     start: int
     stop: int
@@ -95,16 +95,16 @@ class _Returned:
 class Calls(Pending):
     """The results of one function for the rows of one block.
 
-    As long as nobody knows what the results look like they are kept as they came, and the first in order tells: so what
-    is refused does not depend on which call ended first.
+    Results whose layout is unknown are collected first, and the first in order determines the layout: so it does not
+    depend on which call ended first whether a result is refused.
 
     Args:
-        node: whose function it is.
-        results: gives the results of rows start to stop, one by one; called from several threads.
-        positions: those of the rows, at least one.
-        signature: what was promised of the results.
-        at_once: gives the outcome for all rows in one call, where the function can do that.
-        note_failure: says in an exception at which position it was raised.
+        node: the node of the function.
+        results: yields the results of rows start to stop; called from several threads.
+        positions: the positions of the rows, at least one.
+        signature: the declared kind of the results.
+        at_once: returns the outcome for all rows by one call, if the function supports this.
+        note_failure: adds the position at which it was raised to an exception.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Calls(Pending):
                 values.found.append(owned(value))
                 nbytes = sum(getattr(leaf, "nbytes", 0) for leaf in flatten(value)[0])
                 values.nbytes += nbytes
-                self.callers.results_hold(nbytes)  # before tasks of more rows are made, also if others still run
+                self.callers.results_hold(nbytes)  # before further tasks are made
                 if self._run.threads.stopped:  # slow calls would keep its threads alive
                     raise Closed
         except failures() as error:
@@ -205,7 +205,7 @@ class Calls(Pending):
         return sum(values.nbytes for values in self._values)
 
     def outcome(self) -> Outcome:
-        """The block of the results, up to the first row that failed."""
+        """Return the block of the results, up to the first row that failed."""
         block, failure = self._found()
         if failure is not None:
             self._note_failure(failure.error, int(self._positions[failure.row]))
@@ -221,7 +221,7 @@ class Calls(Pending):
         return self._builder.block(self.rows if failure is None else failure.row), failure
 
     def _again(self, start: int, stop: int) -> Iterator[Any]:
-        """Return what the calls for these rows returned and raised, row by row."""
+        """Yield the results of the calls for these rows again, and raise their exception."""
         for values in self._values:
             first = values.start
             yield from values.found[max(0, start - first) : max(0, stop - first)]
@@ -234,6 +234,6 @@ class Calls(Pending):
 
 
 def owned(value: Any) -> Any:
-    """A result that the function cannot change afterwards."""
+    """Return a copy of a result, which the function cannot change afterwards."""
     leaves, structure = flatten(value)
     return structure.unflatten([own(leaf) for leaf in leaves])

@@ -1,4 +1,4 @@
-"""`ps.reads_file`: a function says that its argument names a file, which it reads."""
+"""`ps.reads_file`: marks a function that reads the file whose name is its argument."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,14 +13,15 @@ _MARK: Final = "_penstock_reads_file"
 
 
 def reads_file(function: _Function) -> _Function:
-    """The function, marked as one that reads the file whose name it is given.
+    """Mark a function as one that reads the file whose name is its argument.
 
-    With it `map`, `flat_map` and `interleave` over names of files are divided among workers by file, as readers of
-    files are: `AutoShardPolicy.FILE` and `ps.service.ShardingPolicy.FILE` give each worker some of the names, and it
-    opens no other file. Without the mark, nothing tells which file a generator or a decoder of a library reads.
+    `map`, `flat_map` and `interleave` with such a function over names of files are divided among workers by file, as
+    readers of files are: `AutoShardPolicy.FILE` and `ps.service.ShardingPolicy.FILE` give each worker some of the
+    names, and it opens no other file. Without the mark, penstock cannot know which file a generator or a decoder of a
+    library reads.
 
     Raises:
-        InvalidTypeError: it is no function.
+        InvalidTypeError: `function` is not callable.
 
     Example:
         >>> import pathlib, tempfile
@@ -50,11 +51,11 @@ def reads_file(function: _Function) -> _Function:
 
 
 def is_file_reader(function: Callable[..., Any]) -> bool:
-    """Return whether a function says that it reads the file whose name it is given."""
+    """Return whether a function is marked by `reads_file`."""
     return hasattr(function, _MARK)
 
 
-def what_is_called(function: Any) -> Any:
-    """The function that was marked, of what `reads_file` gave; any other as it is, also one that is put around that."""
+def unmarked(function: Any) -> Any:
+    """Return the function inside a mark of `reads_file`; other functions unchanged, also wrappers of a marked one."""
     marked = getattr(function, _MARK, None) if isinstance(function, FunctionType) else None
     return marked if marked is not None and getattr(function, "__wrapped__", None) is marked else function

@@ -10,23 +10,26 @@ from penstock.runtime.pacing import Pace
 
 
 class FunctionStream(RowsBeforeFailure, OneInputStream):
-    """One pass of an operator that calls a function for each row.
+    """A pass of an operator that calls a function for each row.
 
     The row at which the function fails and those after it are given back to the input: the function is called once for
     each row.
     """
 
+    _node: OneInput
+
     def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
+        self._node = node
         self._run = run
         self._input = node.input.cursor(run, epoch)
         self._epoch = epoch
         self._first = run.first(node.input)
 
-    def _fail(self, node: OneInput, failure: BaseException, rows: int) -> None:
+    def _fail(self, failure: BaseException, rows: int) -> None:
         """Note that the function failed at the first of the last `rows` rows that were pulled."""
         self._input.give_back(rows)
         position = self._first + self._input.met
-        note(failure, node, position, node.input.source_row(self._run, self._epoch, position))
+        note(failure, self._node, position, self._node.input.source_row(self._run, self._epoch, position))
         self._failure = failure
 
     def _pass_failed_row(self) -> None:
@@ -34,10 +37,10 @@ class FunctionStream(RowsBeforeFailure, OneInputStream):
 
 
 class SelectingStream(FunctionStream):
-    """One pass of an operator that leaves out the rows for which a function says so."""
+    """A pass of an operator that selects rows by a function."""
 
     def _make(self, need: int, allow: int) -> Block | None:
-        pace = Pace(allow, demand=self._run.demand)  # more at a time while all are left out
+        pace = Pace(allow, demand=self._run.demand)  # more at a time while none is selected
         while self._failure is None:
             block = self._input.pull(need, pace.start())
             if block is None:
@@ -50,4 +53,4 @@ class SelectingStream(FunctionStream):
 
     @abstractmethod
     def _selected(self, block: Block) -> Block | None:
-        """What is given of these rows, up to the first at which the function fails; None for none of them."""
+        """Return the selected rows, up to the first at which the function fails; None if there are none."""

@@ -35,8 +35,8 @@ class LocalSlices:
     """The rows of each batch that the replicas of one worker get.
 
     Attributes:
-        rule: how batches are cut into slices.
-        local: the numbers of the slices that are this worker's.
+        rule: the rule that cuts batches into slices.
+        local: the numbers of this worker's slices.
     """
 
     rule: SliceRule
@@ -44,9 +44,9 @@ class LocalSlices:
 
     @lru_cache  # noqa: B019  # it holds a few numbers for each worker of a dataset
     def rows_of(self, whole: int) -> tuple[Indices, int]:
-        """Return which rows to read of a batch of `whole`, and how many the worker gets of them.
+        """Return the rows to read of a batch of `whole`, and the number of them that the worker gets.
 
-        Where it gets none, one is read all the same: it tells dtypes and shapes.
+        Where it gets none, one is read nevertheless: it determines dtypes and shapes.
         """
         bounds = self.rule.bounds(whole)
         slices = [bounds[number] for number in self.local]
@@ -59,15 +59,15 @@ class LocalSlices:
 
 @dataclass(frozen=True, eq=False)
 class Batching(OneInput):
-    """What batches have in common: which rows go into which; `batches` says what they become."""
+    """A node of batches: it decides which rows go into which batch; `batches` puts them together."""
 
     depends_on = DependsOn.ANY
     batch_size: int
     drop_remainder: bool = False
     own: LocalSlices | None = field(default=None, repr=False, kw_only=True)
-    """Which rows of each batch are read, if not all: then an element is the pair of those and the number of all rows.
+    """The rows of each batch to read, if not all; an element is then the pair of these and the number of all rows.
 
-    For states and random keys this is the batch that it stands for. Only over an indexable input.
+    For states and random keys such a pair counts as the batch. Only over an indexable input.
     """
 
     @property
@@ -76,7 +76,7 @@ class Batching(OneInput):
 
     @property
     def lengths(self) -> tuple[int, int] | None:
-        """The rows of each batch, and those of the last one; None where that is not known."""
+        """The number of rows of each batch, and that of the last one; None where it is unknown."""
         length, size = self.input.cardinality, self.batch_size
         if length == UNKNOWN_CARDINALITY:
             return None
@@ -84,7 +84,7 @@ class Batching(OneInput):
         return size, size if even else length % size
 
     def local_slices(self, rule: SliceRule, local: Sequence[int]) -> Self | None:
-        """This node with only those rows of each batch that are in some of its slices; None where it cannot be.
+        """Return this node with the rows of some slices of each batch only; None where that is impossible.
 
         Its elements are pairs of these rows and the number of rows of the whole batch.
         """
@@ -93,7 +93,7 @@ class Batching(OneInput):
 
     @property
     def slices_alike(self) -> bool:
-        """Return whether what some rows of a batch become does not depend on the others."""
+        """Return whether a batch of some rows is independent of the batch's other rows."""
         return True
 
     @property
@@ -117,7 +117,7 @@ class Batching(OneInput):
 
     @property
     def rows(self) -> int | None:
-        """The rows of every batch; None where the last one may be shorter, or not all are read."""
+        """The number of rows of every batch; None where the last one may be shorter, or not all are read."""
         if self.own is not None:
             return None
         length, size = self.input.cardinality, self.batch_size
@@ -126,7 +126,7 @@ class Batching(OneInput):
 
     @property
     def fails(self) -> bool:
-        spec = self.input.spec if self.indexable else None  # of a stream it does not promise anything
+        spec = self.input.spec if self.indexable else None  # that of a stream is no guarantee
         return spec is None or not all(_is_dense(leaf) for leaf in flatten(spec)[0])
 
     def spec_over(self, *inputs: Any) -> Any:
@@ -135,14 +135,14 @@ class Batching(OneInput):
 
     @abstractmethod
     def spec_of_batches(self, rows: Any) -> Any:
-        """The specification of batches of such rows."""
+        """Return the specification of batches of such rows."""
 
     @abstractmethod
     def batches(self, block: Block, size: int) -> Block:
-        """A block of n · size rows as a block of n batches."""
+        """Return a block of n · size rows as a block of n batches."""
 
     def numbered(self, block: Block, size: int, number: int) -> Block:
-        """As `batches`; a failure says which batch it was, if that is clear. `number` is that of the first."""
+        """Return `batches`; the failure of a single batch names its number. `number` is that of the first."""
         try:
             return self.batches(block, size)
         except ElementError as error:
@@ -156,7 +156,7 @@ class Batching(OneInput):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)
         size, length = self.batch_size, self.input.cardinality
-        # The last batch is the only one that can be short.
+        # Only the last batch can be short.
         last = length // size if length != INFINITE_CARDINALITY else math.inf
         if len(indices) == 0 or (isinstance(indices, range) and max(indices[0], indices[-1]) < last):
             return (yield from self._read(run, epoch, indices, size))
@@ -168,11 +168,11 @@ class Batching(OneInput):
         return Block.in_places(parts)
 
     def _read(self, run: Run, epoch: int, batches: Indices, whole: int) -> Reading:
-        """The batches of these numbers, which have `whole` rows each; or of each only the worker's own rows."""
+        """Read the batches with these numbers, which have `whole` rows each; or only the worker's rows of them."""
         size = self.batch_size
         own, real = (range(whole), whole) if self.own is None else self.own.rows_of(whole)
         rows: Indices
-        if isinstance(own, range) and len(batches) == 1:  # as most are, where batches are large
+        if isinstance(own, range) and len(batches) == 1:  # the most frequent case of large batches
             rows = range(int(batches[0]) * size + own.start, int(batches[0]) * size + own.stop)
         elif len(own) == size and isinstance(batches, range) and batches.step == 1:
             rows = range(batches.start * size, batches.stop * size)
@@ -192,7 +192,7 @@ class Batching(OneInput):
 
 
 class BatchStream(OneInputStream):
-    """Batches of a stream. What was read beyond whole batches is given back, so the state is the input's alone."""
+    """Batches of a stream. Rows read beyond whole batches are given back, so the state is the input's alone."""
 
     def __init__(self, node: Batching, run: Run, epoch: int) -> None:
         self._node = node
@@ -217,12 +217,12 @@ class BatchStream(OneInputStream):
         return self._node.numbered(Block.concatenate(parts, self._copiers), count, number)
 
     def _pulled(self, need: int, allow: int, collected: int) -> Block | None:
-        """The next rows of a batch of which `collected` are there. Where one fails, the whole batch is passed over."""
+        """Pull the next rows of a batch after `collected` others. Where one fails, the whole batch is skipped."""
         try:
             return self._input.pull(need, allow)
         except failures():
             for _ in range(self._node.batch_size - collected - 1):
-                with suppress(Exception):  # one failure tells of the batch
+                with suppress(Exception):  # one failure is enough for the batch
                     if self._input.pull(1, 1) is None:
                         break
             raise
@@ -278,14 +278,11 @@ class PaddedBatch(Batching):
     name: ClassVar[str] = "padded_batch"
     padded_shapes: Any = None
     padding_values: Any = None
-
-    @property
-    def memory(self) -> str:
-        return "copies rows"
+    memory = "copies rows"
 
     @property
     def slices_alike(self) -> bool:
-        """Return whether all batches are padded to one shape, whatever their longest row."""
+        """Return whether all batches are padded to one shape, regardless of their longest row."""
         if _is_fixed(self.padded_shapes):
             return True
         return self.spec is not None and not any(None in leaf.shape[1:] for leaf in flatten(self.spec)[0])
@@ -331,7 +328,8 @@ class PaddedBatch(Batching):
                 f"{self.where()}: a row of shape {tuple(longest)}{_at(leaf)} does not fit into padded_shapes "
                 f"{tuple(target)}"
             )
-        dtype = _common_dtype(rows)
+        dtypes = set(map(_DTYPE, rows))  # they differ at most in the width of strings
+        dtype: np.dtype[Any] = dtypes.pop() if len(dtypes) == 1 else np.result_type(*dtypes)
         if dtype.kind == "O" and any(row.size and isinstance(row.flat[0], np.ndarray) for row in rows):
             raise ElementError(f"{self.where()}: a row holds arrays of unequal shape{_at(leaf)}: pad them first")
         fill = _default_padding(rows)
@@ -339,11 +337,11 @@ class PaddedBatch(Batching):
             self._check_padding(value, dtype, fill, leaf)
             fill = value
         if dtype.kind in "US":
-            dtype = np.result_type(dtype, np.asarray(fill))  # as wide as the widest
+            dtype = np.result_type(dtype, np.asarray(fill))  # the width of the widest string
         shape_of_all = (len(rows), *target)
         zeros = value is None and dtype.kind in "biufc"
         batch = np.zeros(shape_of_all, dtype) if zeros else np.full(shape_of_all, fill, dtype=dtype)
-        if axes == 1 and max(longest) <= _SHORT:  # all rows at once: copying one costs more than its numbers
+        if axes == 1 and max(longest) <= _SHORT:  # all rows at once, because copying short ones costs more than a mask
             batch[np.arange(target[0]) < np.array(lengths)[:, None]] = np.concatenate(rows)
             return batch
         for number, row in enumerate(rows):
@@ -352,7 +350,7 @@ class PaddedBatch(Batching):
         return batch
 
     def _check_padding(self, value: Any, dtype: np.dtype[Any], default: Any, leaf: str) -> None:
-        """Refuse a padding value that rows of this dtype cannot hold, or that is no string among strings."""
+        """Refuse a padding value that rows of this dtype cannot hold."""
         given = np.asarray(value)
         if dtype.kind in "US" and given.dtype.kind == dtype.kind:
             return
@@ -367,12 +365,12 @@ class PaddedBatch(Batching):
 
 
 def _at(leaf: str) -> str:
-    """The path of a leaf, for errors; an element that is one leaf has none."""
+    """Return the path of a leaf, for errors; an element that is one leaf has none."""
     return f" at {leaf}" if leaf else ""
 
 
 def _padded_spec(row: LeafSpec, shape: Sequence[int | None] | None, value: Any) -> LeafSpec:
-    """The specification of a row that is padded to this shape; an open axis gets the length of the longest row."""
+    """Return the specification of a row that is padded to this shape, whose open axes depend on the longest row."""
     dtype = row.dtype
     if dtype.kind in "US" and dtype.itemsize and value is not None:
         dtype = np.result_type(dtype, np.asarray(value))
@@ -384,14 +382,8 @@ def _padded_spec(row: LeafSpec, shape: Sequence[int | None] | None, value: Any) 
     return assuming(TensorSpec(lengths, dtype), assumed, dtype=row.assumed_dtype)
 
 
-def _common_dtype(rows: list[Any]) -> np.dtype[Any]:
-    """The dtype of rows, which differ at most in the width of their strings."""
-    dtypes = set(map(_DTYPE, rows))
-    return dtypes.pop() if len(dtypes) == 1 else np.result_type(*dtypes)
-
-
 def _default_padding(rows: list[Any]) -> Any:
-    """0, or the empty string or bytes; None for other objects."""
+    """Return 0, or the empty string or bytes; None for other objects."""
     dtype = rows[0].dtype
     if dtype.kind != "O":
         return np.zeros((), dtype)
@@ -400,7 +392,7 @@ def _default_padding(rows: list[Any]) -> Any:
 
 
 def _per_leaf(value: Any, structure: Structure, *, is_shape: bool) -> list[Any]:
-    """An argument given once for all leaves, or in the structure of the elements, as a list with one entry per leaf."""
+    """Return an argument, given once for all leaves or in the elements' structure, as a list with an entry per leaf."""
     count = structure.leaf_count
     if value is None:
         return [None] * count
@@ -414,9 +406,9 @@ def _per_leaf(value: Any, structure: Structure, *, is_shape: bool) -> list[Any]:
 
 
 def bounded_shapes(structure: Structure, unknown: list[list[bool]], padded_shapes: Any, length: int) -> Any:
-    """`padded_shapes` of elements of this structure, with `length` on every axis that is left open.
+    """Return `padded_shapes` of elements of this structure, with `length` on every open axis.
 
-    A leaf for which no shape was given is padded on its unknown axes.
+    A leaf without a shape is padded on its unknown axes.
     """
     shapes = _per_leaf(padded_shapes, structure, is_shape=True)
     bounded = [
@@ -441,7 +433,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _leaves_like(value: Any, structure: Structure) -> list[Any]:
-    """`value` taken apart only as far as `structure` goes: its leaves may be tuples (shapes) or None themselves."""
+    """Return the entries of `value` at the leaves of `structure`; they may be tuples (shapes) or None."""
     if structure.kind == "leaf":
         return [value]
     if structure.kind == "none":
@@ -460,14 +452,11 @@ def _leaves_like(value: Any, structure: Structure) -> list[Any]:
 class RaggedBatch(Batching):
     """`batch_size` consecutive elements; a leaf with an axis of unknown length becomes an object array of its rows.
 
-    What is known of the input decides, not the rows of one batch: all batches must be of one kind.
+    The input's specification decides, not the rows of one batch: all batches must be of one kind.
     """
 
     name: ClassVar[str] = "ragged_batch"
-
-    @property
-    def memory(self) -> str:
-        return "copies rows"
+    memory = "copies rows"
 
     @property
     def fails(self) -> bool:
@@ -485,11 +474,11 @@ class RaggedBatch(Batching):
         return Block(tuple(columns), block.structure, len(block) // size)
 
     def spec_of_batches(self, rows: Any) -> Any:
-        # Where something is assumed of the input, nothing is known of it when rows are batched.
+        # An assumed specification of the input is not available when rows are batched.
         known = self.input.spec is not None
         return map_structure(lambda leaf: (batched if _is_dense(leaf, known) else ragged_rows)(leaf, self.rows), rows)
 
 
 def _is_dense(leaf: LeafSpec, known: bool = True) -> bool:
-    """Return whether all rows of this specification have one shape that is known."""
+    """Return whether all rows of this specification have one known shape."""
     return leaf.shape == () or (known and None not in leaf.shape)

@@ -1,4 +1,4 @@
-"""assert_cardinality: a length that the user knows, and that the data is held to."""
+"""assert_cardinality: a length that the user declares, and that is checked."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,7 +31,7 @@ class AssertCardinality(SameElements):
 
 
 class AssertCardinalityStream(OneInputStream):
-    """The state is the input's, how many elements there were, and whether their number was found to be wrong."""
+    """The state is the input's, the number of elements so far, and whether their number was wrong."""
 
     counts = ("_met", "_wrong")
 
@@ -46,12 +46,12 @@ class AssertCardinalityStream(OneInputStream):
             return None
         expected = self._node.expected
         endless = expected == INFINITE_CARDINALITY
-        # At the end one more is asked for, which must not be there.
+        # At the end one more is pulled, which must not exist.
         left = allow if endless else max(expected - self._met, 1)
         try:
             block = self._input.pull(min(need, left), min(allow, left))
         except failures():
-            self._met += 1  # an element that failed is one
+            self._met += 1  # a failed element counts
             raise
         if block is None and self._met == expected:
             return None

@@ -1,4 +1,4 @@
-"""Taking elements from one dataset or the other by choice: sample_from_datasets and choose_from_datasets."""
+"""Elements of several datasets, selected by choices: sample_from_datasets and choose_from_datasets."""
 
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -19,27 +19,27 @@ from penstock.runtime.threads import failures
 from penstock.structure import LEAF
 
 _OF_EACH = 128
-"""Reading so many rows of a member together costs little for each of them."""
+"""The number of rows of a member that are read together at little cost for each."""
 _TOGETHER = 4096
 _MORE = 16
-"""So many times as many rows are read together the next time."""
+"""The factor by which the number of rows that are read together grows."""
 _BYTES = 1 << 22
 _ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
 class Choose(ByMethod):
-    """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
+    """The next element of the dataset whose number `choice` yields; `name` is the method that made the node."""
 
     members: tuple[Node, ...] = field(repr=False)
     choice: Node
     stop_on_empty_dataset: bool
     draws: bool = field(default=False, repr=False)
-    """Whether the choices are drawn, and so never end and leave out no dataset."""
+    """Whether the choices are drawn at random: they never end, and every dataset is chosen again and again."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Here values choose elements: those of the choice, so everything that makes it counts."""
+        """The arguments of all nodes of the choice, because its values decide which elements come."""
         choosing = [(node.name, node.arguments_by_name) for node in self.choice.walk()]
         return {"stop_on_empty_dataset": self.stop_on_empty_dataset, "choice": choosing}
 
@@ -54,7 +54,7 @@ class Choose(ByMethod):
             return 0
         if all(length == INFINITE_CARDINALITY for length in lengths):
             return surely(self.choice)
-        # Draws come to every dataset again and again; other choices may leave one out.
+        # Draws choose every dataset again and again; other choices may never choose one.
         if self.draws and not self.stop_on_empty_dataset:
             return added(*lengths)
         return UNKNOWN_CARDINALITY
@@ -73,7 +73,7 @@ class Choose(ByMethod):
 class ChooseStream(Stream):
     """The state is that of every input and of the choice, and which inputs have ended.
 
-    What a member leaves out counts at the element for which it was read: a block begins there.
+    Elements that a member skips are counted at the element for which they were read: a block begins there.
     """
 
     def __init__(self, node: Choose, run: Run, epoch: int) -> None:
@@ -90,19 +90,19 @@ class ChooseStream(Stream):
         self._choice = node.choice.cursor(run, epoch)
         self._ended = [False] * len(self._members)
         self._stopped = False
-        # So many draws are served together at most: members whose blocks are short serve only the first of many. Where
-        # nothing can fail and rows are read by their numbers, more may be than are allowed.
+        # The most draws that are served together: members whose blocks are short serve only the first of many. Where
+        # nothing can fail and rows are read by index, these may exceed `allow`.
         self._most = _ENDLESS
         cheap = all(part.indexable and not part.any_fails for part in node.inputs)
         self._together_most = max(_TOGETHER, _OF_EACH * len(self._members)) if cheap else 1
         self._together = 1
-        # The states of the members as they were asked for last, and the members that have moved on since.
+        # The last known states of the members, and the members that have changed since.
         self._states: list[State] = [None] * len(self._members)
         self._moved = set(range(len(self._members)))
 
     def pull(self, need: int, allow: int) -> Block | None:
         while not self._stopped and not all(self._ended):
-            # Where it shows how far members are read, elements are not asked for before they are surely wanted.
+            # Where it shows how far members are read, only elements that are surely wanted are read.
             wanted = min(max(allow, self._together), self._most) if self._ahead else need
             drawn = self._choice.pull(wanted, wanted)
             if drawn is None:
@@ -114,10 +114,10 @@ class ChooseStream(Stream):
         return None
 
     def _take(self, numbers: Any) -> Block | None:
-        """The elements of these draws; draws that cannot be served now are given back."""
+        """Return the elements of these draws; draws that cannot be served now are given back."""
         usable = len(numbers)
         pulled: dict[int, Block] = {}
-        # For members that end, the first draw for which they have no element.
+        # The first draw for which a member that ends has no element.
         ending: dict[int, int] = {}
         drawn = {number: where for number, where, _ in by_part(numbers, numbers)}
         for number, where in drawn.items():
@@ -125,7 +125,7 @@ class ChooseStream(Stream):
             member, first, left_out = self._members[number], int(where[0]), self._left_out[number]
             block, failure = self._pulled(number, len(where))
             left_out += self._skips[number].taken()
-            if first > 0 and (failure is not None or left_out):  # what was drawn before it comes first
+            if first > 0 and (failure is not None or left_out):  # earlier draws come first
                 usable = min(usable, first)
                 if block is None:
                     member.withhold(failure)
@@ -156,7 +156,7 @@ class ChooseStream(Stream):
         return block
 
     def _serve(self, numbers: Any, usable: int, ending: dict[int, int]) -> None:
-        """Note that the first `usable` draws are served, and which members have ended by that."""
+        """Record that the first `usable` draws are served, and which members have ended."""
         stops = self._node.stop_on_empty_dataset
         for number, first in ending.items():
             self._ended[number] |= first < usable or (first == usable and stops)
@@ -165,7 +165,7 @@ class ChooseStream(Stream):
         self._stopped = stops and usable < len(numbers) and self._ended[numbers[usable]]
 
     def _pulled(self, number: int, rows: int) -> tuple[Block | None, BaseException | None]:
-        """The next rows of a member, or what it has raised; neither at its end."""
+        """Return the next rows of a member, or its exception; neither at its end."""
         if self._ended[number]:
             return None, None
         try:
@@ -174,7 +174,7 @@ class ChooseStream(Stream):
             return None, error
 
     def _merged(self, pulled: dict[int, Block], drawn: dict[int, Any], usable: int) -> Block | None:
-        """What was pulled for the first `usable` draws; the rest is given back."""
+        """Return the rows for the first `usable` draws; the others are given back."""
         parts = []
         for number, block in pulled.items():
             where = drawn[number][: len(block)]
@@ -208,7 +208,7 @@ class ChooseStream(Stream):
 
 
 def _checked(node: Choose, drawn: Block) -> npt.NDArray[np.integer[Any]]:
-    """The numbers of members that a block of choices gives."""
+    """Return the numbers of members in a block of choices."""
     numbers = drawn.columns[0] if drawn.structure == LEAF else None
     if numbers is None or numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise ElementError(f"{node.where()}: the choices must be integers, got {drawn.spec()}")

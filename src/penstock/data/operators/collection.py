@@ -1,4 +1,4 @@
-"""from_source: the rows of somebody else's collection, read by index in the largest pieces that it offers.
+"""from_source: the rows of a foreign collection, read by index in the largest pieces that it offers.
 
 | what                                     | known by                       | how its rows are read             |
 |------------------------------------------|--------------------------------|-----------------------------------|
@@ -10,6 +10,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -28,18 +29,18 @@ from penstock.spec import TensorSpec, as_leaf, check_dense
 from penstock.structure import LEAF, flatten
 
 _PIECE_BYTES: Final = 1 << 20
-"""About how much is read at a time of an array on disk that has no chunks."""
+"""The approximate size of a read from an array on disk that has no chunks."""
 
 
 class CollectionRows(ABC):
-    """Reads the rows of one kind of collection."""
+    """The rows of one kind of collection."""
 
     spec: Any = None
-    """What a row is, where the collection says so."""
+    """The specification of a row, if the collection has one."""
 
     @abstractmethod
     def read(self, indices: Indices) -> Block:
-        """The rows at these positions, at least one."""
+        """Return the rows at these positions, at least one."""
 
 
 class RowByRow(CollectionRows):
@@ -53,7 +54,7 @@ class RowByRow(CollectionRows):
         for index in _numbers(indices):
             try:
                 rows.append(self._source[index])
-            except StopIteration as error:  # it would silently end the dataset
+            except StopIteration as error:  # it would end the dataset silently
                 raise ElementError("__getitem__ raised StopIteration: give a row for each index") from error
         return Block.of_rows(rows)
 
@@ -79,7 +80,7 @@ class ArrayRows(CollectionRows):
         self._source = source
         self._dtype = _dtype_of(source)
         shape = tuple(source.shape[1:])
-        if self._dtype.kind != "O":  # for strings and rows of unequal length, the first row tells
+        if self._dtype.kind != "O":  # for strings and rows of unequal length, the first row decides
             self.spec = TensorSpec(shape, self._dtype)
         row_bytes = max(1, self._dtype.itemsize * int(np.prod(shape)))
         chunks = getattr(source, "chunks", None)
@@ -95,7 +96,7 @@ class ArrayRows(CollectionRows):
 
     def _between(self, start: int, stop: int) -> Column:
         rows = np.asarray(as_leaf(self._source[start:stop]))
-        # Of an array in memory, or of a map of a file, it is a view: nobody shall write to the user's data.
+        # A slice of an array in memory, or of a mapped file, is a view: the user's data must not be written to.
         return rows if rows.flags.owndata else locked(rows)
 
     def _picked(self, indices: Column) -> Column:
@@ -109,26 +110,26 @@ class ArrayRows(CollectionRows):
 
 
 class ArrowRows(CollectionRows):
-    """Rows of a data set of Hugging Face's, out of the Arrow table that it holds or maps into memory."""
+    """Rows of a Hugging Face data set, from the Arrow table that it holds or maps into memory."""
 
     def __init__(self, source: Any, mask_nulls: "tables.nulls.MaskNulls") -> None:
         self._source = source.with_format("arrow")
         self._mask_nulls = mask_nulls
 
     def __reduce__(self) -> tuple[type["ArrowRows"], tuple[Any, ...]]:
-        """In another process the table is found again."""
+        """Pickle this without its table, which another process finds again."""
         return ArrowRows, (self._source, self._mask_nulls)
 
     @cached_property
     def _table(self) -> "tuple[tables.table_rows.TableRows, tables.table_rows.TableRows | None] | None":
-        """The rows of the table, and which of them is each row of the data set, if it chooses among them.
+        """The rows of the table, and the selection among them that the data set consists of, if there is one.
 
-        None where the data set does not say so: then it is asked for the rows itself, which is slower.
+        None where the data set does not show them: its own methods return the rows then, which is slower.
         """
         table = getattr(getattr(self._source, "data", None), "table", None)
         if not hasattr(self._source, "_indices") or getattr(table, "column_names", None) != self._source.column_names:
             return None
-        chosen = self._source._indices  # no public name says which rows were selected
+        chosen = self._source._indices  # there is no public name for the selection
         rows = tables.table_rows.TableRows(table, "from_source", self._mask_nulls)
         return rows, None if chosen is None else tables.table_rows.TableRows(chosen.table, "from_source")
 
@@ -185,16 +186,16 @@ class Source(KnownLength):
 
 
 def length_of(source: Any) -> int:
-    """Return how many rows a collection has; arrays of zarr say so by their shape alone."""
+    """Return the number of rows of a collection; arrays of zarr have a shape and no `__len__`."""
     return len(source) if hasattr(type(source), "__len__") else int(source.shape[0])
 
 
 def rows_of(source: Any, mask_nulls: "tables.nulls.MaskNulls") -> CollectionRows:
-    """Return how the rows of a collection are read.
+    """Return the rows of a collection, to be read in the fastest way that it supports.
 
     Raises:
-        InvalidArgumentError: nulls are to be masked of what gives no Arrow columns.
-        InvalidTypeError: it has no length, or its rows cannot be taken by index.
+        InvalidArgumentError: `mask_nulls` is set, and the collection has no Arrow columns.
+        InvalidTypeError: it has no length, or its rows cannot be read by index.
     """
     kind = type(source)
     check_dense(source)
@@ -213,10 +214,10 @@ def rows_of(source: Any, mask_nulls: "tables.nulls.MaskNulls") -> CollectionRows
     if mask_nulls:
         raise InvalidArgumentError(
             f"from_source(mask_nulls=...) is for data sets that give Arrow columns, got a {kind.__name__}: "
-            "fill what is missing in its __getitem__, or by map"
+            "fill missing values in its __getitem__, or by map"
         )
     if not is_array and (hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")):
-        # The index of a table is a column's, and the entries of an Arrow array are Arrow's.
+        # The index of a table selects columns, and the entries of an Arrow array are Arrow's objects.
         raise InvalidTypeError(
             f"from_source(source=...) takes a collection of rows, got a {kind.__name__}: from_tensor_slices takes "
             "tables and columns of Arrow, pandas and polars"
@@ -227,17 +228,15 @@ def rows_of(source: Any, mask_nulls: "tables.nulls.MaskNulls") -> CollectionRows
 
 
 def _dtype_of(source: Any) -> np.dtype[Any]:
-    """Return what NumPy calls the dtype of an array; other libraries have classes of their own for it.
+    """Return the NumPy dtype of an array; other libraries have separate classes of dtypes.
 
     Raises:
         InvalidTypeError: NumPy has no such dtype.
     """
     found: np.dtype[Any]
-    try:
+    with suppress(TypeError):
         found = np.dtype(source.dtype)
         return found
-    except TypeError:
-        pass
     try:
         found = as_leaf(source[:0]).dtype
     except Exception as error:  # each library raises its own
@@ -249,7 +248,7 @@ def _dtype_of(source: Any) -> np.dtype[Any]:
 
 
 def _gives_arrow(source: Any) -> bool:
-    """Return whether a data set's columns are its rows: no other format was set, and nothing has to be decoded."""
+    """Return whether Arrow columns are the rows of a data set: no other format is set, and no column is decoded."""
     form = getattr(source, "format", None) or {}
     return form.get("type") is None and not any(map(_is_decoded, (getattr(source, "features", None) or {}).values()))
 

@@ -21,21 +21,31 @@ from penstock.structure import Structure
 
 
 @dataclass(frozen=True, eq=False)
-class Zip(Node):
-    """One element of each input, together; as many as the shortest input has."""
+class SeveralInputs(Node):
+    """A node over several inputs, read by index if all of them are."""
 
-    name: ClassVar[str] = "zip"
     fails = False
     members: tuple[Node, ...] = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.members
+
+    @derived
+    def indexable(self) -> bool:
+        return all(node.indexable for node in self.members)
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(SeveralInputs):
+    """Tuples of one element of each input; as many as the shortest input has."""
+
+    name: ClassVar[str] = "zip"
     structure: Structure = field(repr=False)
 
     @property
     def identity(self) -> dict[str, Any]:
         return {}
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.members
 
     @derived
     def cardinality(self) -> int:
@@ -52,15 +62,11 @@ class Zip(Node):
     def spec_over(self, *inputs: Any) -> Any:
         return self.structure.unflatten(inputs)
 
-    @derived
-    def indexable(self) -> bool:
-        return all(node.indexable for node in self.members)
-
     def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
         return self.members[0], epoch, position
 
     def together(self, blocks: list[Block]) -> Block:
-        """Blocks of equal length side by side."""
+        """Return one block with the columns of several blocks of equal length."""
         columns = tuple(column for block in blocks for column in block.columns)
         return Block(columns, self.structure.nested([block.structure for block in blocks]), len(blocks[0]))
 
@@ -93,7 +99,7 @@ class ZipStream(Stream):
                     other.give_back(len(pulled))
                 for other in self._inputs:
                     if other is not cursor:
-                        with suppress(Exception):  # it fails there too: one failure tells of the pair
+                        with suppress(Exception):  # one failure is enough for the pair
                             other.skip(1)
                 raise
             if block is None:
@@ -119,7 +125,7 @@ class ZipStream(Stream):
 
 
 @dataclass(frozen=True, eq=False)
-class Concatenate(Node):
+class Concatenate(SeveralInputs):
     """All elements of the first input, then all of the second, and so on.
 
     A chain of them is one node, which goes through all inputs in a loop, however many there are.
@@ -127,12 +133,6 @@ class Concatenate(Node):
 
     name: ClassVar[str] = "concatenate"
     depends_on = DependsOn.ANY
-    fails = False
-    members: tuple[Node, ...] = field(repr=False)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.members
 
     @derived
     def cardinality(self) -> int:
@@ -142,13 +142,9 @@ class Concatenate(Node):
     def spec_over(self, *inputs: Any) -> Any:
         return reduce(merged_spec, inputs)
 
-    @derived
-    def indexable(self) -> bool:
-        return all(node.indexable for node in self.members)
-
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
-        """The position after the last element of each input, as far as there is one."""
+        """The position after the last element of each input, up to the first infinite one."""
         lengths = [node.cardinality for node in self.members]
         infinite = lengths.index(INFINITE_CARDINALITY) if INFINITE_CARDINALITY in lengths else len(lengths)
         return np.cumsum(lengths[:infinite], dtype=np.int64)
@@ -175,9 +171,9 @@ class Concatenate(Node):
 
 
 class ConcatenateStream(OneInputStream):
-    """The state is which input is being read, its state, and how many inputs there are.
+    """The state is the number of the input that is being read, its state, and the number of inputs.
 
-    A chain with a map or a cache in between is one for a state, and several nodes: their rows are read again.
+    A chain with a map or a cache in between has the same identity, but other nodes: its rows are read again.
     """
 
     def __init__(self, node: Concatenate, run: Run, epoch: int) -> None:

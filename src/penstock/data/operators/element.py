@@ -50,9 +50,10 @@ class Map(HasOutputSignature, OneInput):
     seed: int | None = None
     output_signature: Any = field(default=None, repr=False)
     processes: bool = field(default=False, kw_only=True)
+    identity = None  # its function changes neither the number nor the order of elements
 
     @property
-    def reads_files(self) -> bool:  # type: ignore[override]  # a function says whether it does
+    def reads_files(self) -> bool:  # type: ignore[override]  # it depends on the function
         return is_file_reader(self.function)
 
     @property
@@ -67,11 +68,6 @@ class Map(HasOutputSignature, OneInput):
     def indexable(self) -> bool:
         return self.input.indexable
 
-    @property
-    def identity(self) -> None:
-        """Elements that differ come in the same number and order."""
-        return None
-
     @derived
     def varies(self) -> bool:
         return self.seed is not None or self.input.varies
@@ -83,11 +79,11 @@ class Map(HasOutputSignature, OneInput):
 
     @property
     def _tuned(self) -> bool:
-        """Return whether the number of threads is found while they work."""
+        """Return whether the number of threads is tuned while they work."""
         return self.num_parallel_calls == AUTOTUNE and not self.processes
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
-        """The function's results for a block of input, up to the first row at which it raises."""
+        """Return the function's results for a block of input, up to the first row at which it raises."""
         if block.length == 1 and self._calls_alone:
             output, failure = map_row(run, self, self.function, block, self.signature, int(positions[0]))
         else:
@@ -100,16 +96,16 @@ class Map(HasOutputSignature, OneInput):
         return output, failure
 
     def note_failure(self, run: Run, epoch: int, error: BaseException, position: int) -> None:
-        """Say in an exception of the function at which element it was raised."""
+        """Add the element at which it was raised to an exception of the function."""
         note(error, self, position, self.input.source_row(run, epoch, position))
 
     @cached_property
     def _calls_alone(self) -> bool:
-        """Return whether nothing but the function's call makes the result of a row."""
+        """Return whether the result of a row is made by a plain call of the function."""
         return self.seed is None and not self.processes and not takes_blocks(self.function)
 
     def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
-        """The results by one call; neither a block nor a failure where the rows must be called one by one."""
+        """Return the results by one call; neither a block nor a failure if rows must be called individually."""
         generators = None if self.seed is None else self._generators(run, epoch, positions)
         try:
             at_once = map_at_once(self.function, block, generators)
@@ -121,7 +117,7 @@ class Map(HasOutputSignature, OneInput):
         return (at_once if fits else None), None
 
     def results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
-        """Return what calls the function for rows of a block of input."""
+        """Return the calls of the function for rows of a block of input."""
         if self.processes:
             kind = functions.in_processes.CalledProcesses
             called: functions.in_processes.CalledProcesses = run.called(self, partial(kind, run.threads, self.function))
@@ -142,10 +138,10 @@ class Map(HasOutputSignature, OneInput):
         return RowGenerators(mix(run.key(self, self.seed), epoch), positions)
 
     def _calls(self, run: Run, epoch: int, block: Block, positions: Any) -> Pending:
-        """The results for a block of input, made by other threads where these gain."""
+        """Return the results for a block of input, made by other threads where these are faster."""
         callers = self._callers(run)
         made: list[Block] = []
-        # The first in order tells what results look like: calls that are made here must not come before it.
+        # The first result in order determines their layout, so later ones are not made here before it.
         first_is_known = callers.serial or run.known(self) is not None
         while first_is_known and (rows := callers.rows_here(len(block))):
             begun = time.perf_counter()
@@ -157,16 +153,10 @@ class Map(HasOutputSignature, OneInput):
             assert output is not None
             made.append(output)
             block, positions = block.slice(rows, len(block)), positions[rows:]
-        calls = self._calls_in_threads(run, epoch, block, positions)
-        return Continued(made, calls) if made else calls
-
-    def _calls_in_threads(self, run: Run, epoch: int, block: Block, positions: Any) -> Calls:
-        callers = self._callers(run)
         at_once = partial(self._at_once, run, epoch, block, positions) if takes_blocks(self.function) else None
-        results = self.results(run, epoch, block, positions)
-        return Calls(
-            run, self, callers, results, positions, self.signature, at_once, partial(self.note_failure, run, epoch)
-        )
+        results, noted = self.results(run, epoch, block, positions), partial(self.note_failure, run, epoch)
+        calls = Calls(run, self, callers, results, positions, self.signature, at_once, noted)
+        return Continued(made, calls) if made else calls
 
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None
@@ -183,7 +173,7 @@ class Map(HasOutputSignature, OneInput):
             output, failure = self.apply(run, epoch, block, indices)
         else:
             calls = self._calls(run, epoch, block, indices)
-            if not isinstance(calls, Made):  # also if they have ended: the first in order tells what results look like
+            if not isinstance(calls, Made):  # also if they have ended: the first in order determines the layout
                 yield calls
             output, failure = calls.outcome()
         if failure is not None:
@@ -192,7 +182,7 @@ class Map(HasOutputSignature, OneInput):
         return output
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        # Large results come one by one: then it is the input alone that is read in blocks.
+        # Without other threads, large results are made one by one, and only the input is read in blocks.
         return self.open(run, epoch) if self.overlaps and not self._tuned else self.stream(run, epoch)
 
     def stream(self, run: Run, epoch: int) -> Stream:
@@ -210,18 +200,15 @@ class Map(HasOutputSignature, OneInput):
 class MapStream(FunctionStream):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
 
+    _node: Map
     same_rows = True
-
-    def __init__(self, node: Map, run: Run, epoch: int) -> None:
-        super().__init__(node, run, epoch)
-        self._map = node
 
     def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:
             return None
         end = self._first + self._input.met
-        output, failed = self._map.apply(self._run, self._epoch, block, range(end - len(block), end))
+        output, failed = self._node.apply(self._run, self._epoch, block, range(end - len(block), end))
         if failed is not None:
             self._failure = failed.error
             self._input.give_back(len(block) - failed.row)
@@ -243,9 +230,7 @@ class Filter(SomeElements):
 class FilterStream(SelectingStream):
     """The state is the input's: rejected rows need no memory."""
 
-    def __init__(self, node: Filter, run: Run, epoch: int) -> None:
-        super().__init__(node, run, epoch)
-        self._node = node
+    _node: Filter
 
     def _selected(self, block: Block) -> Block | None:
         kept = self._decide(block)
@@ -254,11 +239,11 @@ class FilterStream(SelectingStream):
         return block.take(kept) if len(kept) else None
 
     def _decide(self, block: Block) -> Any:
-        """The rows to keep, up to the first at which the predicate raises."""
+        """Return the rows to keep, up to the first at which the predicate raises."""
         values: list[Any] = []
         failure: BaseException | None = None
         try:
-            values.extend(call_rows(self._node.predicate, block))  # keeps what came before an exception
+            values.extend(call_rows(self._node.predicate, block))  # keeps the results before an exception
             if len(values) < len(block):
                 raise no_result()
         except failures() as error:
@@ -266,11 +251,11 @@ class FilterStream(SelectingStream):
         if not set(map(type, values)) <= TRUTH_VALUES:
             values, failure = self._truths(values, failure)
         if failure is not None:
-            self._fail(self._node, failure, len(block) - len(values))
+            self._fail(failure, len(block) - len(values))
         return np.flatnonzero(np.fromiter(values, bool, len(values)))
 
     def _truths(self, values: list[Any], failure: BaseException | None) -> tuple[list[Any], BaseException | None]:
-        """The truth of each value, up to the first that has none, and the failure after the last of them."""
+        """Return the truth of each value, up to the first that has none, and the failure after the last of them."""
         decisions: list[Any] = []
         for value in values:
             try:

@@ -19,11 +19,11 @@ from penstock.runtime.threads import failures
 _ENDLESS: Final = 1 << 62
 """The length of a turn that ends with the dataset."""
 _ROUNDS: Final = 64
-"""Reading the rows of so many turns of a dataset together costs little for each of them."""
+"""The most rounds of turns that are read ahead; more would hardly be cheaper for each row."""
 _READ_SECONDS: Final = 0.00025
 _SECONDS: Final = 0.1
 _BYTES: Final = 1 << 19
-"""Rounds are read ahead where reading from one slot takes less than the first, and a block less than the others."""
+"""Limits for reading ahead: the time of a read from one slot, and the time and size of a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +60,12 @@ class Interleave(ByMethod, OneInput):
         return any_number(self.input)
 
     def by_row(self, *, numbered: bool) -> "Interleave":
-        """Random keys depend on the node's name, which stays."""
+        """Return this node with the elements of one dataset after the other; its random keys are the same."""
         known = numbered and self.numbers_known
         return replace(self, cycle_length=1, block_length=None, numbers_known=known)
 
     def dataset_of_element(self, element: Block, position: int) -> Node:
-        """The dataset that it makes of the one element in this block."""
+        """Return the dataset that the function makes of the one element in this block."""
         return dataset_node(self, lambda: next(call_rows(self.function, element)), position)
 
     def stream(self, run: Run, epoch: int) -> "InterleaveStream":
@@ -74,9 +74,11 @@ class Interleave(ByMethod, OneInput):
 
 @dataclass
 class _Slot:
-    """One open dataset: which element of the input it was made of, and how to make it again.
+    """An open dataset, and the element of the input from which to make it again.
 
     Attributes:
+        before: the state of the input before the element.
+        position: the position of the element.
         alone: whether it is read for its own turn only, because it shows how far it is read.
     """
 
@@ -89,10 +91,10 @@ class _Slot:
 class InterleaveStream(Stream):
     """The state holds, for each open slot, the input's state before its element and the state of its dataset.
 
-    A slot also names the live streams that the input has come to since: making its element again may read them.
+    A slot also names the live streams that the input has reached since: making its element again may read them.
 
-    The rows of many turns are read together, slot by slot, and put into order. What was read of a slot and is not given
-    stays in its cursor.
+    The rows of many turns are read together, slot by slot, and put into order. Rows of a slot that were read and not
+    returned stay in its cursor.
     """
 
     def __init__(self, node: Interleave, run: Run, epoch: int) -> None:
@@ -107,13 +109,13 @@ class InterleaveStream(Stream):
         self._length = self._left = node.block_length or _ENDLESS
         self._input_ended = False
         self._alone = 0
-        # How many rounds may be read together though fewer rows are allowed, and how many rows were given so far.
+        # The number of rounds that may be read together beyond `allow`, and the number of rows returned so far.
         self._rounds = 0
         self._times: list[float] = []
         self._met = 0
-        # What the function has raised for the next element of the input; it comes when the rows before it are given.
+        # The function's failure at the next element of the input, raised after the rows before it.
         self._failure: BaseException | None = None
-        # The states of the slots as they were asked for last, and the slots that have moved on since.
+        # The last known states of the slots, and the slots that have changed since.
         self._states: list[State] = [None] * node.cycle_length
         self._moved: set[int] = set()
 
@@ -124,7 +126,7 @@ class InterleaveStream(Stream):
         return block
 
     def _next(self, need: int, allow: int) -> Block | None:
-        """The rows of the next turns; None where a turn had none."""
+        """Return the rows of the next turns; None where a turn had none."""
         begun = time.perf_counter()
         more = self._turns_ahead(allow)
         stop = self._current + 1 + more
@@ -151,7 +153,7 @@ class InterleaveStream(Stream):
         return made
 
     def _take(self, turns: InterleavedRows, number: int, need: int, rows: int) -> bool:
-        """Take rows of a slot whose turn is next, or fill it; False where the rows before that must be given first."""
+        """Take rows of the slot whose turn is next, or fill it; False if earlier rows must be returned first."""
         slot = self._slots[number]
         if slot is None:
             return self._fill(turns, number)
@@ -175,10 +177,10 @@ class InterleaveStream(Stream):
         return True
 
     def _turns_ahead(self, allow: int) -> int:
-        """Return how many turns after this one to read together.
+        """Return the number of turns after this one to read together.
 
-        Of many slots few rows of each are allowed, and reading these would cost more than the rows. So a few rounds are
-        read ahead, but no more rows than were given before.
+        With many slots, `allow` permits few rows of each, and a read would cost more than its rows. So a few rounds are
+        read ahead, but no more rows than were returned before.
         """
         if self._alone or allow <= self._left:
             return 0
@@ -191,7 +193,7 @@ class InterleaveStream(Stream):
     def _learn(self, seconds: float, nbytes: int) -> None:
         """Read more rounds ahead where reading from a slot takes little time, fewer where it or all takes long.
 
-        What else the machine does delays few of the reads, so the middle one tells.
+        Other processes delay a few of the reads, so the median counts.
         """
         times, self._times = sorted(self._times), []
         middle = times[len(times) // 2]
@@ -203,7 +205,7 @@ class InterleaveStream(Stream):
     def _fill(self, turns: InterleavedRows, number: int) -> bool:
         """Put the dataset of the next element of the input into a slot, which has no more turns if there is none.
 
-        False where the rows before that must be given first.
+        Returns False if earlier rows must be returned first.
         """
         if turns and (self._failure is not None or self._input_alone):
             return False
@@ -233,7 +235,7 @@ class InterleaveStream(Stream):
         return not self._alone
 
     def _next_element(self) -> tuple[Block, State, int] | None:
-        """The next element of the input, the state before it, and its position."""
+        """Return the next element of the input, the state before it, and its position."""
         before = self._input.state()
         position = self._first + self._input.met
         element = self._input.pull(1, 1)
@@ -270,7 +272,7 @@ class InterleaveStream(Stream):
         for number, saved in enumerate(slots):
             if saved is not None:
                 before, ordinal, rows = saved[:3]
-                if before[2] + 1 == position[2] and not self._run.live:  # the input stands behind this element
+                if before[2] + 1 == position[2] and not self._run.live:  # the input is directly after this element
                     reached, element = True, self._element_at(self._input, before)
                 else:
                     source = self._node.input.cursor(self._run.reading_again(), self._epoch)
@@ -286,7 +288,7 @@ class InterleaveStream(Stream):
 
     @staticmethod
     def _element_at(source: Cursor, state: State) -> Block:
-        """The element after a state of the input. Each pass that reads it opens others below: the fewer, the better."""
+        """Return the element after a state of the input."""
         source.restore(state)
         element = source.pull(1, 1)
         assert element is not None

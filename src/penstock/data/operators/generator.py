@@ -1,4 +1,4 @@
-"""from_generator: elements that a function's iterator yields, each at its own pace."""
+"""from_generator: elements that a function's iterator yields, each as soon as it is ready."""
 
 import inspect
 import logging
@@ -12,7 +12,7 @@ from penstock.data.block import Block
 from penstock.data.column_builder import ColumnBuilder, block_of_row
 from penstock.data.functions.apply import note
 from penstock.data.layout import Layout
-from penstock.data.node import Node, Run, derived
+from penstock.data.node import Node, Run
 from penstock.data.output_signature import GENERATOR, HasOutputSignature
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -24,11 +24,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Generator(HasOutputSignature, Node):
-    """What a function's iterator yields."""
+    """The values that a function's iterator yields."""
 
     name: ClassVar[str] = "from_generator"
     source = GENERATOR
     paced = True
+    cardinality = UNKNOWN_CARDINALITY
     function: Callable[[], Any]
     output_signature: Any = None
 
@@ -36,24 +37,20 @@ class Generator(HasOutputSignature, Node):
     def identity(self) -> dict[str, Any]:
         return {"function": self.function}
 
-    @derived
-    def cardinality(self) -> int:
-        return UNKNOWN_CARDINALITY
-
     def stream(self, run: Run, epoch: int) -> "GeneratorStream":
         return GeneratorStream(self, run)
 
 
 class GeneratorStream(RowsBeforeFailure):
-    """The state is the number of elements taken; restoring runs the generator again and passes over that many."""
+    """The state is the number of elements taken; restoring runs the generator again and skips those elements."""
 
     def __init__(self, node: Generator, run: Run) -> None:
         self._node = node
         self._run = run
         self._iterator: Iterator[Any] | None = None
-        # What it yields next: values that come again are before those.
+        # The next values: those to be taken again, and then the iterator's.
         self._values: Iterator[Any] = iter(())
-        # What all elements are like, as soon as the first has come.
+        # The layout of all elements, known from the first one on.
         self._layout: Layout | None = None
         self._builder: ColumnBuilder | None = None
         self._taken = 0
@@ -63,10 +60,8 @@ class GeneratorStream(RowsBeforeFailure):
         values = self._begun()
         if values is None:
             return None
-        if self._layout is None:
-            return self._first(values)
-        if need == 1 or allow == 1:
-            return self._only(values, self._layout)
+        if self._layout is None or need == 1 or allow == 1:
+            return self._only(values)
         wanted = min(need, allow, self._layout.most_rows)
         if self._builder is None:
             self._builder = ColumnBuilder(self._layout, wanted)
@@ -81,11 +76,15 @@ class GeneratorStream(RowsBeforeFailure):
             self._ended = True
         return builder.block(builder.row)
 
-    def _only(self, values: Iterator[Any], layout: Layout) -> Block | None:
-        """The next row alone."""
+    def _only(self, values: Iterator[Any]) -> Block | None:
+        """Return the next row alone; the first one determines the layout of all."""
         try:
             for value in values:
+                layout = self._layout
+                if layout is None:
+                    layout = self._run.agreed(self._node, Layout.of(value, self._node.signature, GENERATOR))
                 block = block_of_row(layout, value)
+                self._layout = layout
                 self._taken += 1
                 return block
         except failures() as error:
@@ -96,14 +95,14 @@ class GeneratorStream(RowsBeforeFailure):
         return None
 
     def _taken_into(self, builder: ColumnBuilder, rows: int) -> BaseException | None:
-        """Take the next rows, up to the first that fails; gives its failure."""
+        """Take the next rows, up to the first that fails; returns its failure."""
         failure: BaseException | None = None
         try:
             builder.take(islice(self._values, rows))
         except failures() as error:
             failure = error
         refused = builder.settle()
-        if refused is not None or builder.unread:  # what was taken after a number that is refused comes again
+        if refused is not None or builder.unread:  # take values after a refused number again
             builder.check_each_number()
             later = [] if refused is None or failure is None else [failure]
             self._values = chain(builder.unread, _raising(later), self._values)
@@ -112,31 +111,14 @@ class GeneratorStream(RowsBeforeFailure):
     def _pass_failed_row(self) -> None:
         self._taken += 1
 
-    def _first(self, values: Iterator[Any]) -> Block | None:
-        """The first row, which shows what the others are like."""
-        try:
-            for value in values:
-                layout = Layout.of(value, self._node.signature, GENERATOR)
-                agreed = self._run.agreed(self._node, layout)
-                block = block_of_row(agreed, value)
-                self._layout = agreed
-                self._taken += 1
-                return block
-        except failures() as error:
-            note(error, self._node, self._taken)
-            self._taken += 1
-            raise
-        self._ended = True
-        return None
-
     def _begun(self) -> Iterator[Any] | None:
-        """The user's iterator; None where it has ended."""
+        """Return the values of the user's iterator; None where it has ended."""
         if self._iterator is None and not self._ended:
             try:
                 made = self._node.function()
             except failures() as error:
                 note(error, self._node, self._taken)
-                self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
+                self._taken, self._ended = self._taken + 1, True  # there are no further elements
                 raise
             self._iterator = self._values = _iterator_of(made)
         return None if self._ended else self._values
@@ -145,7 +127,7 @@ class GeneratorStream(RowsBeforeFailure):
         return self._taken
 
     def restore(self, state: State) -> None:
-        """Elements that were given before are passed over; only the first is looked at, to know what all are like."""
+        """Skip the elements that were returned before; only the first is examined, for the layout of all."""
         while self._taken < state and not self._ended:
             try:
                 if self._layout is None:
@@ -170,14 +152,14 @@ class GeneratorStream(RowsBeforeFailure):
         iterator, self._iterator = self._iterator, None
         self._values = iter(())
         self._ended = True
-        # One that still runs, in a thread that the interpreter's exit waits for no longer, ends with the process.
+        # A generator that still runs, in a thread that was abandoned at the interpreter's exit, ends with the process.
         running = inspect.isgenerator(iterator) and iterator.gi_running
         if hasattr(iterator, "close") and not running:
             iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
 
 
 def _iterator_of(made: Any) -> Iterator[Any]:
-    """An iterator over what the user's function returned."""
+    """Return an iterator over the value that the user's function returned."""
     if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
         raise InvalidTypeError(f"the function must return an iterator, got {made!r:.200}: does it lack a `yield`?")
     if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
@@ -189,7 +171,7 @@ def _iterator_of(made: Any) -> Iterator[Any]:
 
 
 def _raising(errors: list[BaseException]) -> Iterator[Any]:
-    """Raises the error in place of a value, if there is one."""
+    """Raise the error instead of yielding a value, if there is one."""
     while errors:
         raise errors.pop()  # so that it does not refer to itself by this frame
     yield from ()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -23,17 +24,15 @@ from penstock.spec import merged, with_open_axes
 from penstock.structure import Structure, flatten, map_structure
 
 _FEW_GROUPS: Final = 32
-"""Of more groups it would cost too much to look at all before each block."""
+"""The most groups that are all examined before each block."""
 _LENGTH_FUNCTION: Final = "bucket_by_sequence_length(element_length_func)"
-_TOGETHER: Final = 256
-"""After so many elements that come one by one, the state of the input is taken again."""
 
 
 @dataclass(frozen=True, eq=False)
 class GroupByWindow(ByMethod, OneInput):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
-    A full window is given at once; incomplete windows follow at the end of the input, in the order of their keys.
+    A full window is returned at once; incomplete windows follow at the end of the input, in the order of their keys.
     """
 
     depends_on = DependsOn.ANY
@@ -46,10 +45,7 @@ class GroupByWindow(ByMethod, OneInput):
     dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
     least_size: int = field(default=1, repr=False, kw_only=True)
     """The size of the smallest window."""
-
-    @property
-    def memory(self) -> str:
-        return "holds one window for each key"
+    memory = "holds one window for each key"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -63,11 +59,11 @@ class GroupByWindow(ByMethod, OneInput):
         return list(self.arguments_text)
 
     def dataset_of_element(self, element: Block, position: int) -> Node:
-        """A dataset such as it makes, of a window of the one element in this block."""
+        """Return the dataset that the function makes of a window of the one element in this block."""
         return self.dataset_of_window(int(next(checked_rows(self.key_function, element))), self.dataset_of(element))
 
     def dataset_of_window(self, key: int, window: Any) -> Node:
-        """The dataset that the function makes of a window."""
+        """Return the dataset that the function makes of a window."""
         return dataset_node(self, lambda: self.reduce_function(np.int64(key), window), f"window of key {key}")
 
     def stream(self, run: Run, epoch: int) -> "GroupByWindowStream":
@@ -79,7 +75,7 @@ class _Group:
     """Collected rows of one key: their numbers in the input, in order, and their leaves.
 
     Attributes:
-        size: how many make a window.
+        size: the number of rows of a window.
     """
 
     key: int
@@ -89,14 +85,14 @@ class _Group:
     _entry: list[Any] | None = None
 
     def entry(self) -> list[Any]:
-        """Plain data for a state. Most groups are the same in one state as in the next, so it is kept."""
+        """Return plain data for a state. It is kept, because most groups do not change between two states."""
         if self._entry is None or len(self._entry[1]) < len(self.numbers):
             self._entry = [self.key, self.numbers.copy()]
         return self._entry
 
 
 class GroupByWindowStream(Stream):
-    """The state names the collected rows by number, and a state of the input from which to read them again."""
+    """The state holds the numbers of the collected rows, and a state of the input from which to read them again."""
 
     def __init__(self, node: GroupByWindow, run: Run, epoch: int) -> None:
         self._node = node
@@ -104,23 +100,23 @@ class GroupByWindowStream(Stream):
         self._epoch = epoch
         self._input = node.input.counting_cursor(run, epoch)
         self._pace = Pace(demand=run.demand)
-        # States of the input, with the number of the next row; the oldest one that a collected row needs is kept.
+        # States of the input, with the number of the next row, from the oldest that a collected row needs.
         self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, _Group] = {}
         self._entries: list[Any] | None = None  # of the groups, until these change
-        # When the input has ended: those that are not given yet, the next one last. The others stay in `_groups`.
+        # When the input has ended: the groups that were not returned yet, the next one last.
         self._left: list[_Group] | None = None
         self._structure: Any = None
-        # The rows of the input's last block that were not looked at yet, with their keys, and the number of the first.
+        # The remaining rows of the input's last block, with their keys, and the number of the first.
         self._rows: Iterator[tuple[Sequence[Any], Any]] | None = None
         self._number = 0
-        # The state, until more is pulled.
-        # Above 0 where windows were given before this stream was restored.
+        # 1 if windows were returned before this stream was restored.
         self._before = 0
+        # The state, until more is pulled.
         self._state: State = None
         self._window: _Group | None = None
         self._output: Cursor | None = None
-        # What reads the element of a window that gives one: a pass over it would cost several times as much.
+        # Reads the only element of a window's dataset, at a fraction of the cost of a pass.
         self._only_element: Callable[[], Block] | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -142,11 +138,11 @@ class GroupByWindowStream(Stream):
 
     @property
     def _taken(self) -> int:
-        """The number of the next row of the input: those of its last block from there on were not looked at yet."""
+        """The number of the input's next row to put into a group."""
         return self._input.met if self._rows is None else self._number
 
     def _next_window(self) -> bool:
-        """Read until a window is full, or the input has ended and one is left; False when there is none."""
+        """Read until a window is full, or the input has ended and one remains; False when there is none."""
         while True:
             if self._rows is not None and self._collect(self._rows):
                 return True
@@ -163,23 +159,23 @@ class GroupByWindowStream(Stream):
             self._pace.stop(block.nbytes, len(block))
             self._input_states.append((met, input_state))
             self._structure = block.structure
-            # In this order: the key function is not called after the last row, nor before a window is given.
+            # In this order, the key function is not called after the last row.
             keys = call_rows(self._node.key_function, block)
             self._rows, self._number = zip(_leaves_of_rows(block), keys, strict=False), met
 
     def _ordered(self) -> list[_Group]:
-        """The groups in the order of their keys, the first one last."""
+        """Return the groups in the order of their keys, the first one last."""
         return sorted(self._groups.values(), key=lambda group: group.key, reverse=True)
 
     def _sure(self) -> int:
-        """Return how many rows are needed before a window can be full."""
+        """Return the number of rows that are needed before a window can be full."""
         if len(self._groups) > _FEW_GROUPS:
             return 1
         missing = [group.size - len(group.numbers) for group in self._groups.values()]
         return max(1, min(self._node.least_size, *missing)) if missing else self._node.least_size
 
     def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> bool:
-        """Sort rows, each with its key, into groups until one is full; the rest of them waits for the next window."""
+        """Put rows, each with its key, into groups until one is full; the others wait for the next window."""
         groups, key_of = self._groups, self._key
         full: _Group | None = None
         number = self._number
@@ -216,7 +212,7 @@ class GroupByWindowStream(Stream):
         return self._groups.setdefault(key, _Group(key, size))
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
-        """The key of an element with these leaves, from the key function's result."""
+        """Return the key of an element with these leaves, from the key function's result."""
         return int(value) if type(value) is np.int64 else integer("group_by_window(key_func)", value)
 
     def _emit(self, window: _Group) -> None:
@@ -230,11 +226,11 @@ class GroupByWindowStream(Stream):
             self._output = self._opened(node, run)
 
     def _opened(self, node: Node, run: Run) -> Cursor:
-        """The dataset for a window, opened."""
+        """Open the dataset of a window."""
         return Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch), self._before))
 
     def _dataset(self, rows: _Group) -> tuple[Node, Run]:
-        """The dataset for a window, and what it runs in."""
+        """Return the dataset of a window, and the run in which to read it."""
         leaves, rows.leaves = rows.leaves, []  # copied into columns here
         columns = tuple(map(column_of, zip(*leaves, strict=True)))
         window = self._node.dataset_of(Block(columns, self._structure, len(leaves)))
@@ -242,18 +238,15 @@ class GroupByWindowStream(Stream):
         return node, self._run.inner(self._node, node, self._epoch, rows.numbers[0])
 
     def _made(self, key: int, window: Any) -> Node:
-        """The dataset for a window."""
+        """Return the dataset of a window, before it is prepared for reading."""
         return self._node.dataset_of_window(key, window)
 
     def _forget_input_states(self) -> None:
-        """Forget the states that no collected row needs. Numbers increase within a group, and from group to group."""
+        """Remove the states that no collected row needs. Numbers increase within a group, and from group to group."""
         held = next(iter(self._groups.values())).numbers[0] if self._groups else self._taken
         first = held if self._window is None else min(held, self._window.numbers[0])
-        states, unneeded = self._input_states, 0
-        while unneeded + 1 < len(states) and states[unneeded + 1][0] <= first:
-            unneeded += 1
-        if unneeded:
-            self._input_states = states[unneeded:]
+        unneeded = bisect_right(self._input_states, first, key=itemgetter(0)) - 1
+        del self._input_states[: max(0, unneeded)]
 
     def state(self) -> State:
         if self._state is None:
@@ -316,7 +309,7 @@ class GroupByWindowStream(Stream):
 
 
 def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
-    """The leaves of each row: copies, so that a row does not keep its whole block alive."""
+    """Yield copies of the leaves of each row, so that a row does not keep its whole block alive."""
     if not block.columns:
         return repeat((), len(block))
     # NumPy's scalars are copies.
@@ -330,8 +323,8 @@ class Bucket(GroupByWindow):
     """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
 
     The reduce function is `batching(bucket, rows, unknown)`: it makes a node of batches of the node of a window. With
-    `bounded`, `unknown` says for each leaf which of its axes are, and an element that is too long for the last boundary
-    is an error.
+    `bounded`, `unknown` holds for each leaf whether each of its axes is unknown, and an element that is too long for
+    the last boundary is an error.
     """
 
     boundaries: tuple[int, ...] = field(kw_only=True, repr=False)
@@ -340,7 +333,7 @@ class Bucket(GroupByWindow):
     def spec_over(self, *inputs: Any) -> Any:
         leaves, structure = flatten(inputs[0])
         unknown = [[length is None for length in leaf.shape] for leaf in leaves]
-        if self.bounded and self.input.spec is None:  # which axes are unknown, only the elements tell
+        if self.bounded and self.input.spec is None:  # only the elements show which axes are unknown
             leaves = [with_open_axes(leaf, range(len(leaf.shape))) for leaf in leaves]
             unknown = [[False] * len(leaf.shape) for leaf in leaves]
         # The length of this node, like that of a window, is unknown.
@@ -351,7 +344,7 @@ class Bucket(GroupByWindow):
         return reduce(lambda first, second: map_structure(merged, first, second), buckets)
 
     def batches_of(self, bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]]) -> Node:
-        """The batches of the rows of one bucket."""
+        """Return a node of the batches of one bucket's rows."""
         node: Node = self.reduce_function(bucket, rows, unknown if self.bounded else None)
         return node
 
@@ -360,7 +353,7 @@ class Bucket(GroupByWindow):
 
 
 class BucketStream(GroupByWindowStream):
-    """The state is that of the windows, and what is known of unknown axes."""
+    """The state is that of the windows, and the observed lengths of unknown axes."""
 
     _node: Bucket
 

@@ -1,4 +1,4 @@
-"""ignore_errors: the elements that can be made, without those that fail."""
+"""ignore_errors: the elements of the input, without those that fail."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ class IgnoreErrors(SameElements):
     """The elements of the input, without those that raise an exception.
 
     Attributes:
-        automatic: whether `Options(on_error="skip")` put it here.
+        automatic: whether `Options(on_error="skip")` inserted it.
     """
 
     name: ClassVar[str] = "ignore_errors"
@@ -34,7 +34,7 @@ class IgnoreErrors(SameElements):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {}  # neither what is logged nor who inserted it matters
+        return {}  # neither `log` nor `automatic` changes elements
 
     def arguments(self) -> list[str]:
         return ['on_error="skip"'] if self.automatic else super().arguments()
@@ -46,7 +46,7 @@ class IgnoreErrors(SameElements):
 class IgnoreErrorsStream(OneInputStream):
     """The state is the input's, which counts rows and failures; above a live stream it is that stream's own.
 
-    A block never holds rows from both sides of a failure: all failures before a row count when it is given.
+    A block never holds rows from both sides of a failure: all failures before a row count when it is returned.
     """
 
     def __init__(self, node: IgnoreErrors, run: Run, epoch: int) -> None:
@@ -57,7 +57,7 @@ class IgnoreErrorsStream(OneInputStream):
         stream = node.input.open(run, epoch)
         self._above_live = isinstance(stream, LiveStream)
         self._input = Cursor(stream)
-        # States before the last block: before the failures in front of it, and after them.
+        # The states before the failures ahead of the last block, and after them.
         self._before = self._first = self._input.state()
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -71,7 +71,7 @@ class IgnoreErrorsStream(OneInputStream):
             self._first = self._input.state()
 
     def _skip(self, error: Exception) -> None:
-        """Leave out the row that failed. An exception that is about something else is raised again."""
+        """Skip the row that failed; raise an exception that does not belong to a row."""
         if not belongs_to_row(error):
             raise error
         row = skipped_row(error, self._node.input.label, self._node.input.site, log=self._node.log)
@@ -79,7 +79,7 @@ class IgnoreErrorsStream(OneInputStream):
         # A live stream counts rows and failures itself, also after a restore.
         self._skips.add(SkipNote(self._key, below["number"] + rows if _is_live(below) else met, (row,)))
         self._skips.check()
-        if self._threads.stopped:  # nobody waits for a row any more, and no further row may ever come
+        if self._threads.stopped:  # the consumer has stopped, and there may be no further row
             raise Closed
 
     def advanced(self, state: State, rows: int) -> State | None:
@@ -89,7 +89,7 @@ class IgnoreErrorsStream(OneInputStream):
         return self._bare(self._input.state())
 
     def _bare(self, state: State) -> State:
-        """The state of the cursor; above a live stream that stream's, which names the next element by its number.
+        """Return a state of the cursor; above a live stream the one of that stream, which holds the next number.
 
         It is the same with a prefetch or a map in between, as long as elements have the same numbers there.
         """

@@ -1,4 +1,4 @@
-"""The rows of files that can be read by number: one node for all such formats, and one for files of one row each."""
+"""Rows of files that are read by number: one node for all such formats, and one for files of one row each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,9 +38,9 @@ class IndexedFiles(ByMethod, OneInput):
     indexable = True
     format: FileFormat = field(repr=False)
     counts: Mapping[str, int] = field(repr=False)
-    """How many rows each file had when the dataset was made."""
+    """The number of rows of each file when the dataset was made."""
     sizes: Mapping[str, int] = field(repr=False)
-    """How many bytes each file had then."""
+    """The size of each file in bytes at that time."""
 
     def arguments(self) -> list[str]:
         return [self.format.name] if self.method == "FilesDataset" else []
@@ -51,16 +51,16 @@ class IndexedFiles(ByMethod, OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The rows that are read of each file, in order, and what it is known by in any directory."""
+        """The rows of each file, in order, with the file's name below the common directory."""
         names, starts, ends = self._pieces
         facts = [(self.counts[name], self.sizes[name]) for name in names]
         return {"files": repr([names_in_directory(names), facts, starts.tolist(), ends.tolist()])}
 
     def counted(self) -> "IndexedFiles":
-        """This node, which has looked into all files that its input names.
+        """Return this node with the counts and sizes of all files that its input names.
 
         Raises:
-            StorageError: one of them cannot be read.
+            StorageError: a file cannot be read.
         """
         names = [str(one[0] if isinstance(one, tuple) else one) for one in self._given]
         counts = {name: self.counts[name] if name in self.counts else self.format.count(name) for name in names}
@@ -68,7 +68,7 @@ class IndexedFiles(ByMethod, OneInput):
 
     @property
     def _given(self) -> list[Any]:
-        """Return what the input names: files, or (name, start, stop)."""
+        """The elements of the input: names of files, or (name, start, stop)."""
         length = self.input.cardinality
         return list(self.input.read(Run(self.input, 0, Threads()), 0, range(length)).rows()) if length else []
 
@@ -82,7 +82,7 @@ class IndexedFiles(ByMethod, OneInput):
 
     @cached_property
     def _shifts(self) -> npt.NDArray[np.int64]:
-        """What is added to the position of a row to find its number in its file, for each file."""
+        """The difference between the number of a row in its file and its position here, for each file."""
         _, starts, ends = self._pieces
         shifts: npt.NDArray[np.int64] = starts - np.append(0, ends[:-1])
         return shifts
@@ -125,7 +125,7 @@ class IndexedFiles(ByMethod, OneInput):
         return block if np.array_equal(inverse, np.arange(len(indices))) else block.take(inverse, run.copiers)
 
     def _read(self, run: Run, rows: Indices) -> Block:
-        """Rows in the order of the files."""
+        """Return rows in the order of the files."""
         try:
             names, _, ends = self._pieces
             numbers = np.searchsorted(ends, as_positions(rows), side="right")
@@ -150,7 +150,7 @@ class IndexedFiles(ByMethod, OneInput):
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
             if len(parts) == 1:
                 block = block.read_only()
-            else:  # numbers were copied
+            else:  # numbers are copies
                 block = Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
             block = of_one_kind(run, self, block, int(rows[0]) if len(rows) else 0)
         except failures() as error:
@@ -172,7 +172,7 @@ class IndexedFiles(ByMethod, OneInput):
 
 @dataclass(frozen=True, eq=False)
 class FolderFiles(ByMethod, OneInput):
-    """The names of its input, known to be files: by them the dataset is divided where that is by file.
+    """The names of files: a dataset that is sharded by file is divided by them.
 
     An element of the input is a name, or (name, start, stop), which means its only record.
     """
@@ -180,17 +180,10 @@ class FolderFiles(ByMethod, OneInput):
     depends_on = DependsOn.ANY
     reads_files = True
     fails = False
+    identity = None  # only the names matter
+    spec = TensorSpec((), object)
     directory: str
     class_names: tuple[str, ...] | None = field(repr=False)
-
-    @property
-    def identity(self) -> None:
-        """The names alone count."""
-        return None
-
-    @derived
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), object)
 
     @derived
     def indexable(self) -> bool:
@@ -208,7 +201,7 @@ class FolderFiles(ByMethod, OneInput):
 
 
 class _AheadFiles:
-    """Opens remote files ahead of the one that is being read in order, so that each need not be waited for."""
+    """Remote files that are opened ahead of the one that is being read, to hide the latency of their servers."""
 
     def __init__(self, names: list[str], format: FileFormat) -> None:
         self._names = names
@@ -216,7 +209,7 @@ class _AheadFiles:
         self._asked = range(0)
 
     def reach(self, number: int) -> None:
-        """Note that the file with this number is being read."""
+        """Open further files: the one with this number is being read."""
         asked = self._asked
         if number in asked and len(asked) > _FILES_AHEAD // 2 and asked.stop - number > _FILES_AHEAD // 2:
             return
@@ -228,7 +221,7 @@ class _AheadFiles:
 
 
 def _range(element: Any, counts: Mapping[str, int]) -> tuple[str, int, int]:
-    """A file and its rows that are read, from a name or (name, start, stop)."""
+    """Return a file's name and its first row to read and the end, from a name or (name, start, stop)."""
     name, start, stop = element if isinstance(element, tuple) else (element, 0, -1)
     if name not in counts:
         raise StorageError(f"{name!r} was not among the files when the dataset was made")

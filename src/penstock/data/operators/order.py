@@ -1,4 +1,4 @@
-"""Operators that choose and reorder positions. Over indexable inputs they are arithmetic."""
+"""Operators that select and reorder positions; over indexable inputs they only compute positions."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _INFINITE_REPEATS = 1 << 32
 
 @dataclass(frozen=True, eq=False)
 class Repeat(SameElements):
-    """The epochs of the input one after the other: `count` of them, or without end (None)."""
+    """The epochs of the input one after the other: `count` of them, or infinitely many (None)."""
 
     name: ClassVar[str] = "repeat"
     depends_on = DependsOn.ANY
@@ -86,7 +86,7 @@ class RepeatStream(OneInputStream):
         self._first_epoch = node.first_epoch(epoch)
         self._number = 0
         self._empty = True
-        # The epochs after this one that were opened in advance.
+        # The following epochs that were opened in advance.
         self._next: deque[Cursor] = deque()
         self._input = self._opened(0)
 
@@ -116,7 +116,7 @@ class RepeatStream(OneInputStream):
             if block is not None:
                 self._empty = False
                 return block
-            # An empty input would be repeated without end. In a shared job, other readers may have had its elements.
+            # An empty input would be repeated forever. In a shared job, other readers may have received its elements.
             if self._empty and not self._run.live.shared:
                 return None
             self._input.close()
@@ -160,7 +160,7 @@ class Take(SameElements):
 
 
 class TakeStream(OneInputStream):
-    """The state is the input's, and how many elements are still to be given."""
+    """The state is the input's, and the number of elements that remain to be returned."""
 
     counts = ("_left",)
 
@@ -174,7 +174,7 @@ class TakeStream(OneInputStream):
         try:
             block = self._input.pull(min(need, self._left), min(allow, self._left))
         except failures():
-            self._left -= 1  # a failed element counts, so that those after it keep their positions
+            self._left -= 1  # a failed element counts, so that later ones keep their positions
             raise
         self._left -= 0 if block is None else len(block)
         return block
@@ -199,10 +199,10 @@ class Skip(SameElements):
 
 
 class SkipStream(OneInputStream):
-    """The state is the input's, and how many elements are still to be skipped.
+    """The state is the input's, and the number of elements that remain to be skipped.
 
-    Elements that are skipped and fail are passed over, as their functions are not called where the input is read by
-    index. What a source raises as it breaks off there comes at the end.
+    Failures of skipped elements are ignored, because their functions are not called where the input is read by index.
+    A failure that ends the input among them is raised at the end.
     """
 
     counts = ("_left",)
@@ -232,14 +232,14 @@ class SkipStream(OneInputStream):
 
 
 def _of_row(error: BaseException) -> Exception:
-    """An exception of an element that is passed over; any other is raised again."""
+    """Return the exception of a skipped element; raise any other exception again."""
     if not isinstance(error, Exception) or not belongs_to_row(error):
         raise error
     return error
 
 
 def _end(passed_over: Exception | None) -> Block | None:
-    """The end, or what the input has raised just before it: a generator that raises has ended."""
+    """Return None, the end, or raise the input's last exception before it: a generator that raises has ended."""
     if passed_over is not None:
         raise passed_over
     return None
@@ -271,8 +271,8 @@ class Shard(SameElements):
 class ShardStream(OneInputStream):
     """The state is the input's, and the position there modulo the number of shards.
 
-    An element that fails belongs to one shard too, and the others pass over it, as they do where the input is read by
-    index. What a source raises as it breaks off comes at the end of each.
+    An element that fails belongs to one shard, and the others ignore it, as they do where the input is read by index. A
+    failure that ends the input is raised at the end of each shard.
     """
 
     counts = ("_phase",)
@@ -281,14 +281,14 @@ class ShardStream(OneInputStream):
         self._node = node
         self._phase = 0
         self._input = node.input.cursor(run, epoch)
-        # Large rows are read few at a time: most are only passed over, and a view of one keeps its block.
+        # Few large rows are read at a time: most are skipped, and a view of one keeps its block alive.
         self._pace = Pace()
 
     def pull(self, need: int, allow: int) -> Block | None:
         count, index = self._node.num_shards, self._node.index
         passed_over: Exception | None = None
         while True:
-            # Up to and including the wanted element, and no further.
+            # Read up to the wanted element, and no further.
             ahead = (index - self._phase) % count + 1
             most = self._pace.start()
             if ahead > most:
@@ -316,15 +316,12 @@ class ShardStream(OneInputStream):
 
 @dataclass(frozen=True, eq=False)
 class ShardHint(SameElements):
-    """Marks where `AutoShardPolicy.HINT` inserts each worker's `shard`; it cannot be read before that."""
+    """A mark where `AutoShardPolicy.HINT` inserts each worker's `shard`; it cannot be read before that."""
 
     name: ClassVar[str] = "shard"
     depends_on = DependsOn.ANY
     indexable = False
-
-    @derived
-    def cardinality(self) -> int:
-        return UNKNOWN_CARDINALITY
+    cardinality = UNKNOWN_CARDINALITY
 
     def arguments(self) -> list[str]:
         return ["SHARD_HINT", "SHARD_HINT"]
@@ -348,7 +345,7 @@ class Enumerate(SameElements):
         return TensorSpec((), np.int64), inputs[0]
 
     def numbered(self, block: Block, numbers: npt.NDArray[np.int64]) -> Block:
-        """The block with its positions as a leading leaf."""
+        """Return the block with its positions as a leading leaf."""
         return Block((numbers + self.start, *block.columns), PAIR.nested([LEAF, block.structure]), len(block))
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:

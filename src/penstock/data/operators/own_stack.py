@@ -1,4 +1,4 @@
-"""Operators in parts that each run on a stack of their own, where many read each other: Python's calls are limited."""
+"""Separate call stacks for parts of a long chain of operators, because Python limits the depth of calls."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,22 +15,18 @@ from penstock.runtime.threads import OwnThread
 
 @dataclass(frozen=True, eq=False)
 class OwnStack(SameElements):
-    """The elements of the input, which a thread makes while the one that asks for them waits."""
+    """The elements of the input, made by another thread while the reader waits."""
 
     name: ClassVar[str] = "own_stack"
     depends_on = DependsOn.ANY
-
-    @property
-    def identity(self) -> None:
-        """None: it changes no elements."""
-        return None
+    identity = None  # it changes no elements
 
     @property
     def mode(self) -> str:
         return f"{super().mode}, thread"
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        thread = run.called(self, partial(OwnThread, run.threads, _nothing))
+        thread = run.called(self, partial(OwnThread, run.threads, lambda: None))
         below = self.input.reading(run, epoch, indices)
         try:
             while True:
@@ -48,15 +44,11 @@ class OwnStack(SameElements):
 
 
 def _next(reading: Reading) -> tuple[Awaited | None, Any]:
-    """Return what a reading waits for next, or its rows."""
+    """Return the next work that a reading waits for, or its rows."""
     try:
         return next(reading), None
     except StopIteration as end:
         return None, end.value
-
-
-def _nothing() -> None:
-    """Leave nothing to be closed."""
 
 
 class OwnStackStream(Stream):
@@ -80,7 +72,7 @@ class OwnStackStream(Stream):
             self._input.close()
 
     def _then(self, call: Callable[[Cursor], Any]) -> tuple[Any, BaseException | None, State]:
-        """The result of a call, or what it raised, and the state after it."""
+        """Return the result of a call, or its exception, and the state after it."""
         assert self._input is not None
         try:
             result, error = call(self._input), None
@@ -106,7 +98,7 @@ class OwnStackStream(Stream):
         return skipped
 
     def unread(self, rows: int) -> None:
-        self._unread = rows  # nothing but closing comes after it
+        self._unread = rows  # only `close` is called after it
 
     def state(self) -> State:
         return self._state

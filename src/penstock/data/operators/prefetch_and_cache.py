@@ -1,4 +1,4 @@
-"""Operators that keep what was read: prefetch and cache."""
+"""Operators that keep elements: prefetch and cache."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,25 +18,18 @@ from penstock.runtime.threads import failures
 
 @dataclass(frozen=True, eq=False)
 class Prefetch(SameElements):
-    """The elements of the input, of which a thread makes up to `buffer_size` in advance."""
+    """The elements of the input; a thread makes up to `buffer_size` of them in advance."""
 
     name: ClassVar[str] = "prefetch"
     depends_on = DependsOn.ANY
     indexable = False
+    mode = "thread"
+    identity = None  # it changes no elements
     buffer_size: int
-
-    @property
-    def mode(self) -> str:
-        return "thread"
 
     @property
     def memory(self) -> str:
         return "holds two blocks" if self.buffer_size == AUTOTUNE else f"holds up to {self.buffer_size:,} elements"
-
-    @property
-    def identity(self) -> None:
-        """None: it changes no elements."""
-        return None
 
     def stream(self, run: Run, epoch: int) -> Stream:
         if self.buffer_size == 0:
@@ -50,9 +43,9 @@ class Prefetch(SameElements):
 class Cache(SameElements):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
-    Over an indexable input each row is kept when it is first read, in whatever order, in a directory by several
-    processes at once; over a stream, all rows are kept when a pass reaches the end, of which one process makes one.
-    Every epoch gives the rows of epoch 0, so a shuffle below a cache is frozen.
+    Over an indexable input each row is kept when it is first read, in any order, and several processes may fill a
+    directory together. Over a stream, all rows are kept when a pass reaches the end, and one process fills a directory.
+    Every epoch has the rows of epoch 0, so a shuffle below a cache is frozen.
     """
 
     name: ClassVar[str] = "cache"
@@ -62,7 +55,7 @@ class Cache(SameElements):
 
     @property
     def depends_on(self) -> DependsOn:
-        # A directory holds what one process has read.
+        # A directory holds the rows that one process has read.
         return DependsOn.ALL if self.filename else DependsOn.ANY
 
     @property
@@ -71,7 +64,7 @@ class Cache(SameElements):
 
     @property
     def identity(self) -> dict[str, Any] | None:
-        """In memory it changes elements only where they would differ from epoch to epoch."""
+        """The arguments that decide which elements come: in memory none, unless epochs of the input differ."""
         return {} if self.filename or self.input.varies else None
 
     @derived
@@ -82,7 +75,7 @@ class Cache(SameElements):
         return replace(self, rows=CachedRows(self.input))
 
     def seed(self, run: Run) -> int:
-        """The run's seed if something below has no seed of its own, because the kept rows then depend on it; else 0."""
+        """Return the run's seed if the kept rows depend on it, because something random below has no seed; else 0."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
     def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
@@ -98,9 +91,9 @@ class Cache(SameElements):
 
 
 class CacheStream(Stream):
-    """Over a stream: the rows of a complete pass by position, or a pass that is being recorded.
+    """Rows of a complete pass by position, or a pass over a stream that is being recorded.
 
-    A state counts the rows from the beginning, because a complete cache does not read the input, nor know its states.
+    A state counts the rows from the beginning, because a complete cache neither reads the input nor knows its states.
     """
 
     same_rows = True
@@ -142,14 +135,14 @@ class CacheStream(Stream):
         return block
 
     def _begin(self) -> None:
-        """Record the rows, unless another iteration does or has done so since this one was opened."""
+        """Record the rows, unless another iteration does so, or has done so since this one was opened."""
         if not self._reads_complete_pass():
             self._recorder = self._node.rows.recorder(self._node.filename, self._threads)
             if self._recorder is None:
                 self._reads_complete_pass()
 
     def _reads_complete_pass(self) -> bool:
-        """Read what another iteration has kept by now in place of the input; returns whether there is anything."""
+        """Read the rows that another iteration has kept instead of the input; returns whether there are any."""
         self._complete = self._node.rows.complete(self._seed, self._node.filename)
         if self._complete is not None and self._input is not None:
             self._input.close()

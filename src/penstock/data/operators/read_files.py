@@ -1,4 +1,4 @@
-"""The records of files: one node for every format."""
+"""Records of files: one node for every format."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ from penstock.paths import has_protocol
 from penstock.printing import in_bytes
 
 _FILES_AHEAD: Final = 32
-"""How many remote files are opened in advance at most: one after the other, each would wait for its server."""
+"""The most remote files that are opened in advance, to hide the latency of their servers."""
 _NAMES_TOGETHER: Final = 64
-"""How many names are read at a time where that runs nobody's code and cannot fail."""
+"""The number of names that are read at a time where this runs no user's code and cannot fail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,8 @@ class ReadFiles(ByMethod, OneInput):
 
     @property
     def memory(self) -> str:
-        held = f"holds {in_bytes(CHUNK_BYTES)} of one file"
-        return (
-            f"{held}; a state within one is resumed by decompressing it from its start"
-            if self.compression_type
-            else held
-        )
+        resumed = "; a state within one is resumed by decompressing it from its start"
+        return f"holds {in_bytes(CHUNK_BYTES)} of one file{resumed if self.compression_type else ''}"
 
     @derived
     def cardinality(self) -> int:
@@ -70,7 +66,7 @@ class ReadFiles(ByMethod, OneInput):
 class _NextFile(NamedTuple):
     """An element of the names, and its file, which is being opened, if it is remote.
 
-    The state before it is worked out when it is asked for: that is `passed` names after the state `names`.
+    The state before it, which is `passed` names after the state `names`, is computed on request.
     """
 
     names: State
@@ -82,14 +78,14 @@ class _NextFile(NamedTuple):
 class ReadFilesStream(RowsBeforeFailure):
     """The state is [state of the names, number, offset]: the next record of the file named next, and where it begins.
 
-    Between two files number is None. Records that were read but not given are read again. Of remote files the next
-    ones are opened in advance, as many more with each file.
+    Between two files number is None. Records that were read but not returned are read again. The next remote files are
+    opened in advance, one more with each file.
     """
 
     def __init__(self, node: ReadFiles, run: Run, epoch: int) -> None:
         self._node = node
         self._names = node.input.cursor(run, epoch)
-        # Names that were pulled together: those that were not taken, how many these are, and how many were.
+        # Names that were pulled together: the remaining ones, their number, and the number of those taken.
         self._pulled: Iterator[Any] = iter(())
         self._left = 0
         self._passed = 0
@@ -101,7 +97,7 @@ class ReadFilesStream(RowsBeforeFailure):
         self._next: deque[_NextFile] = deque()
         self._looks_ahead = node.input.indexable and not node.input.any_fails
         self._opened = 0
-        # Where the format says what records are, those of all files are of one kind.
+        # Where the format declares the specification of records, those of all files are of one kind.
         self._joins = self._looks_ahead and node.spec is not None
         self._failed_at: State = None
 
@@ -123,9 +119,9 @@ class ReadFilesStream(RowsBeforeFailure):
         return Block.concatenate(parts) if parts else None
 
     def _joins_next(self) -> bool:
-        """Return whether the records of the next file come into one block with those of this one.
+        """Return whether the records of the next file join the block of this one's.
 
-        A block costs more than to open a small file. No file is waited for, and no name is asked for too early.
+        A block costs more than opening a small file. No remote file is waited for, and no name is read too early.
         """
         if not self._joins or self._reader is not None:
             return False
@@ -134,7 +130,7 @@ class ReadFilesStream(RowsBeforeFailure):
         return len(self._next) > 0 and self._next[0].file is None
 
     def _read(self, most: int) -> Block | None:
-        """The next records of a file; None if there are none."""
+        """Return the next records of a file; None if there are none."""
         while (reader := self._reader or self._open()) is not None:
             left = most if self._stop < 0 else min(most, self._stop - reader.number)
             try:
@@ -154,7 +150,7 @@ class ReadFilesStream(RowsBeforeFailure):
         self._failed_at = None
 
     def _open(self) -> RecordReader | None:
-        """The records of the next file; None if there is none."""
+        """Open the next file; None if there is none."""
         enter, self._enter = self._enter, None
         if not self._next:
             self._look_ahead()
@@ -179,7 +175,7 @@ class ReadFilesStream(RowsBeforeFailure):
         return self._reader
 
     def _look_ahead(self) -> None:
-        """Take names until enough remote files are being opened, or one that is at hand."""
+        """Take names until enough remote files are being opened, or a local file comes."""
         while len(self._next) < min(self._opened + 1, _FILES_AHEAD):
             if self._left == 0 and not self._pull_names():
                 break
@@ -194,7 +190,7 @@ class ReadFilesStream(RowsBeforeFailure):
                 break
 
     def _pull_names(self) -> bool:
-        """Take the next names together; gives whether there are some."""
+        """Pull the next names together; returns whether there are any."""
         names = self._names.pull(1, _NAMES_TOGETHER if self._looks_ahead else 1)
         if names is None:
             return False
@@ -203,7 +199,7 @@ class ReadFilesStream(RowsBeforeFailure):
         return True
 
     def _fail(self, error: Exception) -> None:
-        """Say that a failure happened in this node; if it costs the rest of the file, the next file comes next."""
+        """Add a note to a failure; if it costs the rest of the file, the next file follows."""
         note(error, self._node)
         if self._reader is not None and self._reader.ended:
             self._close_file()
@@ -222,7 +218,7 @@ class ReadFilesStream(RowsBeforeFailure):
         return [names, *(self._enter or (None, 0))]
 
     def _before(self, file: _NextFile) -> State:
-        """The state of the names before that of a file."""
+        """Return the state of the names before that of a file."""
         return self._names.later(file.names, file.passed)
 
     def restore(self, state: State) -> None:
@@ -245,9 +241,7 @@ class ReadFilesStream(RowsBeforeFailure):
 
 
 def _name_of(element: Any) -> str:
-    """The name of a file as far as it is one."""
-    if type(element) is str:  # as most are
-        return element
+    """Return the name of a file, which was not checked yet."""
     return str(element[0] if isinstance(element, tuple) and element else element)
 
 

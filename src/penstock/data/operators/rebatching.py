@@ -1,4 +1,4 @@
-"""Operators that take batches apart, and put their rows together again in other sizes."""
+"""Operators that split batches into rows, and combine their rows into batches of other sizes."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, column_of, is_ragged
-from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, derived, scaled
+from penstock.data.node import DependsOn, OneInput, Run, any_number, derived, scaled
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
@@ -21,10 +21,7 @@ class Unbatch(OneInput):
 
     name: ClassVar[str] = "unbatch"
     depends_on = DependsOn.ANY
-
-    @property
-    def memory(self) -> str:
-        return "copies rows"
+    memory = "copies rows"
 
     @derived
     def cardinality(self) -> int:
@@ -37,7 +34,7 @@ class Unbatch(OneInput):
         return map_structure(row_of, inputs[0]) if _have_rows(inputs[0]) else None
 
     def stream(self, run: Run, epoch: int) -> "UnbatchStream":
-        return UnbatchStream(self, self.input, run, epoch)
+        return UnbatchStream(self, run, epoch)
 
 
 def _static_rows(spec: Any) -> int | None:
@@ -50,17 +47,17 @@ def _have_rows(spec: Any) -> bool:
 
 
 def _batch_of(row: LeafSpec, size: int | None) -> LeafSpec:
-    """The function that makes a batch of rows."""
+    """Return the specification of a batch of rows."""
     return ragged_rows(row, size) if None in row.shape else batched(row, size)
 
 
 class UnbatchStream(OneInputStream):
-    """Elements are taken apart as a whole; the cursor that reads this stream stops between rows."""
+    """The rows of whole elements; the cursor that reads this stream stops between rows."""
 
-    def __init__(self, node: Node, input: Node, run: Run, epoch: int) -> None:
+    def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
         self._node = node
-        self._input = input.cursor(run, epoch)
-        # How many rows an element has is only known after it was read: about as many as the one before.
+        self._input = node.input.cursor(run, epoch)
+        # The number of rows of the last element, which is expected of the next one too.
         self._rows_each: int | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -79,7 +76,7 @@ class UnbatchStream(OneInputStream):
         return None
 
     def _next(self, allow: int) -> Block | None:
-        """The next batches; one alone where they differ, or cannot be taken apart."""
+        """Return the next batches; a single one where they differ, or cannot be split."""
         batches = self._input.pull(1, max(1, allow // self._rows_each) if self._rows_each else 1)
         if batches is None or len(batches) == 1:
             return batches
@@ -90,7 +87,7 @@ class UnbatchStream(OneInputStream):
         return batches.slice(0, 1)
 
     def _taken_apart(self, column: Column) -> Column:
-        """The rows of the batches in this column: of all of them, or of one whose shape differs from others."""
+        """Return the rows of the batches in this column: of all of them, or of one whose shape differs from others."""
         if column.ndim > 1:
             return column.reshape(column.shape[0] * column.shape[1], *column.shape[2:])
         batch = column[0]
@@ -101,7 +98,7 @@ class UnbatchStream(OneInputStream):
 
 @dataclass(frozen=True, eq=False)
 class Rebatch(OneInput):
-    """The rows of batches in batches of other sizes, which are used in turn."""
+    """The rows of batches, in batches of other sizes, which are used in turn."""
 
     name: ClassVar[str] = "rebatch"
     depends_on = DependsOn.ANY
@@ -137,7 +134,7 @@ class Rebatch(OneInput):
 
 
 def _one_batch(column: Column) -> Column:
-    """All rows of a column as one batch; rows of unequal shape as one ragged batch."""
+    """Return all rows of a column as one batch; rows of unequal shape as one ragged batch."""
     if is_ragged(column) and all(row.shape == column[0].shape for row in column):
         column = column_of(list(column))
     return column[None]
@@ -146,16 +143,16 @@ def _one_batch(column: Column) -> Column:
 class RebatchStream(OneInputStream):
     """The state is the position in the rows below, and in the cycle of sizes.
 
-    Rows of a batch that a failure has interrupted belong to the next one: a state names the position before them.
+    Rows of a batch that a failure has interrupted belong to the next one: a state holds the position before them.
     """
 
     _input: CountingCursor
 
     def __init__(self, node: Rebatch, run: Run, epoch: int) -> None:
         self._node = node
-        self._input = CountingCursor(UnbatchStream(node, node.input, run, epoch))
+        self._input = CountingCursor(UnbatchStream(node, run, epoch))
         self._number = 0
-        # The rows of the next batch, as far as they were read, and the position before them.
+        # The rows of the next batch that were read so far, and the position before them.
         self._rows: list[Block] = []
         self._begin: State = None
 

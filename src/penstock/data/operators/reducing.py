@@ -1,4 +1,4 @@
-"""group_by_reducer: elements of equal key are reduced to one."""
+"""group_by_reducer: elements with equal keys are reduced to one."""
 
 import logging
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, own
+from penstock.data.block import Block
 from penstock.data.functions.answers import integer
-from penstock.data.functions.apply import call_rows, checked_rows, note
+from penstock.data.functions.apply import call_rows, checked_rows, note, owned_leaves
 from penstock.data.layout import Layout
 from penstock.data.node import OneInput, Run, any_number, derived
 from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reducer:
-    """Three functions that make one result of many elements, for `group_by_reducer`.
+    """Three functions that reduce many elements to one result, for `group_by_reducer`.
 
     Args:
         init_func: the first state for a key: numbers, arrays or strings in any structure.
@@ -60,14 +60,11 @@ class GroupByReducer(OneInput):
     init_function: Callable[[Any], Any]
     reduce_function: Callable[[Any, Any], Any]
     finalize_function: Callable[..., Any]
-
-    @property
-    def memory(self) -> str:
-        return "holds one state for each key"
+    memory = "holds one state for each key"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Without the functions, as for `map`: restoring a state reads the elements again."""
+        """The key function alone, because restoring a state reads the elements again."""
         return {"key_function": self.key_function}
 
     @derived
@@ -79,7 +76,7 @@ class GroupByReducer(OneInput):
 
 
 class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
-    """The state is how many elements were read and results given: restoring reads the elements again."""
+    """The state is the number of elements read and of results returned: restoring reads the elements again."""
 
     _input: CountingCursor
 
@@ -116,21 +113,21 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
     def _add(self, found: Any, element: Any) -> None:
         node = self._node
         key = integer(f"{node.name}(key_func)", found)
-        before = self._reduced[key] if key in self._reduced else _owned(node.init_function(np.int64(key)))
+        before = self._reduced[key] if key in self._reduced else owned_leaves(node.init_function(np.int64(key)))
         after = map_structure(as_leaf, node.reduce_function(before, element))
         Layout.of(before).check(Layout.of(after))
         # Copied if needed, so that it does not keep the whole block of an element alive.
-        self._reduced[key] = _owned(after)
+        self._reduced[key] = owned_leaves(after)
 
     def _results(self, count: int) -> Block | None:
-        """The results of the next keys."""
+        """Return the results of the next keys."""
         if self._keys is None:
             self._keys = sorted(self._reduced)
         results: list[Any] = []
         for key in self._keys[self._given : self._given + count]:
             state = Block.of_rows([self._reduced[key]])
             try:
-                result = _owned(next(call_rows(self._node.finalize_function, state)))
+                result = owned_leaves(next(call_rows(self._node.finalize_function, state)))
                 layout = Layout.of(result)
                 self._run.agreed(self._node, layout).check(layout)
             except failures() as error:
@@ -160,8 +157,3 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
                     self._reduce(block.slice(number, number + 1), first + number)
                 except failures() as error:
                     _logger.debug("passed over a failure that was raised before: %r", error)
-
-
-def _owned(value: Any) -> Any:
-    """A value that nobody else can change, and that keeps no larger array alive."""
-    return map_structure(lambda leaf: own(as_leaf(leaf)), value)

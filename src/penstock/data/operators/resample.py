@@ -47,11 +47,12 @@ class RejectionResample(OneInput):
 
 
 class RejectionResampleStream(SelectingStream):
-    """A missing initial distribution is estimated by the classes seen so far; the state has their counts."""
+    """The state holds the counts of classes: they estimate a missing initial distribution."""
+
+    _node: RejectionResample
 
     def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
-        self._node = node
         self._key = mix(run.key(node, node.seed), epoch)
         self._target = np.array(node.target_distribution)
         self._counts = np.zeros(len(self._target), dtype=np.int64)
@@ -66,7 +67,7 @@ class RejectionResampleStream(SelectingStream):
         return Block((numbers, *taken.columns), PAIR.nested([LEAF, block.structure]), len(kept))
 
     def _decide(self, block: Block) -> tuple[list[int], list[int]]:
-        """The classes of the rows, and which rows are kept."""
+        """Return the classes of the rows, and which rows are kept."""
         end = self._input.met
         draws = uniform_positions(self._key, range(end - len(block), end))
         classes: list[int] = []
@@ -79,11 +80,11 @@ class RejectionResampleStream(SelectingStream):
                     kept.append(len(classes))
                 classes.append(number)
         except failures() as error:
-            self._fail(self._node, error, len(block) - len(classes))
+            self._fail(error, len(block) - len(classes))
         return classes, kept
 
     def _acceptance(self, number: int) -> float:
-        """The probability of keeping an element of a class: target over initial, divided by the largest such ratio."""
+        """Return the probability of keeping an element: target over initial, divided by the largest such ratio."""
         given = self._node.initial_distribution
         initial = np.array(given) if given is not None else self._counts / self._counts.sum()
         ratios = np.divide(self._target, initial, out=np.zeros_like(self._target), where=initial > 0)

@@ -14,7 +14,7 @@ from penstock.positions import as_positions
 from penstock.printing import in_bytes
 
 _PIECE_ROWS = 1 << 22
-"""Of a map of a file, so many numbers are in memory at a time while they are checked."""
+"""The most numbers of a memory-mapped file that are in memory while they are checked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +57,11 @@ class Select(SameElements):
 
 
 def checked_rows(node: Node, indices: Any) -> range | Column:
-    """The positions that `select` was given, each of which is in a dataset.
+    """Return the positions passed to `select`, checked.
 
     Raises:
-        InvalidTypeError: no integers along one axis.
-        InvalidArgumentError: one is negative, or beyond the end; or the dataset is not read by index.
+        InvalidTypeError: `indices` is not an array of integers along one axis.
+        InvalidArgumentError: a position is negative, or beyond the end; or the dataset is not read by index.
     """
     if not node.indexable:
         raise InvalidArgumentError(
@@ -70,11 +70,13 @@ def checked_rows(node: Node, indices: Any) -> range | Column:
     length = node.cardinality
     if isinstance(indices, slice):
         if length < 0:
-            raise InvalidArgumentError(f"select: {node.where()} never ends: select takes a slice of what has an end")
+            raise InvalidArgumentError(
+                f"select: {node.where()} never ends: select takes slices of finite datasets only"
+            )
         return range(*indices.indices(length))
     rows = np.asarray(indices)
     if rows.size == 0 and not isinstance(indices, np.ndarray):
-        rows = rows.astype(np.int64)  # an empty list tells no type
+        rows = rows.astype(np.int64)  # an empty list has no integer type
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         found = f"{rows.dtype} of shape {rows.shape}"
         raise InvalidTypeError(f"select(indices=...) takes integers along one axis, or a slice, got {found}")

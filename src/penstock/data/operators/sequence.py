@@ -1,4 +1,4 @@
-"""Operators that see the elements one after the other: scan, take_while and unique."""
+"""Operators whose result depends on all elements before: scan, take_while and unique."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from penstock.data.block import Block, own
+from penstock.data.block import Block
 from penstock.data.column_builder import ColumnBuilder
 from penstock.data.functions.answers import truth
-from penstock.data.functions.apply import checked_rows
+from penstock.data.functions.apply import checked_rows, owned_leaves
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.layout import Layout
 from penstock.data.node import OneInput, Run, SomeElements
@@ -29,7 +29,7 @@ _NUMBERS: Final = (int, float)
 
 @dataclass(frozen=True, eq=False)
 class Scan(HasOutputSignature, OneInput):
-    """`function(state, element)` gives the next state and an output; the outputs are the elements."""
+    """The outputs of `function(state, element)`, which returns the next state and an output."""
 
     name: ClassVar[str] = "scan"
     initial_state: Any = field(repr=False)
@@ -43,15 +43,16 @@ class Scan(HasOutputSignature, OneInput):
 class ScanStream(FunctionStream):
     """The carried state cannot be read again, so it is part of this stream's state."""
 
+    _node: Scan
+
     def __init__(self, node: Scan, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
-        self._node = node
-        self._carried = _owned(node.initial_state)
+        self._carried = owned_leaves(node.initial_state)
         # The state after the last call, which counts when the output of that call was taken.
         self._next = self._carried
         self._layout: Layout | None = None
         self._state_layout: Layout | None = None
-        # The type of the states, where these are numbers of NumPy's.
+        # The type of the states, if they are NumPy numbers.
         self._number: type | None = None
 
     def _make(self, need: int, allow: int) -> Block | None:
@@ -70,7 +71,7 @@ class ScanStream(FunctionStream):
             builder.take(islice(outputs, rows))
         except failures() as error:
             done = 0 if builder is None else builder.row
-            self._fail(self._node, error, len(block) - done)
+            self._fail(error, len(block) - done)
         else:
             done = rows
             self._carried = self._next
@@ -81,7 +82,7 @@ class ScanStream(FunctionStream):
         return builder.block(done)
 
     def _with_first(self, outputs: Iterator[Any], rows: int) -> Iterator[Any]:
-        """The same outputs; the very first decides what all are like."""
+        """Yield the same outputs; the very first determines the layout of all."""
         output = next(outputs)
         node, run = self._node, self._run
         if node.signature is None:
@@ -92,18 +93,18 @@ class ScanStream(FunctionStream):
         return chain([output], outputs)
 
     def _outputs(self, block: Block) -> Iterator[Any]:
-        """The output for each row."""
+        """Yield the output for each row."""
         function, carried, number = self._node.function, self._carried, self._number
         for element in block.rows():
             try:
                 result: Any = function(carried, element)
-            except StopIteration as error:  # it would silently end the outputs
+            except StopIteration as error:  # it would end the outputs silently
                 raise InvalidTypeError("scan(scan_func) raised StopIteration: return a value instead") from error
             try:
                 carried, output = result if type(result) is tuple else _as_tuple(result)
             except ValueError:
                 raise _no_pair(result) from None
-            # A number of NumPy's after one of the same type is what it is: asking for more costs as much as the call.
+            # A NumPy number of the same type as before needs no checks, which would cost as much as the call.
             if type(carried) is not number:
                 carried = self._next_state(carried)
                 number = self._number
@@ -112,7 +113,7 @@ class ScanStream(FunctionStream):
             self._carried = carried
 
     def _next_state(self, value: Any) -> Any:
-        """A state as NumPy's values, which must be like the one before."""
+        """Return a state as NumPy values, with the layout of the one before."""
         carried = map_structure(as_leaf, value)
         if self._state_layout is None:
             self._state_layout = Layout.of(self._carried)
@@ -131,7 +132,7 @@ class ScanStream(FunctionStream):
 
 
 def _as_tuple(result: Any) -> tuple[Any, ...]:
-    """A result of a class that is derived from tuples."""
+    """Return a result whose class is derived from tuple."""
     if isinstance(result, tuple):
         return result
     raise _no_pair(result)
@@ -139,11 +140,6 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 
 def _no_pair(result: Any) -> InvalidTypeError:
     return InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
-
-
-def _owned(value: Any) -> Any:
-    """A copy, because the function may change in place what it was given."""
-    return map_structure(lambda leaf: own(as_leaf(leaf)), value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,14 +154,11 @@ class TakeWhile(SomeElements):
 
 
 class TakeWhileStream(FunctionStream):
-    """The state is the input's, and whether the end was met."""
+    """The state is the input's, and whether the end was reached."""
 
+    _node: TakeWhile
+    _ended = False
     counts = ("_ended",)
-
-    def __init__(self, node: TakeWhile, run: Run, epoch: int) -> None:
-        super().__init__(node, run, epoch)
-        self._node = node
-        self._ended = False
 
     def _make(self, need: int, allow: int) -> Block | None:
         block = None if self._ended else self._input.pull(need, allow)
@@ -179,7 +172,7 @@ class TakeWhileStream(FunctionStream):
                     break
                 taken += 1
         except failures() as error:
-            self._fail(self._node, error, len(block) - taken)
+            self._fail(error, len(block) - taken)
         else:
             self._input.give_back(len(block) - taken)
         return block.slice(0, taken) if taken else None
@@ -190,17 +183,14 @@ class Unique(SomeElements):
     """The elements that have not come before."""
 
     name: ClassVar[str] = "unique"
-
-    @property
-    def memory(self) -> str:
-        return "remembers every element"
+    memory = "remembers every element"
 
     def stream(self, run: Run, epoch: int) -> "UniqueStream":
         return UniqueStream(self, run, epoch)
 
 
 class UniqueStream(OneInputStream):
-    """The state is how many elements were read: restoring reads them again to know what has come before."""
+    """The state is the number of elements read: restoring reads them again to collect those that have come."""
 
     _input: CountingCursor
 
@@ -235,14 +225,14 @@ class UniqueStream(OneInputStream):
         while self._input.repeating:
             block = self._input.repeat()
             if isinstance(block, Block):
-                with suppress(TypeError):  # of a row that has no hash, which was raised before
+                with suppress(TypeError):  # a row without a hash, which was raised before
                     self._input.made(block, self._fresh)
 
 
 def _identities(block: Block) -> Iterable[Any]:
-    """A value for each row, equal for equal rows."""
+    """Return a hashable value for each row, equal for equal rows."""
     columns = [
-        # Python's numbers and strings are hashed faster than NumPy's, and are equal to them.
+        # Python's numbers and strings are hashed faster than NumPy's, and equal them.
         column.tolist() if column.ndim == 1 and column.dtype.kind in "biufcUS" else map(_identity, column)
         for column in block.columns
     ]

@@ -1,4 +1,4 @@
-"""shuffle: an order that can be entered anywhere, over an index and over a stream."""
+"""shuffle: a random order in which reading can begin at any position, by index and over a stream."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +20,7 @@ from penstock.runtime.threads import failures
 
 _PIECES = 32
 _FEW = 8
-"""Of a stream, at most a 32nd of the buffer is read and given at a time, but at least this many rows."""
+"""At most a 32nd of the buffer of a stream is read and returned at a time, but at least this many rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Shuffle(SameElements):
 
     @property
     def moves(self) -> bool:
-        """Whether any row can come at another position: not in windows of one row, nor where there is one row only."""
+        """Return whether any row can change its position: not in windows of one row, nor in a dataset of one row."""
         return self.buffer_size > 1 and self.input.cardinality != 1
 
     @property
@@ -62,11 +62,11 @@ class Shuffle(SameElements):
         return self.seed is None
 
     def key(self, run: Run, epoch: int) -> int:
-        """The random key of one epoch's order."""
+        """Return the random key of one epoch's order."""
         return mix(run.key(self, self.seed), epoch if self.reshuffle_each_iteration else 0)
 
     def first_window(self, key: int) -> int:
-        """The length of the first window, if the input is longer than the buffer."""
+        """Return the length of the first window, if the input is longer than the buffer."""
         return 1 + mix(key, 1) % self.buffer_size
 
     def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
@@ -79,7 +79,7 @@ class Shuffle(SameElements):
         return self._in_windows(key, length, indices)
 
     def _in_windows(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
-        """The input's positions of the rows at these positions, if the input is longer than the buffer."""
+        """Return the input's positions of the rows at these positions, if the input is longer than the buffer."""
         first, size = self.first_window(key), self.buffer_size
         windows = np.maximum(0, as_positions(indices) - first + size) // size
         sources = np.empty(len(indices), np.int64)
@@ -98,12 +98,12 @@ class Shuffle(SameElements):
 class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
-    While one window is given, the rows of the next are collected, one for each, so that nobody waits for a whole
-    window. Each takes the slot of a row that was given, so memory holds little more than one window. Rows that were
-    left out among them count when the row is given for which they were read, whatever the size of blocks.
+    While one window is returned, the rows of the next are collected, one for each, so that no pull waits for a whole
+    window. Each takes the slot of a row that was returned, so memory holds little more than one window. Rows that were
+    skipped among them are counted when the row is returned for which they were read, regardless of the size of blocks.
 
-    The state is where the window begins in the input, its number, and how many of its rows were given. Restoring reads
-    at most two buffers again.
+    The state is where the window begins in the input, its number, and how many of its rows were returned. Restoring
+    reads at most two buffers again.
     """
 
     _input: CountingCursor
@@ -116,24 +116,24 @@ class ShuffleStream(OneInputStream):
         self._first = node.first_window(self._key)
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
-        # For rows that were left out while collecting: how many had been collected, and the notes.
+        # The rows that were skipped while collecting: the number of rows collected before, and the notes.
         self._left_out: list[tuple[int, list[Noticed]]] = []
         self._slots = Slots(run.copiers)
         self._collected: list[SlotNumbers] = []
         self._collected_begin: State = None
         self._second_begin: State = None
-        # The window that is being given, or will be first: where it begins in the input, its number, whether its rows
-        # have been read, and how many of them were given.
+        # The current window: where it begins in the input, its number, whether its rows have been read, and how many of
+        # them were returned.
         self._begin = self._input.state()
         self._window = 0
         self._opened = False
         self._given = 0
-        # How many rows of the next window had been collected when the first of this one was given.
+        # The number of rows of the next window that were collected before the first of this one was returned.
         self._start = 0
-        # The slots of the rows of the window that were not given yet, in the order in which they will be.
+        # The slots of the remaining rows of the window, in order.
         self._left: SlotNumbers = np.empty(0, np.int64)
         # A failure while collecting the next window. It is raised when that window begins, so that its position does
-        # not depend on how many rows are asked for at a time.
+        # not depend on how many rows are pulled at a time.
         self._failure: BaseException | None = None
         self._known = 0
 
@@ -151,21 +151,21 @@ class ShuffleStream(OneInputStream):
         return block
 
     def _count_left_out(self, collected: int) -> int:
-        """Count the rows left out before this many were collected; returns how many rows come before the next ones."""
+        """Count the rows skipped before this many were collected; returns the number of rows up to the next ones."""
         while self._left_out and self._left_out[0][0] <= collected:
             self._skips.count(self._left_out[0][1])
             self._left_out.pop(0)
         return self._left_out[0][0] - collected if self._left_out else self._buffer
 
     def _collect(self, rows: int) -> None:
-        """Read until `rows` rows of the next window are there, or the input has ended."""
+        """Read until `rows` rows of the next window are collected, or the input has ended."""
         if not self._collected:
             self._collected_begin = self._input.state()
         left = rows - sum(map(len, self._collected))
         while left > 0 and self._failure is None:
             block = None
             try:
-                # Also of a buffer without end: the input may have no end but one that is found above it.
+                # Bounded also for an infinite buffer: an infinite input may be cut off by an operator above.
                 asked = min(left, self._piece, self._pace.start())
                 block = self._input.pull(asked, asked)
                 if block is not None:
@@ -180,13 +180,13 @@ class ShuffleStream(OneInputStream):
             left -= len(self._collected[-1])
 
     def _advance(self) -> bool:
-        """Begin to give the window that was collected; False at the end."""
+        """Begin to return the window that was collected; False at the end."""
         number = self._window + 1 if self._opened else self._window
         self._collect(self._first if number == 0 else self._buffer)
         if number == 0 and self._failure is None:
             if self._second_begin is None:
                 self._second_begin = self._input.state()
-            # One row more than the buffer holds shows whether the input is longer.
+            # One row beyond the buffer shows whether the input is longer.
             self._collect(self._buffer + 1)
         self._count_left_out(self._buffer + 1)
         self._known = self._input.known

@@ -1,4 +1,4 @@
-"""Where elements come from: numbers and arrays."""
+"""Sources of elements: numbers and arrays."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,10 +22,7 @@ class Integers(Node):
 
     indexable = True
     fails = False
-
-    @derived
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), np.int64)
+    spec = TensorSpec((), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +44,12 @@ class Range(Integers):
 
 @dataclass(frozen=True, eq=False)
 class Counter(Integers):
-    """start, start + step, … without end."""
+    """The infinite sequence of start, start + step and so on."""
 
     name: ClassVar[str] = "counter"
+    cardinality = INFINITE_CARDINALITY
     start: int
     step: int
-
-    @derived
-    def cardinality(self) -> int:
-        return INFINITE_CARDINALITY
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
@@ -63,14 +57,11 @@ class Counter(Integers):
 
 @dataclass(frozen=True, eq=False)
 class Draws(Integers):
-    """Random integers without end: a function of (seed, epoch, position)."""
+    """Infinitely many random integers: a function of (seed, epoch, position)."""
 
+    cardinality = INFINITE_CARDINALITY
     seed: int | None
     rerandomize_each_iteration: bool
-
-    @derived
-    def cardinality(self) -> int:
-        return INFINITE_CARDINALITY
 
     @derived
     def varies(self) -> bool:
@@ -121,7 +112,7 @@ class Slices(ByMethod, KnownLength):
     structure: Structure = field(repr=False)
     length: int = field(repr=False)
     shared: bool = field(default=True, repr=False, kw_only=True)
-    """Whether others see the arrays too, or read them again: then elements cannot be written."""
+    """Whether the arrays are used elsewhere, or read again: then elements cannot be written to."""
 
     @property
     def memory(self) -> str:
@@ -152,7 +143,7 @@ class Slices(ByMethod, KnownLength):
 
 @dataclass(frozen=True, eq=False)
 class FileNames(Slices):
-    """The names of files. Their order counts, and not the directory in which all of them are."""
+    """Names of files. Their order matters, but not the directory that contains all of them."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -167,14 +158,14 @@ class FileNames(Slices):
 
 @dataclass(frozen=True, eq=False)
 class Listing(FileNames):
-    """The names of the files that were there when the dataset was made, and the classes that their folders name."""
+    """Names of the files that existed when the dataset was made, and the classes named by their folders."""
 
     classes: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class TimeseriesWindows(KnownLength):
-    """Window i has `sequence_length` rows of the data, beginning with row `start + i * sequence_stride`."""
+    """Windows of `sequence_length` rows of the data; window i begins at row `start + i * sequence_stride`."""
 
     name: ClassVar[str] = "timeseries_windows"
     indexable = True
@@ -182,7 +173,7 @@ class TimeseriesWindows(KnownLength):
     columns: tuple[Column, ...] = field(repr=False)
     targets: tuple[Column, ...] = field(repr=False)
     structure: Structure = field(repr=False)
-    """Of an element: the leaves of the data, and then those of the targets."""
+    """The structure of an element: the leaves of the data, then those of the targets."""
     length: int = field(repr=False)
     start: int = field(repr=False)
     sequence_length: int

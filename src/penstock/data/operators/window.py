@@ -17,7 +17,7 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, map_structure
 
 _TOGETHER = 256
-"""The most windows of a stream that are made together: a block of datasets does not show how large their rows are."""
+"""The most windows of a stream that are made together, because a block of datasets hides the size of their rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Window(OneInput):
 
     @property
     def span(self) -> int:
-        """Return how many elements of the input a full window spans."""
+        """The number of elements of the input that a full window spans."""
         return (self.size - 1) * self.stride + 1
 
     @derived
@@ -62,7 +62,7 @@ class Window(OneInput):
         return self.input, epoch, position * self.shift
 
     def windows(self, rows: Block, starts: Sequence[int], stride: int) -> Block:
-        """The windows that begin at these rows of a block, where their elements are `stride` rows apart."""
+        """Return the windows that begin at these rows of a block, where their elements are `stride` rows apart."""
         reach = (self.size - 1) * stride + 1
         parts = [rows.take(range(start, min(start + reach, len(rows)), stride)) for start in starts]
         leaves = [
@@ -78,7 +78,7 @@ class Window(OneInput):
             return self.windows((yield from self.input.reading(run, epoch, range(0))), [], 1)
         first, last = min(begins), max(begins) + self.span
         stop = last if length == INFINITE_CARDINALITY else min(last, length)
-        if stop - first <= 2 * self.size * len(begins):  # few of these rows are in no window
+        if stop - first <= 2 * self.size * len(begins):  # most of these rows are in a window
             rows = yield from self.input.reading(run, epoch, range(first, stop))
             return self.windows(rows, [begin - first for begin in begins], self.stride)
         ranges = [range(begin, min(begin + self.span, stop), self.stride) for begin in begins]
@@ -93,19 +93,19 @@ class Window(OneInput):
 
 
 class WindowStream(OneInputStream):
-    """The state is where the next window begins in the input: its rows are read again."""
+    """The state is the input's where the next window begins: its rows are read again."""
 
     _input: CountingCursor
 
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
         self._node = node
         self._input = node.input.counting_cursor(run, epoch)
-        # The rows from the beginning of the next window on, and the blocks that they came in: the input's state before
-        # each block, and its number of rows. The first rows of the first block may be dropped already.
+        # The rows from the next window on, and their blocks: the input's state before each block, and its number of
+        # rows. The first rows of the first block may be dropped already.
         self._rows: Block | None = None
         self._blocks: deque[tuple[State, int]] = deque()
         self._dropped = 0
-        # How many rows there are between the last row that was read and the next window.
+        # The number of rows between the last row that was read and the next window.
         self._gap = 0
 
     @property
@@ -124,14 +124,14 @@ class WindowStream(OneInputStream):
         if self._rows is None or (node.drop_remainder and self._left < node.span):
             return None
         full = 1 + (self._left - node.span) // node.shift
-        # At the end of the input windows are not full, and each is a block of its own.
+        # At the end of the input windows are not full, and each needs a separate block.
         starts = range(0, max(1, min(full, allow)) * node.shift, node.shift)
         windows = node.windows(self._rows, starts, node.stride)
         self._drop(len(starts) * node.shift)
         return windows
 
     def _read(self, needed: int, allowed: int) -> bool:
-        """Read until one window and this many more rows are there; False at the end of the input."""
+        """Read one window and this many more rows; False at the end of the input."""
         missing = self._node.span - self._left
         before = self._input.state()
         block = self._input.pull(missing + needed, missing + allowed)
