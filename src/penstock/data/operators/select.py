@@ -70,9 +70,7 @@ def checked_rows(node: Node, indices: Any) -> range | Column:
     length = node.cardinality
     if isinstance(indices, slice):
         if length < 0:
-            raise InvalidArgumentError(
-                f"select: {node.where()} never ends: select takes slices of finite datasets only"
-            )
+            raise InvalidArgumentError(f"select: {node.where()} never ends: pass positions instead of a slice")
         return range(*indices.indices(length))
     rows = np.asarray(indices)
     if rows.size == 0 and not isinstance(indices, np.ndarray):

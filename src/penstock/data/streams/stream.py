@@ -212,11 +212,7 @@ class Cursor(Stream):
 
     def _after(self, before: State, rows: int, met: int) -> State:
         """Return the state `rows` rows after one of the stream below, when `met` rows and failures were met."""
-        if self._stream.same_rows:
-            state, passed, met_before = before
-            return [state, passed + rows, met_before + rows]
-        moved = self._stream.advanced(before, rows)
-        return [before, rows, met] if moved is None else [moved, 0, met]
+        return self.later(before if self._stream.same_rows else [before, 0, met - rows], rows)
 
     def later(self, state: State, rows: int) -> State:
         """Return the state `rows` rows after one of this cursor's, if none failed in between."""
