@@ -38,8 +38,19 @@ class Failure:
     error: BaseException
 
 
-def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
-    """Yield the function's result for each row; tuple elements are unpacked into its arguments."""
+def call_rows(
+    function: Callable[..., Any], block: Block, generators: Iterable["np.random.Generator"] | None = None
+) -> Iterator[Any]:
+    """Yield the function's result for each row; tuple elements are unpacked into its arguments.
+
+    Args:
+        generators: the random generator of each row, which becomes the last argument.
+    """
+    if generators is not None:
+        rows = zip(generators, block.rows(), strict=True)
+        if block.structure.kind == "tuple":
+            return (function(*row, generator) for generator, row in rows)
+        return (function(row, generator) for generator, row in rows)
     if block.structure.kind == "leaf":
         return map(function, block.columns[0])
     if block.structure.is_flat_tuple and block.columns:
@@ -47,17 +58,6 @@ def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
     if block.structure.kind == "tuple":
         return (function(*row) for row in block.rows())
     return map(function, block.rows())
-
-
-def first_result(results: Iterator[Any]) -> Any:
-    """Return the first of some results.
-
-    Raises:
-        InvalidTypeError: there is none, because the function has raised StopIteration, which ends a loop silently.
-    """
-    for value in results:
-        return value
-    raise no_result()
 
 
 def no_result() -> InvalidTypeError:
@@ -73,15 +73,6 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
         count += 1
     if count < len(block):
         raise no_result()
-
-
-def call_rows_with_randomness(
-    function: Callable[..., Any], block: Block, generators: Iterable["np.random.Generator"]
-) -> Iterator[Any]:
-    """Variant of `call_rows`, with the generator of each row as the last argument."""
-    unpack = block.structure.kind == "tuple"
-    for generator, row in zip(generators, block.rows(), strict=True):
-        yield function(*row, generator) if unpack else function(row, generator)
 
 
 def owned_leaves(value: Any) -> Any:
@@ -157,7 +148,9 @@ def map_rows(
     if run.threads.stopped:
         return None, Failure(0, Closed())
     try:
-        made = [first_result(results(0, 1))]
+        made = list(results(0, 1))
+        if not made:
+            raise no_result()
         found, layout = _agreed(run, node, made[0], signature, position)
     except failures() as error:
         return None, Failure(0, error)

@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.functions.apply import call_rows, call_rows_with_randomness
+from penstock.data.functions.apply import call_rows
 from penstock.data.functions.at_once import describe_function
 from penstock.data.functions.in_threads import owned
 from penstock.errors import InvalidArgumentError, InvalidTypeError, WorkerError
@@ -147,8 +147,10 @@ class CalledProcesses:
         try:
             answer = from_message(self._caller.answer_to(to_message(Question(rows, generators))))
         except LostProcess as error:
+            status = error.status
+            ended = f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
             raise WorkerError(
-                f"a process of map(processes=True) {_ended(error.status)} while it called the function for "
+                f"a process of map(processes=True) {ended} while it called the function for "
                 f"{len(rows)} rows, of which this is the first: it was killed, perhaps because the machine has no "
                 "memory left, or the function ended it"
             ) from None
@@ -178,21 +180,12 @@ def _forget_kept() -> None:
 os.register_at_fork(after_in_child=_forget_kept)
 
 
-def _ended(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    return f"was ended by {signal.Signals(-status).name}"
-
-
 def answer_of(function: Callable[..., Any], question: Question) -> list[Part]:
     """Return the message with a function's results; runs in the called process."""
     rows, generators, results = question.rows, question.generators, list[Any]()
     error: BaseException | None = None
     try:
-        if generators is None:
-            results.extend(map(owned, call_rows(function, rows)))  # keeps the results before an exception
-        else:
-            results.extend(map(owned, call_rows_with_randomness(function, rows, generators)))
+        results.extend(map(owned, call_rows(function, rows, generators)))  # keeps the results before an exception
     except BaseException as raised:
         error = _sendable(raised)
     try:

@@ -11,16 +11,7 @@ import numpy as np
 from penstock.data import functions
 from penstock.data.block import Block, Indices
 from penstock.data.functions.answers import TRUTH_VALUES, truth
-from penstock.data.functions.apply import (
-    Failure,
-    Results,
-    call_rows,
-    call_rows_with_randomness,
-    map_row,
-    map_rows,
-    no_result,
-    note,
-)
+from penstock.data.functions.apply import Failure, Results, call_rows, map_row, map_rows, no_result, note
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.reads_file import is_file_reader
@@ -106,9 +97,8 @@ class Map(HasOutputSignature, OneInput):
 
     def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """Return the results by one call; neither a block nor a failure if rows must be called individually."""
-        generators = None if self.seed is None else self._generators(run, epoch, positions)
         try:
-            at_once = map_at_once(self.function, block, generators)
+            at_once = map_at_once(self.function, block, self._generators(run, epoch, positions))
         except ElementError as error:
             return None, Failure(0, error)
         if at_once is None or self.signature is None:
@@ -123,19 +113,15 @@ class Map(HasOutputSignature, OneInput):
             called: functions.in_processes.CalledProcesses = run.called(self, partial(kind, run.threads, self.function))
 
         def results(start: int, stop: int) -> Iterator[Any]:
-            rows = block.slice(start, stop)
+            rows, generators = block.slice(start, stop), self._generators(run, epoch, positions[start:stop])
             if self.processes:
-                seeded = None if self.seed is None else self._generators(run, epoch, positions[start:stop])
-                return called.results(rows, seeded)
-            if self.seed is None:
-                return call_rows(self.function, rows)
-            generators = self._generators(run, epoch, positions[start:stop])
-            return call_rows_with_randomness(self.function, rows, generators)
+                return called.results(rows, generators)
+            return call_rows(self.function, rows, generators)
 
         return results
 
-    def _generators(self, run: Run, epoch: int, positions: Any) -> RowGenerators:
-        return RowGenerators(mix(run.key(self, self.seed), epoch), positions)
+    def _generators(self, run: Run, epoch: int, positions: Any) -> RowGenerators | None:
+        return None if self.seed is None else RowGenerators(mix(run.key(self, self.seed), epoch), positions)
 
     def _calls(self, run: Run, epoch: int, block: Block, positions: Any) -> Pending:
         """Return the results for a block of input, made by other threads where these are faster."""

@@ -213,18 +213,21 @@ class InterleaveStream(Stream):
             failure, self._failure = self._failure, None
             self._input.skip(1)
             raise failure
+        before = None if self._input_ended else self._input.state()
+        position = self._first + self._input.met
         try:
-            found = None if self._input_ended else self._next_element()
+            element = None if self._input_ended else self._input.pull(1, 1)
         except failures() as error:
             if not turns:
                 raise
             self._input.withhold(error)
             return False
-        if found is None:
+        if element is None:
+            self._input_ended = True
             turns.drop()
             return True
         try:
-            self._slots[number] = self._open(*found)
+            self._slots[number] = self._open(element, before, position)
         except failures() as error:
             if not turns:
                 raise
@@ -233,16 +236,6 @@ class InterleaveStream(Stream):
             return False
         self._moved.add(number)
         return not self._alone
-
-    def _next_element(self) -> tuple[Block, State, int] | None:
-        """Return the next element of the input, the state before it, and its position."""
-        before = self._input.state()
-        position = self._first + self._input.met
-        element = self._input.pull(1, 1)
-        if element is None:
-            self._input_ended = True
-            return None
-        return element, before, position
 
     def _open(self, element: Block, before: State, position: int) -> _Slot:
         node = self._run.prepare(self._node.dataset_of_element(element, position))

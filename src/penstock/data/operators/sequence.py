@@ -100,10 +100,9 @@ class ScanStream(FunctionStream):
                 result: Any = function(carried, element)
             except StopIteration as error:  # it would end the outputs silently
                 raise InvalidTypeError("scan(scan_func) raised StopIteration: return a value instead") from error
-            try:
-                carried, output = result if type(result) is tuple else _as_tuple(result)
-            except ValueError:
-                raise _no_pair(result) from None
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
+            carried, output = result
             # A NumPy number of the same type as before needs no checks, which would cost as much as the call.
             if type(carried) is not number:
                 carried = self._next_state(carried)
@@ -129,17 +128,6 @@ class ScanStream(FunctionStream):
         position, carried = state
         self._carried = decode_value(carried, like=self._node.initial_state)
         self._input.restore(position)
-
-
-def _as_tuple(result: Any) -> tuple[Any, ...]:
-    """Return a result whose class is derived from tuple."""
-    if isinstance(result, tuple):
-        return result
-    raise _no_pair(result)
-
-
-def _no_pair(result: Any) -> InvalidTypeError:
-    return InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
 
 
 @dataclass(frozen=True, eq=False)
