@@ -27,7 +27,7 @@ from penstock.structure import LEAF, Structure, flatten, map_structure
 _COUNT = TensorSpec((), np.int64)
 _DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
 _SHORT = 512
-"""Rows of one axis that are no longer are padded all at once."""
+"""The length up to which rows of one axis are padded all at once."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Batching(OneInput):
         """Return a block of n · size rows as a block of n batches."""
 
     def numbered(self, block: Block, size: int, number: int) -> Block:
-        """Return `batches`; the failure of a single batch names its number. `number` is that of the first."""
+        """Call `batches`; the failure of a single batch names its number. `number` is that of the first batch."""
         try:
             return self.batches(block, size)
         except ElementError as error:
@@ -341,7 +341,7 @@ class PaddedBatch(Batching):
         shape_of_all = (len(rows), *target)
         zeros = value is None and dtype.kind in "biufc"
         batch = np.zeros(shape_of_all, dtype) if zeros else np.full(shape_of_all, fill, dtype=dtype)
-        if axes == 1 and max(longest) <= _SHORT:  # all rows at once, because copying short ones costs more than a mask
+        if axes == 1 and max(longest) <= _SHORT:  # all at once: copying each short row costs more than a mask
             batch[np.arange(target[0]) < np.array(lengths)[:, None]] = np.concatenate(rows)
             return batch
         for number, row in enumerate(rows):

@@ -82,7 +82,7 @@ class ChooseStream(Stream):
         self._ahead = not any(member.shows_reading for member in node.inputs)
         self._members: list[Cursor] = []
         self._skips: list[SkipsAhead] = []
-        self._left_out: list[list[Noticed]] = [[] for _ in node.members]
+        self._skipped: list[list[Noticed]] = [[] for _ in node.members]
         for member in node.members:
             own, skips = run.ahead()
             self._members.append(Cursor(OneKindStream(run, node, member, member.open(own, epoch))))
@@ -122,20 +122,22 @@ class ChooseStream(Stream):
         drawn = {number: where for number, where, _ in by_part(numbers, numbers)}
         for number, where in drawn.items():
             self._moved.add(number)
-            member, first, left_out = self._members[number], int(where[0]), self._left_out[number]
+            member, first, skipped = self._members[number], int(where[0]), self._skipped[number]
             block, failure = self._pulled(number, len(where))
-            left_out += self._skips[number].taken()
-            if first > 0 and (failure is not None or left_out):  # earlier draws come first
+            skipped += self._skips[number].taken()
+            if first > 0 and (failure is not None or skipped):  # earlier draws come first
                 usable = min(usable, first)
                 if block is None:
                     member.withhold(failure)
                     failure = None  # it would refer to itself by this frame
                     continue
             if first == 0:
-                self._skips[number].count(left_out)
-                left_out.clear()
+                self._skips[number].count(skipped)
+                skipped.clear()
             if failure is not None:
-                self._give_back(numbers, pulled)
+                for other, rows in pulled.items():
+                    self._members[other].give_back(len(rows))
+                self._choice.give_back(len(numbers))
                 try:
                     raise failure
                 finally:
@@ -184,11 +186,6 @@ class ChooseStream(Stream):
             if where.size:
                 parts.append((where, block.slice(0, where.size)))
         return Block.in_places(parts) if parts else None
-
-    def _give_back(self, numbers: Any, pulled: dict[int, Block]) -> None:
-        for member, rows in pulled.items():
-            self._members[member].give_back(len(rows))
-        self._choice.give_back(len(numbers))
 
     def state(self) -> State:
         for number in self._moved:

@@ -51,7 +51,7 @@ class Map(HasOutputSignature, OneInput):
     def mode(self) -> str:
         if not self.overlaps:
             return super().mode
-        calls = "as many calls as gain" if self._tuned else str(threads_of(self.num_parallel_calls))
+        calls = "a tuned number of calls" if self._tuned else str(threads_of(self.num_parallel_calls))
         where = " in processes" if self.processes else ""
         return f"{super().mode}, {calls} at once{where}"
 

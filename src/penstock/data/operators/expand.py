@@ -44,7 +44,7 @@ class Interleave(ByMethod, OneInput):
     numbers_known: bool = field(default=True, repr=False, kw_only=True)
 
     @property
-    def reads_files(self) -> bool:  # type: ignore[override]  # a function says whether it does
+    def reads_files(self) -> bool:  # type: ignore[override]  # it depends on the function
         return is_file_reader(self.function)
 
     @property

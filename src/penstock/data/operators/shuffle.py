@@ -117,7 +117,7 @@ class ShuffleStream(OneInputStream):
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
         # The rows that were skipped while collecting: the number of rows collected before, and the notes.
-        self._left_out: list[tuple[int, list[Noticed]]] = []
+        self._skipped: list[tuple[int, list[Noticed]]] = []
         self._slots = Slots(run.copiers)
         self._collected: list[SlotNumbers] = []
         self._collected_begin: State = None
@@ -144,18 +144,18 @@ class ShuffleStream(OneInputStream):
         rows = min(allow, len(self._left), self._piece)
         first = self._start + self._given
         self._collect(min(self._buffer, first + rows))
-        rows = min(rows, self._count_left_out(first))
+        rows = min(rows, self._count_skipped(first))
         block = self._slots.take(self._left[:rows])
         self._left = self._left[rows:]
         self._given += rows
         return block
 
-    def _count_left_out(self, collected: int) -> int:
+    def _count_skipped(self, collected: int) -> int:
         """Count the rows skipped before this many were collected; returns the number of rows up to the next ones."""
-        while self._left_out and self._left_out[0][0] <= collected:
-            self._skips.count(self._left_out[0][1])
-            self._left_out.pop(0)
-        return self._left_out[0][0] - collected if self._left_out else self._buffer
+        while self._skipped and self._skipped[0][0] <= collected:
+            self._skips.count(self._skipped[0][1])
+            self._skipped.pop(0)
+        return self._skipped[0][0] - collected if self._skipped else self._buffer
 
     def _collect(self, rows: int) -> None:
         """Read until `rows` rows of the next window are collected, or the input has ended."""
@@ -173,8 +173,8 @@ class ShuffleStream(OneInputStream):
                     self._collected.append(self._input.made(block, self._slots.put))
             except failures() as error:
                 self._failure = error
-            if left_out := self._skips.taken():
-                self._left_out.append((rows - left, left_out))
+            if skipped := self._skips.taken():
+                self._skipped.append((rows - left, skipped))
             if block is None:
                 return
             left -= len(self._collected[-1])
@@ -188,7 +188,7 @@ class ShuffleStream(OneInputStream):
                 self._second_begin = self._input.state()
             # One row beyond the buffer shows whether the input is longer.
             self._collect(self._buffer + 1)
-        self._count_left_out(self._buffer + 1)
+        self._count_skipped(self._buffer + 1)
         self._known = self._input.known
         if self._failure is not None:
             failure, self._failure = self._failure, None
