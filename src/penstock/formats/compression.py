@@ -99,7 +99,7 @@ class Decompressed(ByteReader):
             raise
         except _DAMAGE as error:
             raise StorageError(
-                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
+                f"{self.name!r} is damaged, or its compression is not the given compression_type: {error}, "
                 f"after {self._end} decompressed bytes"
             ) from error
         self._end += len(piece)

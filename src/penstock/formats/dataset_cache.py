@@ -25,9 +25,9 @@ class DatasetCache(Generic[Key, Value]):
     bound: ClassVar["ProcessBound"]
 
     def __init__(self) -> None:
-        self._found: dict[Key, tuple[_Together, Value]] = {}
-        self._parts: set[_Together] = set()
-        self._newest: _Together | None = None
+        self._found: dict[Key, tuple[_Entry, Value]] = {}
+        self._parts: set[_Entry] = set()
+        self._newest: _Entry | None = None
 
     def get(self, key: Key) -> Value | None:
         """The value of a key; None if it is not kept."""
@@ -46,13 +46,13 @@ class DatasetCache(Generic[Key, Value]):
         """Keep values that share memory or another scarce resource: they have one size, and are dropped together."""
         if self._newest is None:
             weakref.finalize(self, self.bound.forget, self._parts).atexit = False
-        together = self._newest = _Together(self, values, size)
-        self._parts.add(together)
-        self._found.update((key, (together, value)) for key, value in values.items())
-        self.bound.add(together)
+        entry = self._newest = _Entry(self, values, size)
+        self._parts.add(entry)
+        self._found.update((key, (entry, value)) for key, value in values.items())
+        self.bound.add(entry)
 
     def discard(self, key: Key) -> None:
-        """Drop the value of a key, with the values that are kept together with it."""
+        """Drop the value of a key, with the values of its entry."""
         found = self._found.get(key)
         if found is not None:
             self.bound.remove(found[0])
@@ -62,20 +62,20 @@ class DatasetCache(Generic[Key, Value]):
         """All values that are kept."""
         return [value for _, value in list(self._found.values())]
 
-    def in_use(self, together: "_Together") -> bool:
-        """True if these values were used last."""
-        return self._newest is together
+    def in_use(self, entry: "_Entry") -> bool:
+        """True if this entry was used last."""
+        return self._newest is entry
 
-    def drop(self, together: "_Together") -> None:
-        """Drop these values."""
-        self._parts.discard(together)
-        for key in together.keys:
+    def drop(self, entry: "_Entry") -> None:
+        """Drop the values of an entry."""
+        self._parts.discard(entry)
+        for key in entry.keys:
             found = self._found.get(key)
-            if found is not None and found[0] is together:  # not kept again by another thread
+            if found is not None and found[0] is entry:  # not kept again by another thread
                 self._found.pop(key, None)
 
 
-class _Together:
+class _Entry:
     """Keys whose values one dataset keeps together.
 
     Attributes:
@@ -104,30 +104,30 @@ class ProcessBound:
         self._most = most
         self._in_use = in_use
         self._lock = threading.Lock()
-        self._order: OrderedDict[_Together, None] = OrderedDict()  # those used last come last
+        self._order: OrderedDict[_Entry, None] = OrderedDict()  # those used last come last
         self._size = 0
         self._uses = 0
-        self._forgotten: deque[set[_Together]] = deque()
+        self._forgotten: deque[set[_Entry]] = deque()
         os.register_at_fork(
             before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
         )
 
-    def use(self, together: _Together) -> None:
+    def use(self, entry: _Entry) -> None:
         """Note a use."""
         with self._lock:
-            if together in self._order:  # not dropped by another thread
-                self._order.move_to_end(together)
-                self._count(together)
+            if entry in self._order:  # not dropped by another thread
+                self._order.move_to_end(entry)
+                self._count(entry)
 
-    def add(self, together: _Together) -> None:
-        """Note values that are kept from now on; those used least recently are dropped if the sum is too large."""
+    def add(self, entry: _Entry) -> None:
+        """Note a new entry; those used least recently are dropped if the sum of the sizes is too large."""
         with self._lock:
             while self._forgotten:
                 for one in self._forgotten.popleft():
                     self._remove(one)
-            self._order[together] = None
-            self._size += together.size
-            self._count(together)
+            self._order[entry] = None
+            self._size += entry.size
+            self._count(entry)
             dropped = self._least_used()
             for old in dropped:
                 self._remove(old)
@@ -136,32 +136,32 @@ class ProcessBound:
             if owner is not None:
                 owner.drop(old)
 
-    def remove(self, together: _Together) -> None:
-        """Note that these values are kept no longer."""
+    def remove(self, entry: _Entry) -> None:
+        """Note that an entry is kept no longer."""
         with self._lock:
-            self._remove(together)
+            self._remove(entry)
 
-    def forget(self, parts: set[_Together]) -> None:
+    def forget(self, parts: set[_Entry]) -> None:
         """Note that a dataset is gone. It may be called inside of any other method, so it takes no lock."""
         self._forgotten.append(parts)
 
-    def _count(self, together: _Together) -> None:
+    def _count(self, entry: _Entry) -> None:
         self._uses += 1
-        together.used = self._uses
+        entry.used = self._uses
 
-    def _remove(self, together: _Together) -> None:
-        if together in self._order:
-            del self._order[together]
-            self._size -= together.size
+    def _remove(self, entry: _Entry) -> None:
+        if entry in self._order:
+            del self._order[entry]
+            self._size -= entry.size
 
-    def _least_used(self) -> list[_Together]:
-        """The values used least recently, without which the sum of the sizes is within the bound."""
+    def _least_used(self) -> list[_Entry]:
+        """The entries used least recently, without which the sum of the sizes is within the bound."""
         found, excess = [], self._size - self._most()
-        for together in self._order:
+        for entry in self._order:
             if excess <= 0:
                 break
-            owner = together.owner()
-            if owner is None or together.used <= self._uses - self._in_use or not owner.in_use(together):
-                found.append(together)
-                excess -= together.size
+            owner = entry.owner()
+            if owner is None or entry.used <= self._uses - self._in_use or not owner.in_use(entry):
+                found.append(entry)
+                excess -= entry.size
         return found

@@ -30,13 +30,13 @@ _counts: Final = KeptByFile[int]()
 
 
 def info(source: Source) -> AudioInfo:
-    """Do what `ps.audio.info` says."""
+    """Implementation of `ps.audio.info`."""
     with _recording("audio.info", source) as (file, _, count):
         return AudioInfo(count, file.channels, file.samplerate, f"{file.format} {file.subtype}")
 
 
 def decode(source: Source, samples: Any, seconds: Any, dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """Do what `ps.audio.decode` says."""
+    """Implementation of `ps.audio.decode`."""
     call = "audio.decode"
     if dtype not in _DTYPES:
         raise InvalidArgumentError(f"{call}(dtype=...) takes one of {', '.join(map(repr, _DTYPES))}, got {dtype!r}")

@@ -42,7 +42,7 @@ def decode(
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
 ) -> Pixels:
-    """Do what `ps.image.decode` says."""
+    """Implementation of `ps.image.decode`."""
     check_decode("image.decode", channels, dtype, size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     keep_freed_memory()
     given: Any = data
@@ -87,7 +87,7 @@ def check_decode(
     """Refuse arguments that never work.
 
     Raises:
-        InvalidArgumentError, InvalidTypeError: as `decode` says.
+        InvalidArgumentError, InvalidTypeError: as for `decode`.
     """
     if channels not in _KINDS:
         raise InvalidArgumentError(

@@ -42,7 +42,7 @@ def check_resize(call: str, size: Any, interpolation: str, crop: bool, pad: bool
     """Refuse arguments that never work.
 
     Raises:
-        InvalidArgumentError, InvalidTypeError: as `ps.image.resize` says.
+        InvalidArgumentError, InvalidTypeError: as for `ps.image.resize`.
     """
     if not isinstance(size, (tuple, list)) or len(size) != 2:
         raise InvalidTypeError(f"{call}({argument}=...) takes (height, width), got {size!r}")
@@ -66,7 +66,7 @@ def resize(
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
 ) -> Pixels:
-    """Do what `ps.image.resize` says."""
+    """Implementation of `ps.image.resize`."""
     check_resize("image.resize", size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     keep_freed_memory()  # new pages would cost more than all else here
     pixels = np.asarray(image)

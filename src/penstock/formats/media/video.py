@@ -51,7 +51,7 @@ class _Index:
 
 
 def info(source: Source) -> VideoInfo:
-    """Do what `ps.video.info` says."""
+    """Implementation of `ps.video.info`."""
     with _stream("video.info", source) as (container, stream, name):
         index = _indexes.get(source, lambda: _looked_through(container, stream, name))
         unit = float(stream.time_base)
@@ -65,7 +65,7 @@ def info(source: Source) -> VideoInfo:
 
 
 def decode(source: Source, frames: Any, seconds: Any, channels: int) -> Frames:
-    """Do what `ps.video.decode` says."""
+    """Implementation of `ps.video.decode`."""
     call = "video.decode"
     if channels not in (1, 3):
         raise InvalidArgumentError(f"{call}(channels=...) takes 1 (gray) or 3 (RGB), got {channels!r}")
@@ -141,7 +141,7 @@ def _looked_through(container: Any, stream: Any, name: str) -> _Index:
                 keys.append((time, time if packet.dts is None else packet.dts))
     except av.FFmpegError as error:
         raise ElementError(f"{name} is damaged after frame {len(shown)}: {error.strerror}") from error
-    # Where an edit list leaves frames out, the index of the file has fewer of them than its header says.
+    # Where an edit list skips frames, the index of the file has fewer of them than its header.
     expected = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
     if packets < expected:
         raise ElementError(f"{name} is cut: it ends after {packets} of {expected} frames")

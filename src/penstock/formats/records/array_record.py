@@ -48,7 +48,7 @@ class ArrayRecordFiles(OpenFileFormat[_Records]):
     """The records of ArrayRecord files as bytes."""
 
     def __init__(self) -> None:
-        _ = _library().ArrayRecordReader  # or the error that says what to install
+        _ = _library().ArrayRecordReader  # or the error that names the missing package
         super().__init__()
 
     @property

@@ -1,9 +1,9 @@
 """Indexes of offsets: where each record of a file begins. They are kept in the user's cache directory.
 
 An index belongs to a name, a layout of records and a version of the file, which is its size and the time of its last
-change, or what its file system says of it. For another version it is made again. Beside the files it would be in the
-way of patterns such as `data/*`, and not every data directory can be written. Indexes that were not read for a month
-are deleted: their files may be gone.
+change, or the facts that its file system gives. For another version it is made again. Indexes are not kept beside the
+files, where patterns such as `data/*` would match them, and not every data directory can be written. Indexes that were
+not read for a month are deleted: their files may be gone.
 
 penstock's writers put the index of a file that they write into the directory `_offsets` beside it, which moves along
 with the file. There the version is the file's size and a checksum of its last bytes.

@@ -39,7 +39,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class RowSplits(Partition):
-    """The feature says where each row begins, and then where the last one ends."""
+    """A division by the places at which each row begins, and then the last one ends."""
 
     described = "row splits"
 
@@ -49,7 +49,7 @@ class RowSplits(Partition):
 
 @dataclass(frozen=True)
 class RowLengths(Partition):
-    """The feature says how long each row is."""
+    """A division by the length of each row."""
 
     described = "row lengths"
 
@@ -59,7 +59,7 @@ class RowLengths(Partition):
 
 @dataclass(frozen=True)
 class RowStarts(Partition):
-    """The feature says where each row begins."""
+    """A division by the places at which each row begins."""
 
     described = "starts of rows"
 
@@ -69,7 +69,7 @@ class RowStarts(Partition):
 
 @dataclass(frozen=True)
 class RowLimits(Partition):
-    """The feature says where each row ends."""
+    """A division by the places at which each row ends."""
 
     described = "limits of rows"
 
@@ -79,7 +79,7 @@ class RowLimits(Partition):
 
 @dataclass(frozen=True)
 class ValueRowIds(Partition):
-    """The feature says of each value in which row it is."""
+    """A division by the number of each value's row."""
 
     described = "row numbers"
 
@@ -92,7 +92,7 @@ class ValueRowIds(Partition):
 
 @dataclass(frozen=True)
 class UniformRowLength:
-    """All rows have this length."""
+    """A division into rows of one length."""
 
     length: int
 

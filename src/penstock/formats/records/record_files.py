@@ -47,7 +47,7 @@ class _DecodedGroup(NamedTuple):
     problems: list[str]
 
 
-_UNTOLD: Final = _DecodedGroup(*_NO_ROWS, [], [])
+_UNREADABLE: Final = _DecodedGroup(*_NO_ROWS, [], [])
 """Stands for records that cannot be told apart."""
 
 
@@ -160,9 +160,9 @@ class RecordFiles(OpenFileFormat[IndexedFile]):
         """The rows of a group that are not damaged; None if its records cannot be told apart."""
         found = self._decoded.get((file.name, number))
         if found is None:
-            found = self._decoded_group(file, edges, rows) or _UNTOLD
+            found = self._decoded_group(file, edges, rows) or _UNREADABLE
             self._decoded.put({(file.name, number): found}, bytes_of(found.columns))
-        return None if found is _UNTOLD else found
+        return None if found is _UNREADABLE else found
 
     def _decoded_group(self, file: RangedFile, edges: Edges, rows: range) -> "_DecodedGroup | None":
         reader = self._reader(file, edges, rows)

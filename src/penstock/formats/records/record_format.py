@@ -102,7 +102,7 @@ class RecordFormat(ABC):
 class RecordReader(ABC):
     """One pass over the records of a file, a chunk of it at a time.
 
-    After an exception it continues with the next record, unless `ended` says that nothing after it can be trusted.
+    After an exception it continues with the next record, unless `ended` is set: then nothing after it can be trusted.
 
     Attributes:
         number: the number of the next record in its file.
@@ -178,7 +178,7 @@ class RecordReader(ABC):
         return done
 
     def edges(self) -> npt.NDArray[np.int64]:
-        """The offsets of the records that are left, as `RecordFormat.edges` says."""
+        """The offsets of the records that are left, in the form of `RecordFormat.edges`."""
         parts = [np.array([self.offset])]
         try:
             while self._loaded(skipping=True):

@@ -40,7 +40,7 @@ def parse_sequence_example(
         have any length; for a batch, an object array of them.
 
     Raises:
-        ElementError: a record is damaged, or has a feature of another type or length, or lacks one. It says which.
+        ElementError: a record is damaged, or has a feature of another type or length, or lacks one.
         InvalidArgumentError, InvalidTypeError: features that cannot be, or records that are not bytes.
 
     Example:

@@ -73,7 +73,7 @@ class TarSamples(RecordFormat):
     Attributes:
         extensions: those that each sample must have; others are passed over. One such as "jpg;png" has alternatives, of
             which the first counts that a sample has.
-        decode: whether contents are decoded whose extension says how.
+        decode: whether contents with a known extension are decoded.
         of_first: whether the extensions are those of the first sample, which others must not add to.
     """
 

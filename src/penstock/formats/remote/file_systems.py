@@ -138,7 +138,7 @@ def _asked(name: str, request: Callable[[], Result], done: str = "read") -> Resu
         StorageError: instead of the errors of clients, which have no class in common.
     """
     try:
-        return retries.patiently(request, _delays_after, lambda error: _seconds_asked(_faults(error)))
+        return retries.with_retries(request, _delays_after, lambda error: _seconds_asked(_faults(error)))
     except PenstockError:
         raise
     except Exception as error:
@@ -199,6 +199,6 @@ def _status_and_headers(fault: BaseException) -> tuple[Any, Any]:
 
 
 def _is_broken(fault: BaseException) -> bool:
-    """Return whether a connection broke or could not be made."""
+    """True if a connection broke or could not be made."""
     names = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(fault).__mro__}
     return isinstance(fault, (ConnectionError, TimeoutError)) or not names.isdisjoint(_BROKEN)

@@ -67,7 +67,7 @@ class _ObjectFile(RemoteFile):
         if self._tag and not self._tag.startswith("W/"):
             options["if_match"] = self._tag
         with reading(self.name):
-            found = _patiently(lambda: obstore.get(self._store, self._path, options=options))
+            found = _retried(lambda: obstore.get(self._store, self._path, options=options))
             if _version(found.meta) != self.version:
                 raise changed(self.name)
             return memoryview(found.bytes())
@@ -103,7 +103,7 @@ class _WholeFile(RemoteFile):
     def _fetch(self, begin: int, end: int) -> Any:
         with self._lock, reading(self.name):
             if not self._received:
-                self.receive(_patiently(lambda: obstore.get(self._store, self._path)))
+                self.receive(_retried(lambda: obstore.get(self._store, self._path)))
         return memoryview(self.head)[begin:end] if self._copy is None else os.pread(self._copy, end - begin, begin)
 
     def _copied(self, found: Any) -> int:
@@ -132,14 +132,14 @@ def open_file(name: str, first: int) -> RemoteFile:
     store, path = _store_of(name)
     with reading(name):
         if not first and name.partition("://")[0] not in _WEB:  # a signed address may be good for GET alone
-            return _ObjectFile(name, store, path, _patiently(lambda: obstore.head(store, path)), b"")
+            return _ObjectFile(name, store, path, _retried(lambda: obstore.head(store, path)), b"")
         try:
-            found = _patiently(lambda: obstore.get(store, path, options={"range": (0, max(first, 1))}))
+            found = _retried(lambda: obstore.get(store, path, options={"range": (0, max(first, 1))}))
             return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
         except (exceptions.GenericError, exceptions.NotSupportedError) as error:  # an empty file has no first bytes
             if _is_busy(error):
                 raise
-            found = _patiently(lambda: obstore.get(store, path))
+            found = _retried(lambda: obstore.get(store, path))
             whole = _WholeFile(name, store, path, found.meta)
             if first:  # otherwise a cache may have the content
                 whole.receive(found)
@@ -154,7 +154,7 @@ def read_file(name: str) -> bytes:
     """
     store, path = _store_of(name)
     with reading(name):
-        return bytes(_patiently(lambda: obstore.get(store, path)).bytes())
+        return bytes(_retried(lambda: obstore.get(store, path)).bytes())
 
 
 def matching(pattern: str) -> list[str]:
@@ -175,16 +175,16 @@ def matching(pattern: str) -> list[str]:
     store, _ = _store_of(f"{protocol}://{bucket}/")
     with reading(pattern, "listed"):
         if deep:
-            listed: Any = _patiently(lambda: obstore.list(store, folder or None, chunk_size=_NAMES).collect())
+            listed: Any = _retried(lambda: obstore.list(store, folder or None, chunk_size=_NAMES).collect())
         else:
-            listed = _patiently(lambda: obstore.list_with_delimiter(store, folder or None))["objects"]
+            listed = _retried(lambda: obstore.list_with_delimiter(store, folder or None))["objects"]
     paths = [about["path"] for about in listed]
     return [f"{protocol}://{bucket}/{path}" for path in paths if keeps(path)]
 
 
-def _patiently(request: Callable[[], Result]) -> Result:
+def _retried(request: Callable[[], Result]) -> Result:
     """Return the result of a request, which is sent again while its server is too busy; obstore does it for others."""
-    return retries.patiently(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else ())
+    return retries.with_retries(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else ())
 
 
 def _is_busy(error: Exception) -> bool:

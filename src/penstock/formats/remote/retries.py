@@ -19,7 +19,7 @@ MOST_SECONDS: Final = 600.0
 Result = TypeVar("Result")
 
 
-def patiently(
+def with_retries(
     request: Callable[[], Result],
     delays_after: Callable[[Exception], Sequence[float]],
     asked: Callable[[Exception], float] = lambda error: 0.0,

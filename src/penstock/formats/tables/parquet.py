@@ -348,7 +348,7 @@ def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, typed: list[
         typed: the columns that are cast, which cannot be done to dictionaries.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    strings = {field.name for field in schema if _is_string(field.type)}.difference(typed)
+    strings = {field.name for field in schema if field.type in (pa.string(), pa.large_string())}.difference(typed)
     repeated = []
     for place in range(metadata.num_columns):
         name = metadata.schema.column(place).path
@@ -362,10 +362,6 @@ def _repeated_strings(metadata: pq.FileMetaData, schema: pa.Schema, typed: list[
 def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
     """True if Arrow can read strings as entries of a dictionary: none may be encoded by differences."""
     return chunk.has_dictionary_page and not any("DELTA" in encoding for encoding in chunk.encodings)
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _as_slice(numbers: Indices) -> slice | npt.NDArray[np.int64]:

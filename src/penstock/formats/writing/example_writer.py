@@ -63,7 +63,7 @@ def serialize_examples(columns: Mapping[str, Column]) -> pa.LargeBinaryArray:
 
 
 def check_feature(name: str, column: Column) -> str:
-    """Return which of an Example's three lists holds a feature.
+    """Return the name of the list of an Example that holds a feature.
 
     Raises:
         InvalidTypeError: none of them can hold it without loss.

@@ -79,7 +79,7 @@ def kind_of(column: Column) -> Kind:
 
 
 def is_ragged(column: Column) -> bool:
-    """Return whether each row is an array with its own shape."""
+    """True if each row is an array with its own shape."""
     return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
 
 
@@ -88,11 +88,6 @@ def dense(column: Column) -> Column:
     if is_ragged(column) and len({row.shape for row in column}) == 1 and column[0].dtype != object:
         return np.stack(list(column))
     return column
-
-
-def any_kind(column: Column) -> Kind:
-    """The kind of any column, for a format that holds everything."""
-    return "any"
 
 
 def _spec_of(column: Column, kind: Kind) -> LeafSpec:

@@ -66,7 +66,7 @@ class NumberedRows:
     def pieces(self, positions: Positions) -> Iterator[tuple[npt.NDArray[np.intp], StoredRows, Positions]]:
         """The places of the rows at these positions, record by record.
 
-        A piece says which of the positions it holds, its columns with their structure, and the rows in them.
+        A piece has the places of its positions among these, its columns with their structure, and the rows in them.
 
         Raises:
             StorageError: they are not as they were written, or a file was cut since it was opened.

@@ -45,7 +45,7 @@ class ArrayRecordShards(RecordShards):
 
     def __init__(self) -> None:
         library = load("array_record.python.array_record_module", "array-record", 'save(format="array_record")')
-        self.open = library.ArrayRecordWriter  # raises the error that says what to install
+        self.open = library.ArrayRecordWriter  # or the error that names the missing package
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ArrayRecordShardWriter":
         return ArrayRecordShardWriter(shard_path(directory, number, "array_record"), self.open)

@@ -5,7 +5,7 @@ A file is a sequence of records, each one block of rows:
     head      "rows", CRC32C of the rest of the head, number of rows, bytes of the positions, bytes of the payload,
               CRC32C of both below
     positions of the rows in their dataset, int64; none where the rows follow on those before them
-    payload   a stream of Arrow's with one batch, encoded as `columns.py` says; its metadata has the structure
+    payload   a stream of Arrow's with one batch, encoded by `columns.py`; its metadata has the structure
 
 All numbers are little-endian, positions and payload are padded to 64 bytes. A process that is killed leaves a last
 record that is not whole, which is skipped; everything before it counts.

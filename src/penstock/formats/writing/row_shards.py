@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.formats.decoded_rows import bytes_of, joined
-from penstock.formats.writing.leaves import Columns, Leaves, any_kind
+from penstock.formats.writing.leaves import Columns, Leaves
 from penstock.formats.writing.row_files import RowFileWriter
 from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
 from penstock.spec import LeafSpec
@@ -31,7 +31,7 @@ class RowShardWriter(ShardWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.leaves = Leaves(any_kind)
+        self.leaves = Leaves(lambda column: "any")
         self._pending: list[Columns] = []
         self._pending_bytes = 0
         self._pending_kind: Any = None

@@ -64,7 +64,7 @@ def written_once(
         What `write` returns; None where another process has written, and where this does not wait for it.
     """
     size, grown = -1, time.monotonic()
-    told = grown
+    logged = grown
     while not path.exists() and not stopped():
         try:
             return write()
@@ -77,8 +77,8 @@ def written_once(
             if patience is not None and now - grown > patience:
                 _logger.warning("%s, which stands still", error)
                 return None
-            if now - told > _LINE_SECONDS:
-                told = now
+            if now - logged > _LINE_SECONDS:
+                logged = now
                 _logger.info("%s: this process waits", error)
             time.sleep(_PAUSE_SECONDS)
         except StorageError:
@@ -217,12 +217,8 @@ def _process(directory: Path) -> int:
 
 
 def _is_alive(process: int) -> bool:
-    if not process:
-        return False
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return process > 0
