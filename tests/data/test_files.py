@@ -691,7 +691,7 @@ def test_xz_files_are_read_and_damaged_ones_are_errors(tmp_path):
         (
             "changed",
             packed[: len(packed) // 2] + b"????" + packed[len(packed) // 2 + 4 :],
-            "is damaged, or not .* after [0-9]+ decompressed bytes",
+            "is damaged, or its .* after [0-9]+ decompressed bytes",
         ),
     ):
         with pytest.raises(ps.StorageError, match=f"{name}' {message}"):
