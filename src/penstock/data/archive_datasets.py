@@ -22,11 +22,7 @@ from penstock.paths import has_protocol
 
 
 def TarDataset(  # noqa: N802  # as the others
-    files: Files,
-    extensions: Sequence[str] | None = None,
-    *,
-    decode: bool = True,
-    compression_type: str | None = None,
+    files: Files, extensions: Sequence[str] | None = None, *, decode: bool = True, compression_type: str | None = None
 ) -> Dataset[dict[str, Any]]:
     """The samples of tar archives, as WebDataset has them, one file after the other; by their numbers.
 
@@ -113,7 +109,7 @@ def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[di
 
 
 def _is_directory(name: str) -> bool:
-    """Whether a name means a directory of shards; of a remote one its end tells."""
+    """Return whether a name means a directory of shards; of a remote one its end tells."""
     return name.endswith("/") if has_protocol(name) else os.path.isdir(name)
 
 

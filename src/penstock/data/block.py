@@ -256,7 +256,7 @@ def placed(kept: Column, positions: npt.NDArray[np.int64], column: Column, fille
 
 
 def is_ragged(column: Column) -> bool:
-    """Whether this is an object column of arrays."""
+    """Return whether this is an object column of arrays."""
     return column.dtype.kind == "O" and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
 
 

@@ -45,7 +45,7 @@ class CacheDirectory:
         self._claimed = self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Whether the directory says that its rows are those of this dataset; not before the first are kept."""
+        """Return whether the directory says that its rows are those of this dataset; not before the first are kept."""
         others = self.path.exists() and not self.path.is_dir()
         others = others or not all(path.name.endswith((NEW, UNFINISHED)) for path in self.path.glob("*"))
         if self._made_by.is_of(self.path):
@@ -77,10 +77,7 @@ class CacheDirectory:
         """
         with writing_at(self.path):
             work = written_once(
-                self._pass,
-                lambda: WorkDirectory(self._pass),
-                patience=_STILL_SECONDS,
-                stopped=lambda: threads.stopped,
+                self._pass, lambda: WorkDirectory(self._pass), patience=_STILL_SECONDS, stopped=lambda: threads.stopped
             )
         return None if work is None else PassWriter(self, work)
 

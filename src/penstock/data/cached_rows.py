@@ -69,7 +69,7 @@ class CachedRows:
             return self._pass
 
     def recorder(self, filename: str, threads: Threads) -> "PassRecorder | PassWriter | None":
-        """What keeps a pass over a stream; None where another iteration does, or has done so."""
+        """Return what keeps a pass over a stream; None where another iteration does, or has done so."""
         with self._lock:
             if self._recording:
                 return None
@@ -93,7 +93,7 @@ class CachedRows:
 
 
 def _nothing_of(nodes: list[Node]) -> CachedRows:
-    """What a cache of the last of these nodes keeps before anything is read."""
+    """Return what a cache of the last of these nodes keeps before anything is read."""
     return CachedRows(nodes[-1])
 
 

@@ -23,12 +23,8 @@ _ALL_ALIKE: Final = object()
 _EXACT_IN_DOUBLES: Final = 1 << 53
 
 
-def _references_to_one_alone() -> int:
-    """What `getrefcount` returns for a value that only the variable of a loop refers to."""
-    return next(getrefcount(value) for value in map(np.empty, [1]))
-
-
-_ALONE: Final = _references_to_one_alone()
+_ALONE: Final = next(getrefcount(value) for value in map(np.empty, [1]))
+"""The result of `getrefcount` for a value that only the variable of a loop refers to."""
 
 
 class ColumnBuilder:
@@ -67,7 +63,7 @@ class ColumnBuilder:
             leaf.allocate()
 
     def part(self, start: int) -> "ColumnBuilder":
-        """What fills the same block from a row on, in another thread perhaps."""
+        """Return what fills the same block from a row on, in another thread perhaps."""
         part = object.__new__(ColumnBuilder)
         part._begin(self._layout, self._leaves, start)
         return part
@@ -88,7 +84,7 @@ class ColumnBuilder:
 
     @property
     def collected(self) -> int:
-        """How many of the rows before `row` were only collected so far."""
+        """Return how many of the rows before `row` were only collected so far."""
         return self.row - self._since
 
     def take(self, values: Iterator[Any]) -> None:
@@ -129,7 +125,7 @@ class ColumnBuilder:
         return _ALL_ALIKE
 
     def _collect_alike(self, values: Iterator[Any]) -> Any:
-        """As `_take_alike`, for rows of several leaves that are no arrays."""
+        """Variant of `_take_alike`, for rows of several leaves that are no arrays."""
         if not self._leaves:  # nothing would tell how many there were
             return next(values, _ALL_ALIKE)
         structure, expected = self._layout.structure, self._expected
@@ -171,7 +167,7 @@ class ColumnBuilder:
         return _ALL_ALIKE
 
     def _copy_alone(self, values: Iterator[Any]) -> Any:
-        """As `_take_alike`, for rows that are arrays, which are copied at once."""
+        """Variant of `_take_alike`, for rows that are arrays, which are copied at once."""
         (leaf,), row = self._leaves, self.row
         number, dtype, shape, column, _ = leaf.as_array
         apart, takes_array = leaf.apart, self._layout.takes_array
@@ -193,7 +189,7 @@ class ColumnBuilder:
         return _ALL_ALIKE
 
     def _copy_alike(self, values: Iterator[Any]) -> Any:
-        """As `_take_alike`, for rows with arrays and perhaps other leaves."""
+        """Variant of `_take_alike`, for rows with arrays and perhaps other leaves."""
         quick_leaves: Callable[[Any], Any] = self._layout.structure.quick_leaves
         arrays = [leaf.as_array for leaf in self._arrays]
         others = [
@@ -248,7 +244,7 @@ class ColumnBuilder:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the columns hold."""
+        """Return how many bytes the columns hold."""
         return sum(leaf.nbytes for leaf in self._leaves)
 
     def block(self, rows: int) -> Block | None:

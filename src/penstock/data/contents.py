@@ -46,7 +46,7 @@ class NodeFacts:
     contents: str
 
     def is_as(self, other: object) -> bool:
-        """Whether the node of another process is the same, as far as both know."""
+        """Return whether the node of another process is the same, as far as both know."""
         if not isinstance(other, NodeFacts):
             return False
         pythons = {one.code.partition(" ")[0] for one in (self, other)}
@@ -59,14 +59,14 @@ class NodeFacts:
 
 
 def facts_of(node: Node) -> list[NodeFacts]:
-    """What this process says of the nodes of a dataset that a state knows: inputs first."""
+    """Return what this process says of the nodes of a dataset that a state knows: inputs first."""
     return [
         NodeFacts(found.node.where(), found.digest, found.code, *_held(found.node)) for found in identities_of(node)
     ]
 
 
 def _held(node: Node) -> tuple[str, str]:
-    """What a node holds or its functions use, in words, and the digest of some of the former."""
+    """Return what a node holds or its functions use, in words, and the digest of some of the former."""
     if isinstance(node, FileNames):
         names = node.columns[0].tolist()
         sizes = [size_of(names[row]) for row in _rows(len(names), _MANY_ROWS)]
@@ -110,7 +110,7 @@ def _some_rows(source: Any, reads: Any) -> list[Any]:
 
 
 def _bytes_of(row: Any) -> bytes:
-    """What differs where some of a row does."""
+    """Return what differs where some of a row does."""
     array = np.asarray(row) if isinstance(row, (np.ndarray, np.generic)) else None
     if array is not None and not array.dtype.hasobject:
         flat = array.reshape(-1)

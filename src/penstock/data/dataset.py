@@ -113,7 +113,7 @@ class Dataset(Generic[Element]):
         self._iterations = iterations or Iterations(self._options.seed)
         self._planned = PlannedDataset(self.node, self._options)
         # The calls of `take` and `skip`.
-        self._cuts: set[tuple[str, int]] = set()
+        self._cuts: set[tuple[type[Node], int]] = set()
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         """The dataset whose last step is `node`, with these options, or by default this dataset's."""
@@ -380,9 +380,7 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in first.take(3)] == [int(x) for x in second.take(3)]
             True
         """
-        seed = as_seed("random", seed)
-        check_flag("random", "rerandomize_each_iteration", rerandomize_each_iteration)
-        drawn = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
+        seed, drawn = _seed_of_draws("random", seed, "rerandomize_each_iteration", rerandomize_each_iteration)
         return Dataset(Random(seed, rerandomize_each_iteration, drawn=drawn, site=user_site()))
 
     @staticmethod
@@ -606,19 +604,9 @@ class Dataset(Generic[Element]):
                 f"{call}: a window reaches over {span + 1} rows, and there are {max(0, stop - start)} from start_index "
                 f"to end_index{'' if targets is None else ', with targets for some of them'}"
             )
-        return Dataset(
-            TimeseriesWindows(
-                arrays[:count],
-                arrays[count:],
-                structure,
-                -(-beginnings // sequence_stride),
-                start,
-                sequence_length,
-                sequence_stride,
-                sampling_rate,
-                site=user_site(),
-            )
-        )
+        windows = -(-beginnings // sequence_stride)
+        numbers = (windows, start, sequence_length, sequence_stride, sampling_rate)
+        return Dataset(TimeseriesWindows(arrays[:count], arrays[count:], structure, *numbers, site=user_site()))
 
     @staticmethod
     def zip(*datasets: Any) -> "Dataset[Any]":
@@ -694,21 +682,20 @@ class Dataset(Generic[Element]):
             >>> 5 <= sum(int(x) == 2 for x in drawn) <= 15
             True
         """
-        nodes = _members("sample_from_datasets", datasets)
-        seed = as_seed("sample_from_datasets", seed)
-        shares = as_numbers("sample_from_datasets", "weights", [1.0] * len(nodes) if weights is None else weights)
+        call = "sample_from_datasets"
+        nodes = _members(call, datasets)
+        seed, own = _seed_of_draws(call, seed, "rerandomize_each_iteration", rerandomize_each_iteration)
+        check_flag(call, "stop_on_empty_dataset", stop_on_empty_dataset)
+        shares = as_numbers(call, "weights", [1.0] * len(nodes) if weights is None else weights)
         if len(shares) != len(nodes) or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
             raise InvalidArgumentError(
-                f"sample_from_datasets(weights=...) takes {len(nodes)} weights, none below 0, not all 0, got {weights}"
+                f"{call}(weights=...) takes {len(nodes)} weights, none below 0, not all 0, got {weights}"
             )
         drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
-        check_flag("sample_from_datasets", "rerandomize_each_iteration", rerandomize_each_iteration)
-        check_flag("sample_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
-        own = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
         choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn), drawn=own)
         members = tuple(node for node, _ in drawn)
-        sampled = Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, draws=True, site=user_site())
-        return Dataset(sampled, options_of("sample_from_datasets", datasets))
+        sampled = Choose(call, members, choice, stop_on_empty_dataset, draws=True, site=user_site())
+        return Dataset(sampled, options_of(call, datasets))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Dataset[Any]":
@@ -788,16 +775,9 @@ class Dataset(Generic[Element]):
         signature = as_signature("map", output_signature)
         if check_flag("map", "processes", processes):
             functions.in_processes.check_processes(fn, num_parallel_calls)
-        made = Map(
-            self.node,
-            fn,
-            num_parallel_calls,
-            seed,
-            signature,
-            processes=processes,
-            site=user_site(),
+        return self._then(
+            Map(self.node, fn, num_parallel_calls, seed, signature, processes=processes, site=user_site())
         )
-        return self._then(made)
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset[Element]":
         """The elements for which `predicate` is true.
@@ -859,8 +839,7 @@ class Dataset(Generic[Element]):
             [1, 1, 2, 2, 1, 2, 3, 3, 3]
         """
         check_function("interleave", "fn", fn)
-        if cycle_length == AUTOTUNE:
-            cycle_length = _CYCLE_LENGTH
+        cycle_length = _CYCLE_LENGTH if cycle_length == AUTOTUNE else cycle_length
         cycle_length = check_integer("interleave", "cycle_length", cycle_length, minimum=1)
         block_length = check_integer("interleave", "block_length", block_length, minimum=1)
         check_parallel_calls("interleave", num_parallel_calls)
@@ -869,10 +848,7 @@ class Dataset(Generic[Element]):
         )
 
     def scan(
-        self,
-        initial_state: Any,
-        scan_func: Callable[[Any, Any], tuple[Any, Result]],
-        output_signature: Any = None,
+        self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Result]], output_signature: Any = None
     ) -> "Dataset[Result]":
         """The outputs of `scan_func(state, element) -> (new state, output)`, the state carried from element to element.
 
@@ -997,23 +973,17 @@ class Dataset(Generic[Element]):
             ([5, 4, 2, 1, 0, 3], [0, 5, 4, 1, 2, 3])
         """
         if buffer_size is None:
-            buffer_size = self._rows_by_index()
+            if not self.node.indexable or self.node.cardinality < 0:
+                raise InvalidArgumentError(
+                    "shuffle without a buffer_size is for datasets of known length whose rows are read by index, and "
+                    f"{self.node.where()} is {'endless' if self.node.indexable else 'a stream'}: give the number of "
+                    "rows to hold, shuffle before this step, or say shuffle(ps.UNKNOWN_CARDINALITY) to hold all rows"
+                )
+            buffer_size = max(1, self.node.cardinality)
         size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
-        seed = as_seed("shuffle", seed)
-        check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
-        drawn = DrawnSeed() if seed is None and not reshuffle_each_iteration else None
+        seed, drawn = _seed_of_draws("shuffle", seed, "reshuffle_each_iteration", reshuffle_each_iteration)
         return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))
-
-    def _rows_by_index(self) -> int:
-        """How many rows a shuffle of everything permutes, at least 1."""
-        if not self.node.indexable or self.node.cardinality < 0:
-            raise InvalidArgumentError(
-                "shuffle without a buffer_size is for datasets of known length whose rows are read by index, and "
-                f"{self.node.where()} is {'a stream' if not self.node.indexable else 'endless'}: give the number of "
-                "rows to hold, shuffle before this step, or say shuffle(ps.UNKNOWN_CARDINALITY) to hold all rows"
-            )
-        return max(1, self.node.cardinality)
 
     def repeat(self, count: int | None = None) -> "Dataset[Element]":
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
@@ -1029,9 +999,8 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in ps.Dataset.range(2).repeat(3)]
             [0, 1, 0, 1, 0, 1]
         """
-        if count is not None:
-            count = check_integer("repeat", "count", count, minimum=-1)
-        return self._then(Repeat(self.node, None if count == -1 else count, site=user_site()))
+        times = -1 if count is None else check_integer("repeat", "count", count, minimum=-1)
+        return self._then(Repeat(self.node, None if times == -1 else times, site=user_site()))
 
     def take(self, count: int) -> "Dataset[Element]":
         """The first `count` elements; all of them for -1.
@@ -1045,9 +1014,7 @@ class Dataset(Generic[Element]):
             [0, 1]
         """
         count = check_integer("take", "count", count, minimum=-1)
-        count = EVERYTHING if count == -1 else count
-        self._note_cut("take", count)
-        return self._then(Take(self.node, count, site=user_site()))
+        return self._cut(Take, EVERYTHING if count == -1 else count)
 
     def skip(self, count: int) -> "Dataset[Element]":
         """All elements but the first `count`; none for -1.
@@ -1061,25 +1028,23 @@ class Dataset(Generic[Element]):
             [2, 3]
         """
         count = check_integer("skip", "count", count, minimum=-1)
-        if count == -1:
-            return self.take(0)
-        self._note_cut("skip", count)
-        return self._then(Skip(self.node, count, site=user_site()))
+        return self.take(0) if count == -1 else self._cut(Skip, count)
 
-    def _note_cut(self, method: str, count: int) -> None:
-        """Warn where `take` and `skip` divide what every epoch shuffles anew: rows of one part come to the other."""
-        self._cuts.add((method, count))
-        if not {("take", count), ("skip", count)} <= self._cuts:
-            return
-        for below in self.node.walk():
-            anew = isinstance(below, Shuffle) and below.reshuffle_each_iteration
-            if anew and (self.node.varies or below.draws_unseeded):  # each part of a cache would draw its own seed
+    def _cut(self, kind: type[Take | Skip], count: int) -> "Dataset[Element]":
+        """Return one part of the dataset, and warn if each epoch shuffles the rows that `take` and `skip` divide."""
+        self._cuts.add((kind, count))
+        shuffles = self.node.walk() if {(Take, count), (Skip, count)} <= self._cuts else ()
+        for below in shuffles:
+            reshuffles = isinstance(below, Shuffle) and below.reshuffle_each_iteration
+            if reshuffles and (self.node.varies or below.draws_unseeded):  # each part of a cache draws its own seed
                 _logger.warning(
-                    "%s orders anew in every epoch what take(%d) and skip(%d) divide, so each row comes to both in "
-                    "the end: divide first and shuffle the parts, or say shuffle(..., reshuffle_each_iteration=False)",
+                    "%s changes the order in every epoch before take(%d) and skip(%d) divide the rows, so each row "
+                    "reaches both parts in the end: divide first and shuffle the parts, or pass "
+                    "reshuffle_each_iteration=False to shuffle",
                     *(below.where(), count, count),
                 )
-                return
+                break
+        return self._then(kind(self.node, count, site=user_site()))
 
     def shard(self, num_shards: int | Hint, index: int | Hint) -> "Dataset[Element]":
         """Every `num_shards`-th element, beginning with element `index`.
@@ -1150,14 +1115,13 @@ class Dataset(Generic[Element]):
             [0, 1, 5, 6]
         """
         others = [as_dataset("concatenate", other) for other in (dataset, *datasets)]
-        kinds = [self._kind(), *(other._kind() for other in others)]
-        check_one_kind("concatenate", kinds)
+        specs = _specs_of_one_kind("concatenate", [self, *others])
         joined = Concatenate((*_joined(self.node), *(other.node for other in others)), site=user_site())
         found = self._then(joined, options_of("concatenate", [self, *others]))
-        found._seen = None  # not asked anew for each of a chain
-        if all(spec is not None for _, spec in kinds):
-            with suppress(ElementError):  # axes differ in what was only seen in one element
-                found._seen = reduce(merged_spec, [spec for _, spec in kinds])
+        found._seen = None  # computed once, not again for each dataset of a chain
+        if all(spec is not None for spec in specs):
+            with suppress(ElementError):  # axes differ in the one element that was read
+                found._seen = reduce(merged_spec, specs)
         return found
 
     def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
@@ -1467,10 +1431,7 @@ class Dataset(Generic[Element]):
         check_function("group_by_reducer", "key_func", key_func)
         if not isinstance(reducer, Reducer):
             raise InvalidTypeError(f"group_by_reducer(reducer=...) takes a ps.Reducer, got {reducer!r}")
-        if self.node.cardinality == INFINITE_CARDINALITY:
-            raise InvalidArgumentError(
-                f"group_by_reducer: {self.node.where()} never ends: put .take(count) before group_by_reducer"
-            )
+        self._check_ends("group_by_reducer")
         functions = (reducer.init_func, reducer.reduce_func, reducer.finalize_func)
         return self._then(GroupByReducer(self.node, key_func, *functions, site=user_site()))
 
@@ -1798,9 +1759,6 @@ class Dataset(Generic[Element]):
         """
         return element_spec(self.node)
 
-    def _kind(self) -> tuple[Node, Any]:
-        return self.node, self._seen
-
     @cached_property
     def _seen(self) -> Any:
         """The specification of the elements; None where only reading a stream would tell, or reading fails."""
@@ -1927,7 +1885,7 @@ class Dataset(Generic[Element]):
         return described(self._planned.plan)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the plan and `element_spec`, for which a user's function may be called once."""
+        """Return what a notebook shows: the plan and `element_spec`, for which a user's function may be called once."""
         try:
             elements = repr(self.element_spec)
         except Exception as error:  # of the user's function: showing a dataset raises nothing
@@ -2013,8 +1971,21 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
     given = [as_dataset(call, dataset) for dataset in datasets]
     if not given:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
-    check_one_kind(call, [dataset._kind() for dataset in given])
+    _specs_of_one_kind(call, given)
     return tuple(dataset.node for dataset in given)
+
+
+def _specs_of_one_kind(call: str, datasets: Sequence[Dataset[Any]]) -> list[Any]:
+    """Return what is known of each dataset's elements, after a check that they are of one kind."""
+    specs = [dataset._seen for dataset in datasets]
+    check_one_kind(call, [(dataset.node, spec) for dataset, spec in zip(datasets, specs, strict=True)])
+    return specs
+
+
+def _seed_of_draws(call: str, seed: int | None, name: str, anew: bool) -> tuple[int | None, DrawnSeed | None]:
+    """Return the seed, and one drawn now if none was given and all epochs draw alike, which the flag `name` decides."""
+    seed = as_seed(call, seed)
+    return seed, None if check_flag(call, name, anew) or seed is not None else DrawnSeed()
 
 
 def save_dataset(
@@ -2024,7 +1995,7 @@ def save_dataset(
     dataset._check_ends(request.call)
     node, options = dataset.node, dataset.options()
     checked = request.checked(node)
-    save = saving.save.Save(checked, node, options, lambda: dataset.element_spec, lambda: dataset._kind()[1])
+    save = saving.save.Save(checked, node, options, lambda: dataset.element_spec, lambda: dataset._seen)
     save.run(lambda: iter(dataset), write_missing)
 
 

@@ -242,7 +242,7 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
 
 
 def first_with_rows(call: str, files: Dataset, found: Callable[[str, bool], Told | None]) -> Told:
-    """What the first file that has rows tells about all of them.
+    """Return what the first file that has rows tells about all of them.
 
     Args:
         call: what the user called.

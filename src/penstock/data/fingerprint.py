@@ -6,9 +6,9 @@ share a job would be told that each of them reads another dataset.
 """
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from types import CodeType, FunctionType
+import re
+from dataclasses import fields
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, Final
 
 import cloudpickle
@@ -44,7 +44,8 @@ def fingerprint(value: Any) -> str:
     line, does not matter.
     """
     digest = _digest()
-    pickler = _Canonical(_NoFile(digest.update), protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+    file = SimpleNamespace(write=digest.update)
+    pickler = _Canonical(file, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
     pickler.dump(value)
     return str(digest.hexdigest()[:_HEXADECIMAL_DIGITS])
 
@@ -64,17 +65,10 @@ def fingerprint_of(node: Node, options: Options) -> str:
 
 
 def done_by_functions(node: Node) -> list[Any]:
-    """What the functions of a dataset do, as plain data."""
+    """Return what the functions of a dataset do, as plain data."""
     describing = Describing(lambda value: None)
     arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
     return [describing.function(value) for value in arguments if callable(value)]
-
-
-@dataclass(frozen=True)
-class _NoFile:
-    """A file that keeps nothing."""
-
-    write: Callable[[bytes], None]
 
 
 class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
@@ -133,7 +127,5 @@ def _of_strings(array: npt.NDArray[Any]) -> Any:
 
 
 def _is_random_number(argument: object) -> bool:
-    """Whether this is what cloudpickle calls a class of the main program: a UUID, in another process another one."""
-    return (
-        isinstance(argument, str) and len(argument) == _HEXADECIMAL_DIGITS and set(argument) <= set("0123456789abcdef")
-    )
+    """Return whether this is cloudpickle's name for a class of the main program: a UUID, which differs by process."""
+    return isinstance(argument, str) and re.fullmatch("[0-9a-f]{32}", argument) is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.data.arguments import check_parallel_calls, user_site
+from penstock.data.arguments import as_seed, check_parallel_calls, user_site
 from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
@@ -13,7 +13,6 @@ from penstock.data.operators.indexed_files import FolderFiles
 from penstock.data.operators.sources import Listing
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.media.example_folder import ExampleFolder, FileReader, Labels, divided
-from penstock.options import check_integer
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
 
@@ -42,8 +41,7 @@ class FolderRequest:
             if value not in choices:
                 raise InvalidArgumentError(f"{self.call}({name}=...) takes one of {choices}, got {value!r}")
         check_parallel_calls(self.call, self.num_parallel_calls)
-        if self.seed is not None:
-            object.__setattr__(self, "seed", check_integer(self.call, "seed", self.seed, minimum=0))
+        object.__setattr__(self, "seed", as_seed(self.call, self.seed))
         if (self.validation_split is None) != (self.subset is None):
             raise InvalidArgumentError(
                 f"{self.call} takes validation_split and subset together, got "
@@ -100,11 +98,7 @@ def class_names_of(node: Node) -> list[str]:
     """
     found = {below.class_names for below in node.walk_all() if isinstance(below, FolderFiles)} - {None}
     if len(found) != 1:
-        what = (
-            "reads no folder of classes"
-            if not found
-            else f"reads folders of different classes, {sorted(map(str, found))}"
-        )
-        raise InvalidArgumentError(f"class_names: {node.where()} {what}")
+        what = f"folders of different classes, {sorted(map(str, found))}" if found else "no folder of classes"
+        raise InvalidArgumentError(f"class_names: {node.where()} reads {what}")
     (names,) = found
     return list(names or ())

@@ -37,7 +37,7 @@ class Identity:
         return [self.label, self.digest, self.code]
 
     def difference(self, entry: list[str]) -> str | None:
-        """How a node of a state differs from this one, in words; None if it does not."""
+        """Return how a node of a state differs from this one, in words; None if it does not."""
         label, digest, code = entry
         if digest != self.digest and label == self.node.label:
             return f"was {label} with other data or arguments than here {self.node.where()}"

@@ -207,10 +207,6 @@ class DatasetIterator(Iterator[Element]):
     def _identities(self) -> list[Identity]:
         return identities_of(self._planned.node)
 
-    @cached_property
-    def _entries(self) -> list[list[str]]:
-        return [identity.entry() for identity in self._identities]
-
     def _open(self, live: dict[str, State]) -> None:
         plan = self._planned.plan
         self._pass = _Pass(plan, self._planned.options, self._epoch, self._seed, live, seeded=self._drawn is None)
@@ -412,7 +408,7 @@ class DatasetIterator(Iterator[Element]):
         return position_of(state, self._pass.skips.snapshot())
 
     def _state_at(self, position: State) -> dict[str, Any]:
-        """What `state_dict` returned at a position."""
+        """Return what `state_dict` returned at a position."""
         cursor_state, skipped = taken_apart(position)
         replays = self._live.replays(cursor_state)
         return {
@@ -421,7 +417,7 @@ class DatasetIterator(Iterator[Element]):
             "seed": self._seed,
             "position": in_parts(cursor_state),
             **({"drawn": list(self._drawn)} if self._drawn else {}),
-            "nodes": [list(entry) for entry in self._entries],
+            "nodes": [identity.entry() for identity in self._identities],
             **({"live": replays} if replays else {}),
             **({"skipped": skipped} if skipped else {}),
         }
@@ -591,11 +587,11 @@ class PositionedElements(Iterator[Element]):
         return [self._iterator._epoch, self._iterator._seed, int(cursor_state[2])]
 
     def state_at(self, position: State) -> dict[str, Any]:
-        """What `state_dict` returned at a position."""
+        """Return what `state_dict` returned at a position."""
         return self._iterator._state_at(position)
 
     def explain(self) -> str:
-        """As `DatasetIterator.explain`."""
+        """Same as `DatasetIterator.explain`."""
         return self._iterator.explain()
 
     def errors_at(self, position: State) -> SkippedRows:

@@ -10,6 +10,10 @@ from penstock.data.streams.stream import State
 from penstock.errors import StateMismatchError
 
 STATE_VERSION = 2
+_KINDS: Final = (
+    *(("epoch", int, "an integer"), ("seed", int, "an integer")),
+    *(("live", dict, "a dictionary"), ("nodes", list, "a list")),
+)
 _LEVELS: Final = 50
 _PARTS: Final = "parts of a state"
 _PART: Final = "part of this state"
@@ -104,7 +108,7 @@ def _filled(value: Any, whole: list[Any]) -> Any:
 
 
 def errors_at(position: State) -> SkippedRows:
-    """What an iterator's `errors` was at a position."""
+    """Return what an iterator's `errors` was at a position."""
     return skipped_rows(taken_apart(position)[1])
 
 
@@ -138,13 +142,9 @@ def check_state(state: Any, identities: list[Identity]) -> None:
     missing = {"epoch", "seed", "position", "nodes"} - state.keys()
     if missing:
         raise StateMismatchError(f"the state is incomplete: {', '.join(sorted(missing))} missing")
-    for name in ("epoch", "seed"):
-        if not isinstance(state[name], int):
-            raise StateMismatchError(f"the state is damaged: its {name} should be an integer, got {state[name]!r:.200}")
-    if not isinstance(state.get("live", {}), dict):
-        raise StateMismatchError(f"the state is damaged: its live should be a dictionary, got {state['live']!r:.200}")
-    if not isinstance(state["nodes"], list):
-        raise StateMismatchError(f"the state is damaged: its nodes should be a list, got {state['nodes']!r:.200}")
+    for name, kind, shown in _KINDS:
+        if not isinstance(state.get(name, {}), kind):
+            raise StateMismatchError(f"the state is damaged: its {name} should be {shown}, got {state[name]!r:.200}")
     for number, entry in enumerate(state["nodes"]):
         if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, str]:
             raise StateMismatchError(

@@ -44,10 +44,7 @@ class Layout:
 
     @staticmethod
     def of(
-        value: Any,
-        signature: OutputSignature | None = None,
-        source: RowSource = FUNCTION,
-        like: "Layout | None" = None,
+        value: Any, signature: OutputSignature | None = None, source: RowSource = FUNCTION, like: "Layout | None" = None
     ) -> "Layout":
         """The layout of one row; its structure is that of `like`, the same object, if it is equal.
 
@@ -71,17 +68,17 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes a row holds, if it has the shapes of the first."""
+        """Return how many bytes a row holds, if it has the shapes of the first."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
     @cached_property
     def most_rows(self) -> int:
-        """How many rows a block may have: fewer if they are huge."""
+        """Return how many rows a block may have: fewer if they are huge."""
         return max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, self.nbytes)))
 
     @property
     def untold(self) -> bool:
-        """Whether a leaf was an empty list, which does not tell what those of other rows are."""
+        """Return whether a leaf was an empty list, which does not tell what those of other rows are."""
         return any(shape == (0,) and dtype == np.float64 for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
     @cached_property
@@ -90,7 +87,7 @@ class Layout:
         return tuple([kind if self.quick(number, kind) else Unlike for number, kind in enumerate(self.kinds)])
 
     def quick(self, number: int, kind: type) -> bool:
-        """Whether values of a type need no check as this leaf.
+        """Return whether values of a type need no check as this leaf.
 
         Those are arrays, of which dtype and shape tell all there is to know, and values that nobody can change and that
         become a column together as each of them does.
@@ -111,14 +108,11 @@ class Layout:
         return issubclass(kind, np.generic) and dtype.kind in "biufc" and np.dtype(kind) == dtype
 
     def takes_array(self, number: int, array: Array) -> bool:
-        """Whether an array needs no other check as this leaf."""
+        """Return whether an array needs no other check as this leaf."""
         if array.dtype != self.dtypes[number]:
             return False
-        return (
-            self.signature is None
-            or array.shape == self.shapes[number]
-            or self.signature.allows_shape(number, array.shape)
-        )
+        signature = self.signature
+        return signature is None or array.shape == self.shapes[number] or signature.allows_shape(number, array.shape)
 
     def check(self, other: "Layout") -> None:
         """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""

@@ -25,7 +25,7 @@ def names_of_listings(node: Node) -> list[list[str]]:
 
 
 def digest_of_names(names: list[str]) -> str:
-    """What differs when the names do, whatever directory they are in."""
+    """Return what differs when the names do, whatever directory they are in."""
     return hashlib.blake2b(
         "\0".join(names_in_directory(names)).encode(errors="surrogateescape"), digest_size=16
     ).hexdigest()

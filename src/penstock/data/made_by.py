@@ -62,7 +62,7 @@ class MadeBy:
         new.unlink()
 
     def is_of(self, directory: Path) -> bool:
-        """Whether the rows in a directory are those of this pipeline; False where it has no note.
+        """Return whether the rows in a directory are those of this pipeline; False where it has no note.
 
         Raises:
             StorageError: another pipeline has made them, another user, or an earlier version of penstock.
@@ -92,7 +92,7 @@ class MadeBy:
         }
 
     def _difference(self, found: dict[str, Any]) -> str:
-        """How the pipeline differs from what made stored rows, in words; "" where it does not."""
+        """Return how the pipeline differs from what made stored rows, in words; "" where it does not."""
         identities = identities_of(self._node)
         for number, (identity, entry) in enumerate(zip(identities, found["nodes"])):
             if (words := identity.difference(entry)) is not None:

@@ -163,7 +163,7 @@ class Run:
         return self._called.setdefault(id(node), make()) if found is None else found
 
     def calls_of(self, node: "Node") -> str:
-        """How many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""
+        """Return how many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""
         callers = self._callers.get(id(node))
         if callers is None:
             return ""
@@ -183,41 +183,32 @@ class Run:
 
     def leaving_to(self, skips: Skips) -> "Run":
         """This run with another place to tell what it leaves out."""
-        run = self._copy()
-        run.skips = skips
-        return run
+        return self._copy(skips=skips)
 
     def reading_again(self) -> "Run":
         """This run for streams beside those of the iteration, which read elements again that a state names."""
-        run = self._copy()
-        run.reads_again, run._callers = True, {}
-        return run
+        return self._copy(reads_again=True, _callers={})
 
     def for_one_stream(self) -> "Run":
         """This run for readings of one stream, which may wait for each other."""
-        run = self._copy()
-        run.loads = {}
-        return run
+        return self._copy(loads={})
 
     def copying(self, parallelism: int) -> "Run":
         """This run for what is read below a node that has so many threads copy rows."""
-        if parallelism == self.copiers.count:
-            return self
-        run = self._copy()
-        run.copiers = Copiers(self.threads, parallelism)
-        return run
+        same = parallelism == self.copiers.count
+        return self if same else self._copy(copiers=Copiers(self.threads, parallelism))
 
-    def _copy(self) -> Self:
+    def _copy(self, **changes: Any) -> Self:
         run = object.__new__(type(self))  # `copy.copy` takes three times as long, for each stream that is opened
-        run.__dict__.update(self.__dict__)
+        run.__dict__.update(self.__dict__, **changes)
         return run
 
     def name_of(self, node: "Node", epoch: int) -> str:
-        """What one pass over a node is called, in this iteration and in one that is restored from its state."""
+        """Return what one pass over a node is called, in this iteration and in one that is restored from its state."""
         return f"{node.name} {self._root.places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
 
     def reads_twice(self, node: "Node") -> bool:
-        """Whether a node is read in several places of the dataset, as one that is zipped with itself."""
+        """Return whether a node is read in several places of the dataset, as one that is zipped with itself."""
         ways: dict[int, int] = {}
         for above in self._root.walk():
             ways[id(above)] = 1 if above is node else sum(ways[id(below)] for below in above.inputs)
@@ -229,7 +220,7 @@ class Run:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether elements that fail are left out here, or of what is made of them."""
+        """Return whether elements that fail are left out here, or of what is made of them."""
         return self.guarded or self._root.leaves_out
 
     def from_beginning(self) -> "Run":
@@ -358,12 +349,12 @@ class Node(ABC):
 
     @property
     def spec_from_call(self) -> bool:
-        """Whether only an element, and so a call of the node's function, tells what the elements are."""
+        """Return whether only an element, and so a call of the node's function, tells what the elements are."""
         return type(self).spec_over is Node.spec_over and type(self).spec is Node.spec
 
     @property
     def assumed_spec(self) -> Any:
-        """What another process has seen of the elements, where nothing else can be known here; else None."""
+        """Return what another process has seen of the elements, where nothing else can be known here; else None."""
         return None
 
     def spec_over(self, *inputs: Any) -> Any:
@@ -375,7 +366,7 @@ class Node(ABC):
 
     @property
     def indexable(self) -> bool:
-        """Whether `read` works: the length is known (or infinite) and any row can be read."""
+        """Return whether `read` works: the length is known (or infinite) and any row can be read."""
         return False
 
     @property
@@ -385,7 +376,7 @@ class Node(ABC):
 
     @property
     def mode(self) -> str:
-        """How it runs, for `explain()`: by index or as a stream, in which threads."""
+        """Return how it runs, for `explain()`: by index or as a stream, in which threads."""
         return "index" if self.indexable else "stream"
 
     @property
@@ -395,7 +386,7 @@ class Node(ABC):
 
     @derived
     def varies(self) -> bool:
-        """Whether epochs differ: something random here or below that is drawn anew in each."""
+        """Return whether epochs differ: something random here or below that is drawn anew in each."""
         return any(node.varies for node in self.inputs)
 
     def first_epoch(self, epoch: int) -> int:
@@ -404,7 +395,7 @@ class Node(ABC):
 
     @derived
     def may_end(self) -> bool:
-        """Whether an infinite cardinality here holds only as long as what is repeated below has elements."""
+        """Return whether an infinite cardinality here holds only as long as what is repeated below has elements."""
         return any(node.may_end for node in self.inputs)
 
     @derived
@@ -414,37 +405,37 @@ class Node(ABC):
 
     @derived
     def leaves_out(self) -> bool:
-        """Whether elements that fail are left out here or below."""
+        """Return whether elements that fail are left out here or below."""
         return self.leaves_out_failures or any(node.leaves_out for node in self.inputs)
 
     @property
     def shows_reading(self) -> bool:
-        """Whether it can be seen how far this node is read: at its source, or by what it leaves out."""
+        """Return whether it can be seen how far this node is read: at its source, or by what it leaves out."""
         return self.paced or self.leaves_out
 
     @derived
     def depth(self) -> int:
-        """How many nodes read each other from here down to a source."""
+        """Return how many nodes read each other from here down to a source."""
         return 1 + max((node.depth for node in self.inputs), default=0)
 
     @property
     def fails(self) -> bool:
-        """Whether it can fail by itself at an element: it calls a function, or reads what may be damaged."""
+        """Return whether it can fail by itself at an element: it calls a function, or reads what may be damaged."""
         return True
 
     @derived
     def any_fails(self) -> bool:
-        """Whether it, or a node below, can fail by itself at an element."""
+        """Return whether it, or a node below, can fail by itself at an element."""
         return self.fails or any(node.any_fails for node in self.inputs)
 
     @property
     def draws_unseeded(self) -> bool:
-        """Whether it draws random numbers itself, and was given no seed for them."""
+        """Return whether it draws random numbers itself, and was given no seed for them."""
         return False
 
     @derived
     def unseeded(self) -> bool:
-        """Whether the run's own seed matters: something random here or below that was given none."""
+        """Return whether the run's own seed matters: something random here or below that was given none."""
         return self.draws_unseeded or any(node.unseeded for node in self.inputs)
 
     @property
@@ -468,7 +459,7 @@ class Node(ABC):
         return finished(self.reading(run, epoch, indices), run.bell)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        """As `read`, as a coroutine that stops where it would wait for calls in other threads."""
+        """Variant of `read`, as a coroutine that stops where it would wait for calls in other threads."""
         yield from ()
         return self.read(run, epoch, indices)
 
@@ -504,7 +495,7 @@ class Node(ABC):
         return self.stream(run, epoch)
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        """As `open`, of the last node of a plan, of which the consumer takes elements one by one."""
+        """Variant of `open`, of the last node of a plan, of which the consumer takes elements one by one."""
         return self.open(run, epoch)
 
     def cursor(self, run: Run, epoch: int) -> Cursor:
@@ -512,7 +503,7 @@ class Node(ABC):
         return Cursor(self.open(run, epoch))
 
     def counting_cursor(self, run: Run, epoch: int) -> CountingCursor:
-        """As `cursor`, for a stream that reads rows a second time when it is restored."""
+        """Variant of `cursor`, for a stream that reads rows a second time when it is restored."""
         return CountingCursor(self.open(run, epoch))
 
     def walk(self, inputs: Callable[["Node"], tuple["Node", ...]] = _inputs) -> Iterator["Node"]:
@@ -540,7 +531,7 @@ class Node(ABC):
 
     @property
     def divided(self) -> bool:
-        """Whether the elements are divided already among all processes that read this node or one like it."""
+        """Return whether the elements are divided already among all processes that read this node or one like it."""
         return False
 
     def in_order(self) -> "Node | None":
@@ -613,7 +604,7 @@ class Node(ABC):
 
     @property
     def identity(self) -> dict[str, Any] | None:
-        """What decides here, beside the inputs, how many elements come and in which order; None if nothing does.
+        """Return what decides here, beside the inputs, how many elements come and in which order; None if nothing does.
 
         A state is for a dataset whose nodes agree in this: arguments by name, and of functions what they do. By default
         that is every argument.

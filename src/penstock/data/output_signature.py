@@ -67,7 +67,7 @@ class OutputSignature:
         return leaf
 
     def allows_shape(self, number: int, shape: tuple[int, ...]) -> bool:
-        """Whether an array of the promised dtype may have this shape."""
+        """Return whether an array of the promised dtype may have this shape."""
         promised = self.leaves[number].shape
         return len(promised) == len(shape) and all(a is None or a == b for a, b in zip(promised, shape, strict=True))
 
@@ -88,7 +88,7 @@ class HasOutputSignature:
 
     @cached_property
     def signature(self) -> OutputSignature | None:
-        """What the rows are checked against; None if nothing is promised."""
+        """Return what the rows are checked against; None if nothing is promised."""
         if self.output_signature is None:
             return None
         leaves, structure = flatten(self.output_signature)

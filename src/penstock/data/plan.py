@@ -150,7 +150,7 @@ def _raised(root: Node, moves: list[str]) -> Node:
             raised[id(node)] = bare, asked[0]
         else:
             moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
-            most = max(-(-rows // _rows_per_element(bare)) for rows in asked)
+            most = max(-(-rows // max(1, bare.rows_per_batch)) for rows in asked)
             raised[id(node)] = bare, AUTOTUNE if AUTOTUNE in asked else most
     return _with_prefetch(*raised[id(root)])
 
@@ -169,10 +169,6 @@ def within_reach(root: Node) -> Node:
         return OwnStack(new)
 
     return rebuilt(root, cut)
-
-
-def _rows_per_element(node: Node) -> int:
-    return max(1, node.rows_per_batch)
 
 
 def _with_prefetch(node: Node, ahead: int | None) -> Node:
@@ -200,7 +196,7 @@ def rebuilt(root: Node, change: Callable[[Node, Node], Node]) -> Node:
 
 
 def rebuilt_nodes(root: Node, change: Callable[[Node, Node], Node]) -> dict[int, Node]:
-    """As `rebuilt`, of each node by its `id`."""
+    """Variant of `rebuilt`, of each node by its `id`."""
     made: dict[int, Node] = {}
     for node in root.walk():
         made[id(node)] = change(node, with_inputs(node, [made[id(below)] for below in node.inputs]))
@@ -241,5 +237,5 @@ def _mode(node: Node) -> str:
 
 
 def _remarks(node: Node) -> tuple[str, str]:
-    """What the node keeps in memory, and whether what its elements are must be assumed from one call."""
+    """Return what the node keeps in memory, and whether what its elements are must be assumed from one call."""
     return node.memory, "element_spec assumed" if node.spec_from_call else ""

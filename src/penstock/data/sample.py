@@ -52,18 +52,19 @@ def tells_by_index(node: Node) -> bool:
     return all(
         below.indexable or (isinstance(below, (Map, Scan)) and all(part.indexable for part in below.inputs))
         for below in node.walk(_telling)
-        if _must_be_read(below)
+        if below.spec_from_call and _known(below) is None
     )
 
 
-def _must_be_read(node: Node) -> bool:
-    return node.spec_from_call and node.spec is None and node.assumed_spec is None and node not in _found
+def _known(node: Node) -> Any:
+    """The specification of a node's elements if it is known without its inputs' and without reading; else None."""
+    spec = node.spec if node.spec is not None else node.assumed_spec
+    return _found.get(node) if spec is None else spec
 
 
 def _telling(node: Node) -> tuple[Node, ...]:
-    """The inputs that must be known to know what a node's elements are."""
-    known = node.spec is not None or node.assumed_spec is not None or node.spec_from_call or node in _found
-    return () if known else node.spec_inputs
+    """The inputs from whose specifications that of a node follows."""
+    return () if node.spec_from_call or _known(node) is not None else node.spec_inputs
 
 
 class _Nothing(Exception):
@@ -75,12 +76,10 @@ class _Nothing(Exception):
 
 
 def _spec_of(root: Node) -> Any:
-    """As `element_spec`, from the nodes that are known on up."""
+    """Variant of `element_spec`, from the nodes that are known on up."""
     specs: dict[int, Any] = {}
     for node in root.walk(_telling):
-        spec = node.spec if node.spec is not None else node.assumed_spec
-        if spec is None:
-            spec = _found.get(node)
+        spec = _known(node)
         if spec is None and not node.spec_from_call:
             spec = node.spec_over(*(specs[id(below)] for below in node.spec_inputs))
         if spec is None:  # if there can be none, reading an element raises what is wrong with it
@@ -93,7 +92,7 @@ def _spec_of(root: Node) -> Any:
 
 
 def _uneven_rows(node: Node) -> int:
-    """How many rows the first batch has of those that reach a function one by one; 0 where all have as many."""
+    """Return how many rows the first batch has of those that reach a function one by one; 0 where all have as many."""
     while isinstance(node, (Map, SameElements, SomeElements)):
         node = node.input
     if not isinstance(node, Batching) or node.rows is not None:

@@ -133,7 +133,7 @@ def readers_of(node: Node) -> list[OneInput]:
 
 
 def names_of(reader: OneInput) -> list[Any] | None:
-    """What a reader is given in an epoch, in order and without repetition; None where that never ends."""
+    """Return what a reader is given in an epoch, in order and without repetition; None where that never ends."""
     source = reader.input
     while isinstance(source, _ONLY_ORDER):
         (source,) = source.inputs
@@ -153,7 +153,7 @@ def _may_name_files(node: Node) -> bool:
 
 
 def _makes_readers(node: Interleave) -> bool:
-    """Whether the datasets that this node makes of its input's elements read files; told by the first one."""
+    """Return whether the datasets that this node makes of its input's elements read files; told by the first one."""
     names = node.input.inputs[0] if node.input.leaves_out_failures else node.input
     if not names.indexable or names.cardinality == 0:
         return False
@@ -162,7 +162,7 @@ def _makes_readers(node: Interleave) -> bool:
 
 
 def first_dataset(node: Interleave) -> Node | None:
-    """What a node that makes datasets makes of the first element of its input; None where there is none."""
+    """Return what a node that makes datasets makes of the first element of its input; None where there is none."""
     with iter(Dataset(node.input)) as elements:
         for block in blocks_of(elements):
             return node.dataset_of_element(block.slice(0, 1), 0)

@@ -120,7 +120,7 @@ def _placed_over(node: Node, parts: list[_Placed], inside: bool) -> _Placed:
 
 
 def _drops_alike(node: Node) -> bool:
-    """Whether a node gives the same elements if those of its inputs that fail are left out above it, not below.
+    """Return whether a node gives the same elements if those of its inputs that fail are left out above it, not below.
 
     Which of all orders they come in may differ.
     """

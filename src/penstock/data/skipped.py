@@ -105,7 +105,7 @@ class SkippedRows:
 
 
 def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) -> SkippedRow:
-    """What an exception says of the row it happened at; by default that it came out of a node."""
+    """Return what an exception says of the row it happened at; by default that it came out of a node."""
     found = _noted(error)
     if found is None:
         return SkippedRow(_shortened(node), site, None, _text(error), log=log)
@@ -117,7 +117,7 @@ def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) ->
 
 
 def skipped_rows(snapshot: Any) -> SkippedRows:
-    """What a snapshot of a `SkipLog` tells."""
+    """Return what a snapshot of a `SkipLog` tells."""
     if snapshot is None:
         return SkippedRows()
     rows = tuple(SkippedRow(*row) for row in snapshot["rows"])
@@ -125,7 +125,7 @@ def skipped_rows(snapshot: Any) -> SkippedRows:
 
 
 def together(several: Iterable[SkippedRows]) -> SkippedRows:
-    """What several iterations have left out together."""
+    """Return what several iterations have left out together."""
     several = list(several)
     rows = tuple(chain.from_iterable(skipped.rows for skipped in several))
     digest = sum(skipped.digest for skipped in several) % _DIGESTS
@@ -189,7 +189,7 @@ class Skips:
         self._refused = 0
 
     def knows(self, note: SkipNote) -> bool:
-        """Whether a note was counted already."""
+        """Return whether a note was counted already."""
         return note.number <= self._passes.get(note.key, 0)
 
     def add(self, note: SkipNote) -> bool:
@@ -230,7 +230,7 @@ class Skips:
         return rows
 
     def passes(self) -> dict[str, int]:
-        """How far each pass was counted, as plain data."""
+        """Return how far each pass was counted, as plain data."""
         return dict(self._passes)
 
     def restore_passes(self, passes: dict[str, int]) -> None:
@@ -328,7 +328,7 @@ class SkipLog(Skips):
 
 
 def _noted(error: Exception) -> re.Match[str] | None:
-    """What the node that an exception happened in says of itself in its notes."""
+    """Return what the node that an exception happened in says of itself in its notes."""
     for note in getattr(error, "__notes__", ()):
         found = _NOTE.fullmatch(str(note))
         if found is not None:

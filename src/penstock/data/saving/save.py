@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -169,7 +170,9 @@ class Save:
     def _write(
         self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing | None
     ) -> dict[int, Description]:
-        fingerprint = _fingerprint(self.node, self.options)
+        fingerprint = ""
+        with suppress(InvalidTypeError):  # it uses something that exists in this process only
+            fingerprint = fingerprint_of(self.node, self.options)
         left = self.notes.plan()
         asked = [self.request.format, self.request.shards, self.request.rows_per_shard]
         first: Iterator[Block] = iter(())
@@ -209,7 +212,7 @@ class Save:
     def _planned(
         self, iterator: DatasetIterator[Any], fingerprint: str, asked: list[Any], *, by_others: bool
     ) -> tuple[SavePlan, Iterator[Block]]:
-        """How the dataset is divided, and its first row."""
+        """Return how the dataset is divided, and its first row."""
         state = iterator.state_dict()
         format = shard_format(self.request.call, self.request.format)
         first = next_block(iterator, 1)
@@ -289,7 +292,7 @@ class Save:
             block = next_block(iterator, limit)
 
     def _limit(self, rows: int) -> int:
-        """How many rows the present shard still takes."""
+        """Return how many rows the present shard still takes."""
         per_shard = self.request.rows_per_shard
         number = len(self.done)
         if self.plan.bounds is not None and number + 1 < len(self.plan.bounds):
@@ -302,7 +305,7 @@ class _Stopped(Exception):
 
 
 def in_any_order(node: Node, options: Options) -> bool:
-    """Whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
+    """Return whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
     below = make_plan(node).root
     while isinstance(below, Prefetch):
         below = below.input
@@ -313,15 +316,8 @@ def in_any_order(node: Node, options: Options) -> bool:
 
 
 def _runs_in_threads(node: Node) -> bool:
-    """Whether rows may be made in several threads: functions that were given none may be unable to."""
+    """Return whether rows may be made in several threads: functions that were given none may be unable to."""
     return not any(isinstance(each, Map) and each.num_parallel_calls is None for each in node.walk_all())
-
-
-def _fingerprint(node: Node, options: Options) -> str:
-    try:
-        return fingerprint_of(node, options)
-    except InvalidTypeError:  # of something in this process alone
-        return ""
 
 
 def make_snapshot(path: Path, node: Node, options: Options, save: Callable[[MadeBy], None]) -> None:
