@@ -441,7 +441,7 @@ def test_a_function_cannot_change_the_users_arrays():
         (lambda d: d.rebatch(-1), ValueError, "must be at least 1, got -1"),
         (lambda d: d.rebatch(2.5), TypeError, r"rebatch\(batch_size=\.\.\.\) takes an integer, got 2\.5"),
         (lambda d: d.rebatch(None), TypeError, r"rebatch\(batch_size=\.\.\.\) takes an integer, got None"),
-        (lambda d: d.shard(ps.SHARD_HINT, 1), ValueError, "SHARD_HINT in place of both numbers"),
+        (lambda d: d.shard(ps.SHARD_HINT, 1), ValueError, "SHARD_HINT instead of both numbers"),
         (lambda d: d.apply(lambda dataset: None), TypeError, "<lambda> returned None: does it lack a `return`"),
         (lambda d: len(d.filter(bool)), TypeError, r"filter\(.*test_errors.py.* has no length: only reading it"),
         (lambda d: len(d.repeat()), TypeError, "has no length: it never ends"),
@@ -666,7 +666,7 @@ def test_a_state_of_another_dataset_is_refused_with_the_first_node_that_differs(
 
 def test_a_state_that_is_none_is_refused():
     iterator = iter(ps.Dataset.range(3))
-    with pytest.raises(ps.StateMismatchError, match="expected what state_dict"):
+    with pytest.raises(ps.StateMismatchError, match="expected the result of state_dict"):
         iterator.load_state_dict({"position": 3})
     with pytest.raises(ps.StateMismatchError, match="version 99"):
         iterator.load_state_dict({"version": 99})

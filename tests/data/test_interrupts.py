@@ -359,7 +359,7 @@ def test_only_the_interrupted_thread_goes_on_after_ctrl_c():
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert errors == ["this iterator was interrupted: only the thread in which that was can go on with it"]
+    assert errors == ["this iterator was interrupted: only the interrupted thread can continue with it"]
     read(iterator, given)
     assert given == [0, 1, 2, 3]
     iterator.close()

@@ -89,8 +89,8 @@ prefetch(buffer_size=AUTOTUNE)                                  thread, unknown 
                   map(function=negative, num_parallel_calls=4)  index, 4 at once, 1,000  element_spec assumed
                     from_tensor_slices(float32[1000, 8, 8])     index, 1,000             holds 256 kB
 * shuffle(buffer_size=10, seed=2) moved below map(function=absolute)
-* prefetch moved above shuffle(buffer_size=1000, seed=1): what is below it is read by index
-* prefetch moved above batch(batch_size=4): what is below it is read by index
+* prefetch moved above shuffle(buffer_size=1000, seed=1): the steps below it are read by index
+* prefetch moved above batch(batch_size=4): the steps below it are read by index
 """
 
 

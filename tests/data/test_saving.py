@@ -289,7 +289,7 @@ def test_a_dataset_saved_without_rows_tells_what_its_elements_would_be(format, t
 def test_a_dataset_saved_without_rows_of_which_no_element_could_be_made_says_so(tmp_path):
     numbers(0).save(tmp_path / "saved")
     with pytest.raises(
-        ps.ElementError, match=r"load\(\) at .* has no elements that show what they are: give output_signature="
+        ps.ElementError, match=r"load\(\) at .* has no elements to find element_spec from: give output_signature="
     ):
         _ = ps.Dataset.load(tmp_path / "saved").element_spec
 

@@ -232,7 +232,7 @@ def test_a_state_of_global_batches_is_not_for_ones_own_data_and_the_reverse(tmp_
     by_file = ps.HostStrategy(2, 2, 0).distribute_dataset(dataset)
     by_data = ps.HostStrategy(2, 2, 0).distribute_dataset(under(Policy.DATA, dataset))
     refused(by_file, state_of(by_data), "of global batches, but here every worker reads data of its own: restore it")
-    refused(by_data, state_of(by_file), "expected what state_dict|data of its own")
+    refused(by_data, state_of(by_file), "expected the result of state_dict|data of its own")
 
 
 def test_a_state_of_a_function_is_for_as_many_pipelines() -> None:

@@ -27,9 +27,9 @@ def TarDataset(  # noqa: N802  # as the others
     """The samples of tar archives, as WebDataset has them, one file after the other; by their numbers.
 
     A sample is neighbouring members whose names are equal up to the first dot of their last part: `n/0001.jpg` and
-    `n/0001.cls` are one. It becomes a dictionary of what stands under each extension, and of its key: "__key__",
-    "jpg" and "cls". Each sample must have exactly what the first one of the first file has, or else the extensions that
-    are named; others are then left out. Archives that were written one behind the other into a file are all read.
+    `n/0001.cls` are one. It becomes a dictionary of its key and the content of each extension: "__key__",
+    "jpg" and "cls". Each sample must have exactly the extensions of the first sample of the first file, or
+    else those that are named; others are then skipped. If a file holds several archives in a row, all are read.
 
     Where samples begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
     shuffle is one of all samples. Compressed archives are read as streams.
@@ -37,7 +37,7 @@ def TarDataset(  # noqa: N802  # as the others
     Args:
         files: a name, a pattern with `*` or `{000..127}`, several, or a dataset of names.
         extensions: those to read, without the first dot, in lower case; None for those of the first sample. Of
-            "jpg;png" a sample must have one: the first that it has stands under that name.
+            "jpg;png" a sample must have one: the first that it has gets that name.
         decode: whether ".txt" and ".json" become strings, ".cls", ".id" and ".index" integers, and ".npy" arrays.
             Everything else is bytes.
         compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
@@ -109,7 +109,7 @@ def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[di
 
 
 def _is_directory(name: str) -> bool:
-    """Return whether a name means a directory of shards; of a remote one its end tells."""
+    """Return whether a name is that of a directory of shards; a remote one ends in "/"."""
     return name.endswith("/") if has_protocol(name) else os.path.isdir(name)
 
 

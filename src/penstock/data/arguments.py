@@ -1,4 +1,4 @@
-"""Arguments of a dataset's methods: checked at the call, and the line of the user's program that made it."""
+"""Checks of the arguments of a dataset's methods, and the line of the user's program that called one."""
 
 import os
 import sys
@@ -22,20 +22,20 @@ def user_site() -> str:
 
 
 def check_function(call: str, name: str, function: object) -> Callable[..., Any]:
-    """`function`, which must be callable."""
+    """Return `function`, which must be callable."""
     if not callable(function):
         raise InvalidTypeError(f"{call}({name}=...) takes a function, got {function!r}")
     return function
 
 
 def check_parallel_calls(call: str, number: int | None) -> None:
-    """`num_parallel_calls` is None, AUTOTUNE, or at least 1."""
+    """Check that `num_parallel_calls` is None, AUTOTUNE, or at least 1."""
     if number is not None and number != AUTOTUNE:
         check_integer(call, "num_parallel_calls", number, minimum=1)
 
 
 def check_encoding(call: str, encoding: str) -> None:
-    """Refuse text in which records cannot be told apart byte by byte."""
+    """Refuse encodings in which records cannot be separated byte by byte."""
     try:
         divides = all(sign.encode().decode(encoding) == sign for sign in '\n\r",')
     except UnicodeDecodeError:
@@ -57,7 +57,7 @@ def as_seed(call: str, seed: int | None) -> int | None:
 
 
 def as_signature(call: str, signature: Any) -> Any:
-    """`output_signature`: a structure of specifications, which the user promises: nothing of them is assumed."""
+    """Return `output_signature`, a structure of specifications; the user promises them, so none counts as assumed."""
     for leaf in flatten(signature)[0]:
         if not isinstance(leaf, LeafSpec):
             raise InvalidTypeError(
@@ -70,6 +70,6 @@ def as_signature(call: str, signature: Any) -> Any:
 def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:
     """`values`, which must be numbers."""
     try:
-        return tuple(float(value) for value in values)  # type: ignore[attr-defined]  # what is refused below
+        return tuple(float(value) for value in values)  # type: ignore[attr-defined]  # refused below
     except (TypeError, ValueError):
         raise InvalidTypeError(f"{call}({name}=...) takes numbers, got {values!r}") from None

@@ -1,4 +1,4 @@
-"""Which axes of the leaves are unknown: those whose length differs from element to element."""
+"""Unknown axes of leaves: those whose length differs from element to element."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ _VARIES = -1
 
 
 class UnknownAxes:
-    """The unknown axes of a dataset's elements: by its specification, or where it has none, by the elements met so far.
+    """The unknown axes of a dataset's elements: by its specification, or without one, by the elements seen so far.
 
-    Of a function's results only the elements tell. An axis then counts as unknown once two elements differ in it, and
-    while its length has been that of the sequence in every element.
+    The results of a function have no specification. Then an axis counts as unknown once two elements differ in it, or
+    while its length has equalled that of the sequence in every element.
 
     Args:
-        spec: the specification of the elements, or None where only reading one would tell.
+        spec: the specification of the elements; None if it is unknown without reading one.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -25,7 +25,7 @@ class UnknownAxes:
         self._seen: list[list[tuple[int, bool]]] = []
 
     def meet(self, leaves: Sequence[Any], length: int) -> None:
-        """Take note of the leaves of an element whose sequence has this length."""
+        """Note the shapes of the leaves of an element whose sequence has this length."""
         if self._declared:
             return
         shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
@@ -47,9 +47,9 @@ class UnknownAxes:
         return [[size == _VARIES or sequence for size, sequence in leaf] for leaf in self._seen]
 
     def state(self) -> Any:
-        """What was seen, as plain data."""
+        """Return the lengths seen so far, as plain data."""
         return [[list(axis) for axis in leaf] for leaf in self._seen]
 
     def restore(self, state: Any) -> None:
-        """Go on from what was seen when a state was taken."""
+        """Continue from a state."""
         self._seen = [[(size, sequence) for size, sequence in leaf] for leaf in state]

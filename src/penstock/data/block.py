@@ -32,7 +32,7 @@ class Block:
     Attributes:
         columns: the leaves' columns, in the order of the structure.
         structure: the structure of each element.
-        length: n, which columns cannot tell if the structure has no leaves.
+        length: n, needed if the structure has no leaves, and so no columns.
     """
 
     columns: tuple[Column, ...]
@@ -82,7 +82,7 @@ class Block:
         return Block(columns, self.structure, count)
 
     def read_only(self) -> "Block":
-        """The same rows as read-only views, because they share their memory with somebody else's data."""
+        """The same rows as read-only views, because they share their memory with other data."""
         return Block(tuple(map(locked, self.columns)), self.structure, self.length)
 
     def spec(self) -> Any:
@@ -241,7 +241,7 @@ def placed(kept: Column, positions: npt.NDArray[np.int64], column: Column, fille
         filled: the positions at which it has rows.
     """
     if kept.shape[1:] == column.shape[1:] and alike(kept.dtype, column.dtype):
-        if kept.dtype.itemsize < column.dtype.itemsize:  # strings, of which the widest tells the dtype
+        if kept.dtype.itemsize < column.dtype.itemsize:  # strings: the dtype is that of the widest
             kept = kept.astype(column.dtype)
         kept[positions] = column
         return kept
@@ -311,7 +311,7 @@ def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
 
 
 def _surely_alike(columns: Sequence[Column]) -> bool:
-    """Whether columns have one dtype and rows of one shape, as is told without a step of Python for each of many."""
+    """Return whether columns have one dtype and rows of one shape, by a test without a step of Python per column."""
     if len(set(map(id, map(_DTYPE, columns)))) > 1:
         return False
     return set(map(_NDIM, columns)) == {1} or len({column.shape[1:] for column in columns}) == 1
@@ -324,12 +324,12 @@ def _bytes_of(column: Column) -> int:
 
 
 def own(leaf: Any) -> Any:
-    """A leaf whose memory nobody else can write: an array is copied, anything else returned as it is."""
+    """Return a leaf whose memory no other code can write: a copy of an array, anything else unchanged."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _references() -> tuple[int, int, int]:
-    """What `getrefcount` returns in `owned` for an array, a container and a part of one that nobody else refers to."""
+    """Return the result of `getrefcount` in `owned` for an unshared array, container and part of a container."""
     found: list[int] = []
 
     def look(value: Any, leaves: list[Any]) -> None:
@@ -348,9 +348,9 @@ _ARRAY, _CONTAINER, _PART = _references()
 
 
 def owned(value: Any, leaves: list[Any], *, flat: bool, variables: int = 1) -> list[Any]:
-    """The leaves of a value that a user's function gave, whose memory nobody else can write.
+    """Return the leaves of a value that a user's function returned, in memory that no other code can write.
 
-    Arrays that nobody else refers to stay as they are, others are copied.
+    Arrays without other references stay as they are, others are copied.
 
     Args:
         flat: whether `value` is an array, or holds its leaves itself.

@@ -1,4 +1,4 @@
-"""A directory with what processes have kept of one dataset: the rows of an index by number, or a pass over a stream.
+"""A directory in which processes keep rows of one dataset: those of an index by number, or a pass over a stream.
 
 _made_by.json              the dataset whose rows these are
 <seed>-<process>-….rows    rows of an index, each file written by one process
@@ -24,11 +24,11 @@ from penstock.runtime.threads import Threads
 _ROWS: Final = ".rows"
 _PASS: Final = "pass"
 _STILL_SECONDS: Final = 10.0
-"""For a pass of another process into which nothing has been written for so long this one waits no longer."""
+"""How long this process waits for another's pass into which nothing is written."""
 
 
 class CacheDirectory:
-    """A directory with what processes have kept of one dataset.
+    """A directory in which processes keep rows of one dataset.
 
     Args:
         filename: the path as the user gave it.
@@ -45,7 +45,7 @@ class CacheDirectory:
         self._claimed = self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Return whether the directory says that its rows are those of this dataset; not before the first are kept."""
+        """Return whether the directory holds rows of this dataset; False before the first are kept."""
         others = self.path.exists() and not self.path.is_dir()
         others = others or not all(path.name.endswith((NEW, UNFINISHED)) for path in self.path.glob("*"))
         if self._made_by.is_of(self.path):
@@ -55,7 +55,7 @@ class CacheDirectory:
         return False
 
     def _claim(self) -> None:
-        """Let the directory say whose rows it holds."""
+        """Write the note that names the dataset, unless it is there."""
         if not self._claimed or not self.path.exists():
             self._made_by.forget_changed()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -71,9 +71,9 @@ class CacheDirectory:
         """A writer for a pass. While another process writes one, this waits.
 
         Returns:
-            None where another process has written one, another iteration of this process writes one, and where that of
-            another process stands still: it may itself wait for what reads here, as a worker does that takes its steps
-            with this one.
+            None if another process has written one, another iteration of this process is writing one, or that of
+            another process makes no progress: it may itself wait for this process, as a worker does that takes its
+            steps together with this one.
         """
         with writing_at(self.path):
             work = written_once(
@@ -82,13 +82,13 @@ class CacheDirectory:
         return None if work is None else PassWriter(self, work)
 
     def finish(self, work: WorkDirectory) -> "DirectoryPass":
-        """Let a pass that is complete appear."""
+        """Publish a complete pass."""
         self._claim()
         work.publish()
         return DirectoryPass(self._pass)
 
     def rows(self, seed: int, length: int) -> "writing.numbered_rows.NumberedRows":
-        """The rows of a seed that all processes have kept; those of another seed where they are all there.
+        """Return the rows of a seed that all processes have kept; those of another seed if these are complete.
 
         Every epoch gives the rows of the first, whatever its seed was.
         """
@@ -126,7 +126,7 @@ class PassWriter:
     def __init__(self, directory: CacheDirectory, work: WorkDirectory) -> None:
         self._directory = directory
         self._work = work
-        work.clear()  # what others have left that were killed
+        work.clear()  # files of writers that were killed
         self._writer = writing.row_shards.RowShards().writer(work.path, 0)
 
     def add(self, block: Block) -> None:

@@ -24,14 +24,14 @@ from penstock.runtime.threads import Threads
 
 _PIECE_BYTES: Final = 1 << 22
 _LOOK_SECONDS: Final = 1.0
-"""How often this process looks for what others have kept."""
+"""The least time between two searches for rows that others have kept."""
 
 
 class CachedRows:
-    """What a cache keeps, shared by all iterations of datasets that contain it; for another seed it is dropped.
+    """The rows of a cache, shared by all iterations of datasets that contain it; for another seed they are dropped.
 
     Args:
-        made_of: the input of the cache, as the user made it: plans put others in its place that give the same rows.
+        made_of: the input of the cache, as the user made it: plans replace it by nodes that give the same rows.
     """
 
     def __init__(self, made_of: Node) -> None:
@@ -69,7 +69,7 @@ class CachedRows:
             return self._pass
 
     def recorder(self, filename: str, threads: Threads) -> "PassRecorder | PassWriter | None":
-        """Return what keeps a pass over a stream; None where another iteration does, or has done so."""
+        """Return a recorder for a pass over a stream; None if another iteration is recording one, or has done so."""
         with self._lock:
             if self._recording:
                 return None
@@ -87,13 +87,13 @@ class CachedRows:
             self._seed, self._pass, self._recording = seed, rows, False
 
     def given_up(self) -> None:
-        """The pass that was being recorded did not reach the end."""
+        """Note that the pass being recorded did not reach the end."""
         with self._lock:
             self._recording = False
 
 
 def _nothing_of(nodes: list[Node]) -> CachedRows:
-    """Return what a cache of the last of these nodes keeps before anything is read."""
+    """Return the empty rows of a cache of the last of these nodes."""
     return CachedRows(nodes[-1])
 
 

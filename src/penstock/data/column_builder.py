@@ -1,8 +1,8 @@
 """Rows that come one by one, put together as columns.
 
-The first row is checked in full. As long as later rows are like it, a loop takes them without another look: values that
-nobody can change are collected, and become a column together; arrays are copied at once, because the function or
-generator may use the same buffer again. A row that is unlike the one before it is checked in full as well.
+The first row is checked in full. As long as later rows are like it, a loop takes them without further checks: immutable
+values are collected, and become a column together; arrays are copied at once, because the function or generator may use
+the same buffer again. A row that is unlike the one before it is checked in full as well.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +28,11 @@ _ALONE: Final = next(getrefcount(value) for value in map(np.empty, [1]))
 
 
 class ColumnBuilder:
-    """Makes blocks of rows of one layout, of whose shapes and kinds most of them are.
+    """Makes blocks of rows of one layout, most of which have its shapes and kinds.
 
     Attributes:
-        row: where the next row of the block goes.
-        unread: rows that were taken after one that `settle` has refused, as they came.
+        row: the place of the next row in the block.
+        unread: rows that were taken after one that `settle` has refused, unchanged.
     """
 
     def __init__(self, layout: Layout, rows: int) -> None:
@@ -51,30 +51,30 @@ class ColumnBuilder:
         self._expect(layout.quick_kinds)
 
     def begin(self, rows: int) -> None:
-        """Begin a block of at most so many rows."""
+        """Begin a block of at most `rows` rows."""
         for leaf in self._leaves:
             leaf.begin(rows)
         self.row = self._since = 0
         self.unread = []
 
     def allocate(self) -> None:
-        """Make the arrays now, of which several threads will fill parts."""
+        """Make the arrays now, because several threads will fill parts of them."""
         for leaf in self._leaves:
             leaf.allocate()
 
     def part(self, start: int) -> "ColumnBuilder":
-        """Return what fills the same block from a row on, in another thread perhaps."""
+        """Return a builder that fills the same block from row `start` on, perhaps in another thread."""
         part = object.__new__(ColumnBuilder)
         part._begin(self._layout, self._leaves, start)
         return part
 
     def check_each_number(self) -> None:
-        """From now on, check each of Python's numbers before the next row is asked for: `settle` refuses none then."""
+        """From now on, check each of Python's numbers before the next row is requested: `settle` then refuses none."""
         self._checks_numbers = True
         self._expect(self._kinds)
 
     def _expect(self, kinds: Sequence[type]) -> None:
-        """Take rows whose leaves are of these types without another look."""
+        """Take rows whose leaves are of these types without further checks."""
         self._kinds = kinds
         self._arrays = [leaf for leaf, kind in zip(self._leaves, kinds, strict=True) if kind is ndarray]
         self._collecting = [leaf for leaf, kind in zip(self._leaves, kinds, strict=True) if kind is not ndarray]
@@ -84,13 +84,13 @@ class ColumnBuilder:
 
     @property
     def collected(self) -> int:
-        """Return how many of the rows before `row` were only collected so far."""
+        """Return how many of the rows before `row` are collected, but not yet in a column."""
         return self.row - self._since
 
     def take(self, values: Iterator[Any]) -> None:
-        """Take rows, until what getting one raises, or what is wrong with one.
+        """Take all rows; raise the error of the first that cannot be read or is refused.
 
-        The rows before that were taken, as far as `settle` refuses none.
+        The rows before it were taken, unless `settle` refuses one.
         """
         while (value := self._take_alike(values)) is not _ALL_ALIKE:
             refused = self.settle()
@@ -108,14 +108,14 @@ class ColumnBuilder:
                 self._expect([kind if self._layout.quick(n, kind) else Unlike for n, kind in enumerate(kinds)])
 
     def _take_alike(self, values: Iterator[Any]) -> Any:
-        """Take rows as long as they are as expected; gives the first that is not, or `_ALL_ALIKE`."""
+        """Take rows as long as they are as expected; return the first that is not, or `_ALL_ALIKE`."""
         if self._layout.structure.kind != "leaf":
             return self._copy_alike(values) if self._arrays else self._collect_alike(values)
         if self._arrays:
             return self._copy_alone(values)
         (expected,), (found,) = self._expected, self._found
         try:
-            # This reads no further than the first value of another type, and keeps what came before an exception.
+            # This reads no further than the first value of another type, and keeps the values before an exception.
             for kind, run in groupby(values, type):
                 if kind is not expected:
                     return next(run)
@@ -126,7 +126,7 @@ class ColumnBuilder:
 
     def _collect_alike(self, values: Iterator[Any]) -> Any:
         """Variant of `_take_alike`, for rows of several leaves that are no arrays."""
-        if not self._leaves:  # nothing would tell how many there were
+        if not self._leaves:  # the number of rows would be lost
             return next(values, _ALL_ALIKE)
         structure, expected = self._layout.structure, self._expected
         quick_leaves: Callable[[Any], Any] = structure.quick_leaves
@@ -179,7 +179,7 @@ class ColumnBuilder:
                 if value.shape == shape:
                     column[row] = value
                 elif any_shape or takes_array(number, value):
-                    # Nobody else can change an array that nobody else refers to.
+                    # An array without other references cannot change.
                     apart[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
                 else:
                     return value
@@ -221,7 +221,7 @@ class ColumnBuilder:
         return _ALL_ALIKE
 
     def settle(self) -> BaseException | None:
-        """Write what was only collected; gives what is wrong with a row that is refused, which is `row` then."""
+        """Write the collected values; return the error of the first row that is refused, whose number `row` then is."""
         if self.row == self._since or not self._collecting:
             self._since = self.row
             return None
@@ -236,7 +236,7 @@ class ColumnBuilder:
         return None if first is None else first[1]
 
     def _as_it_came(self, row: int) -> Any:
-        """A row of which what is no array was collected."""
+        """Return a row as it was given, with its collected values."""
         leaves = [leaf.row(row) for leaf in self._leaves]
         for leaf, found in zip(self._collecting, self._found, strict=True):
             leaves[leaf.number] = found[row - self._since]
@@ -248,7 +248,7 @@ class ColumnBuilder:
         return sum(leaf.nbytes for leaf in self._leaves)
 
     def block(self, rows: int) -> Block | None:
-        """The first rows, whose memory is theirs alone; None if there are none. It ends the block."""
+        """End the block, and return its first rows, which share no memory; None if there are none."""
         if rows == 0:
             return None
         return Block(tuple([leaf.column(rows) for leaf in self._leaves]), self._layout.structure, rows)
@@ -265,7 +265,7 @@ class _Leaf:
         self.begin(0)
 
     def begin(self, rows: int) -> None:
-        """Begin a column of at most so many rows."""
+        """Begin a column of at most `rows` rows."""
         self._length = rows
         self._rows: Column | None = None
         self.apart: dict[int, Any] = {}
@@ -301,14 +301,14 @@ class _Leaf:
             self.allocate()[row] = leaf  # NumPy would make an array of an object in some cases
 
     def _put_array(self, row: int, array: Any) -> bool:
-        """Write a row if it is an array that only has another shape."""
+        """Write a row if it is an array that differs only in shape."""
         if type(array) is not ndarray or not self._layout.takes_array(self.number, array):
             return False
         self.apart[row] = array.copy()
         return True
 
     def write(self, start: int, values: Sequence[Any]) -> tuple[int, BaseException] | None:
-        """Write values of one type; gives the first row that is refused, and what is wrong with it."""
+        """Write values of one type; return the first row that is refused, and its error."""
         column = _together(values, self._dtype)
         if column is None:
             for row, value in enumerate(values, start):
@@ -327,7 +327,7 @@ class _Leaf:
         return self.apart[row] if row in self.apart else self.allocate()[row, ...]
 
     def column(self, rows: int) -> Column:
-        """The first rows, which this refers to no longer."""
+        """Return the first rows, and drop the references to them."""
         column, apart = self.allocate(), self.apart
         self._rows, self.apart = None, {}
         if not apart or min(apart) >= rows:  # those that are apart came after a failure

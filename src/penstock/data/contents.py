@@ -1,6 +1,6 @@
-"""What processes compare of a dataset that they divide: the nodes that a state knows, and a little of what these hold.
+"""Facts that processes compare before they divide a dataset: the nodes that count for a state, and samples of data.
 
-Of data in memory, and of what gives any row at once, a few rows that lie far apart are looked at.
+Sources in memory, and those that give any row at once, are sampled at a few rows that are far apart.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from penstock.runtime.threads import failures
 
 _MANY_ROWS: Final = 64
 _FEW_ROWS: Final = 8
-"""As many rows are looked at where each may be a request, or the reading of a chunk."""
+"""The number of sampled rows if each may take a request, or the reading of a chunk."""
 _NUMBERS: Final = 1024
-"""About as many numbers are looked at of a row."""
+"""About how many numbers of a row are compared."""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What one process says of a node.
+    """Facts about a node in one process.
 
     Attributes:
         where: the node, and the line that added it.
-        digest: of what a state knows of it and of what is below.
+        digest: of its identity for states, and of those below.
         code: a digest of the code of its functions, after the version of Python.
-        holds: what it holds, or its functions use, shortly; "" where nothing is known.
-        contents: a digest of some of what it holds; "" where nothing is known.
+        holds: its data, or the values that its functions use, in short; "" if nothing is known.
+        contents: a digest of a sample of its data; "" if nothing is known.
     """
 
     where: str
@@ -59,14 +59,14 @@ class NodeFacts:
 
 
 def facts_of(node: Node) -> list[NodeFacts]:
-    """Return what this process says of the nodes of a dataset that a state knows: inputs first."""
+    """Return the facts about the nodes of a dataset that count for a state, inputs first."""
     return [
         NodeFacts(found.node.where(), found.digest, found.code, *_held(found.node)) for found in identities_of(node)
     ]
 
 
 def _held(node: Node) -> tuple[str, str]:
-    """Return what a node holds or its functions use, in words, and the digest of some of the former."""
+    """Describe a node's data, or the values that its functions use; and return a digest of a sample of the data."""
     if isinstance(node, FileNames):
         names = node.columns[0].tolist()
         sizes = [size_of(names[row]) for row in _rows(len(names), _MANY_ROWS)]
@@ -92,7 +92,7 @@ def _rows(count: int, most: int) -> list[int]:
 
 
 def _some_rows(source: Any, reads: Any) -> list[Any]:
-    """Some rows of a collection that gives the same ones each time it is asked; none of any other."""
+    """Return some rows of a collection that gives the same ones each time; none of any other."""
     if isinstance(source, (list, tuple, range, np.ndarray)):
         return [source[row] for row in _rows(len(source), _MANY_ROWS)]
     try:
@@ -105,12 +105,12 @@ def _some_rows(source: Any, reads: Any) -> list[Any]:
             return [f"row {source.indices[row]}" for row in _rows(len(source.indices), _MANY_ROWS)]
         tensors = getattr(source, "tensors", ())  # of torch's TensorDataset
         return [np.asarray(one[row]) for one in tensors for row in _rows(len(one), _FEW_ROWS)]
-    except failures():  # who reads that row will be told
+    except failures():  # reading that row raises the error
         return []
 
 
 def _bytes_of(row: Any) -> bytes:
-    """Return what differs where some of a row does."""
+    """Return bytes that depend on a sample of a row's values."""
     array = np.asarray(row) if isinstance(row, (np.ndarray, np.generic)) else None
     if array is not None and not array.dtype.hasobject:
         flat = array.reshape(-1)

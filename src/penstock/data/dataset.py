@@ -116,11 +116,11 @@ class Dataset(Generic[Element]):
         self._cuts: set[tuple[type[Node], int]] = set()
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
-        """The dataset whose last step is `node`, with these options, or by default this dataset's."""
+        """Return the dataset whose last step is `node`, with these options, or by default this dataset's."""
         return type(self)(node, options or self._options)
 
     def __reduce__(self) -> tuple[Callable[..., "Dataset[Any]"], tuple[list[Node], Options]]:
-        """In another process the count of iterations begins anew."""
+        """Pickle nodes and options: in another process iterations are counted from 0."""
         return type(self)._of_nodes, ([*self.node.walk_all()], self._options)
 
     @classmethod
@@ -133,7 +133,7 @@ class Dataset(Generic[Element]):
 
     @staticmethod
     def _of_own_rows(block: Block) -> Node:
-        """The rows of a block that nobody else has, and that are read once."""
+        """Return the rows of a block without other references, which are read once."""
         return Slices("window", block.columns, block.structure, len(block), shared=False)
 
     # Sources
@@ -213,7 +213,7 @@ class Dataset(Generic[Element]):
             if column.ndim == 0:
                 raise InvalidArgumentError(
                     f"from_tensor_slices takes arrays with a leading axis, got {leaf!r:.200}"
-                    f"{' at ' + path if path else ''}: from_tensors takes one element, from_generator what is iterated"
+                    f"{' at ' + path if path else ''}: from_tensors takes one element, from_generator an iterator"
                 )
         if not columns:
             raise InvalidArgumentError(f"from_tensor_slices takes arrays with a leading axis, got {tensors!r:.200}")
@@ -233,7 +233,7 @@ class Dataset(Generic[Element]):
 
         Args:
             data: an object with `__arrow_c_stream__` or `__arrow_c_array__`, such as a `pyarrow.Table`.
-            mask_nulls: what becomes of nulls, which NumPy does not have. None: they are an error. True, or the names
+            mask_nulls: the replacement of nulls, which NumPy does not have. None: they are an error. True, or the names
                 of columns: in a column "x" with nulls, or of that name, they become zeros, empty strings or empty
                 lists, and a column "x_is_valid" of booleans is added.
 
@@ -304,7 +304,7 @@ class Dataset(Generic[Element]):
         if not isinstance(elements, (list, tuple)):
             raise InvalidTypeError(
                 f"from_list(elements=...) takes a list of elements, got {type(elements).__name__}: "
-                "from_tensor_slices takes arrays, from_generator what is iterated"
+                "from_tensor_slices takes arrays, from_generator an iterator"
             )
         if not elements:
             raise InvalidArgumentError(
@@ -340,7 +340,7 @@ class Dataset(Generic[Element]):
         if not callable(fn):
             raise InvalidTypeError(
                 f"from_generator(fn=...) takes a function that makes an iterator, in every epoch a new one, got "
-                f"{fn!r:.200}: give the generator function itself, not what it returned"
+                f"{fn!r:.200}: give the generator function itself, not its result"
             )
         signature = as_signature("from_generator", output_signature)
         return Dataset(Generator(fn, signature, site=user_site()))
@@ -745,13 +745,13 @@ class Dataset(Generic[Element]):
             output_signature: the structure of a result with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf,
                 as for `from_generator`. It makes `element_spec` exact without a call of `fn`. Results are checked
                 against it. Python numbers and lists take its dtype if that loses nothing.
-            processes: make the `num_parallel_calls` calls in as many processes, for functions that keep the lock of
-                Python's interpreter; AUTOTUNE means one per core. Elements, their order and states are the same. `fn`
-                travels as code if it is of the main program, else by the name of its module; what it changes there,
-                such as a list, stays as it is here. The processes start with each iteration and end with it.
+            processes: make the `num_parallel_calls` calls in that number of processes, for functions that keep the lock
+                of Python's interpreter; AUTOTUNE means one per core. Elements, their order and states are the same.
+                `fn` is sent as code if it is of the main program, else by the name of its module; changes that it makes
+                there, such as to a list, have no effect here. The processes start and end with each iteration.
 
         Raises:
-            InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers of its own, a signature
+            InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers by itself, a signature
                 with other leaves, or with `processes` an `fn` that cannot be sent to another process.
             InvalidArgumentError: `num_parallel_calls` below 1, a layer that draws random numbers and no `seed`, or
                 `processes` without `num_parallel_calls`.
@@ -886,15 +886,15 @@ class Dataset(Generic[Element]):
         return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
 
     def ignore_errors(self, *, log: bool = False) -> "Dataset[Element]":
-        """The elements without those that raise an exception; these are left out and counted.
+        """The elements without those that raise an exception; these are skipped and counted.
 
-        It catches the errors of all steps before it: after `batch` it leaves out a whole batch, before it one row.
-        Mistakes in the program, such as a `flat_map` function that returns no dataset, are still raised. The
-        iterator's `errors` names what was left out; `ps.Options(max_errors=...)` limits how much.
-        `ps.Options(on_error="skip")` does this for a whole dataset, and keeps the pairs of a `zip` together.
+        It catches the errors of all steps before it: after `batch` it skips a whole batch, before it one row. Mistakes
+        in the program, such as a `flat_map` function that returns no dataset, are still raised. The iterator's `errors`
+        names the skipped elements; `ps.Options(max_errors=...)` limits their number. `ps.Options(on_error="skip")` does
+        this for a whole dataset, and keeps the pairs of a `zip` together.
 
         Args:
-            log: whether to log the first 20 elements that are left out, and at the end their number.
+            log: whether to log the first 20 elements that are skipped, and at the end their number.
 
         Raises:
             InvalidTypeError: `log` is not True or False.
@@ -1063,7 +1063,7 @@ class Dataset(Generic[Element]):
             return self._then(ShardHint(self.node, site=user_site()))
         if num_shards is SHARD_HINT or index is SHARD_HINT:
             raise InvalidArgumentError(
-                f"shard takes ps.SHARD_HINT in place of both numbers or of none, got shard({num_shards!r}, {index!r})"
+                f"shard takes ps.SHARD_HINT instead of both numbers or of none, got shard({num_shards!r}, {index!r})"
             )
         num_shards = check_integer("shard", "num_shards", num_shards, minimum=1)
         index = check_integer("shard", "index", index, minimum=0)
@@ -1107,7 +1107,7 @@ class Dataset(Generic[Element]):
         Raises:
             InvalidTypeError: not a dataset, or one whose elements have another structure or dtype. If only your
                 function determines these and its input can be read by index, it is called with the first element.
-            ElementError: while iterating, such elements, if only a stream tells what they are.
+            ElementError: while iterating, such elements, if they can be found only by reading a stream.
 
         Example:
             >>> import penstock as ps
@@ -1148,7 +1148,7 @@ class Dataset(Generic[Element]):
 
         Raises:
             InvalidArgumentError: a number below -1, or the dataset is known to have another length.
-            CardinalityError: while iterating, in place of the first element too many, or at the end if some are
+            CardinalityError: while iterating, instead of the first element too many, or at the end if some are
                 missing; the elements before it are given.
 
         Example:
@@ -1313,7 +1313,7 @@ class Dataset(Generic[Element]):
 
         Args:
             batch_size: rows of a new batch, or a list of such numbers.
-            drop_remainder: leave out a last batch that is shorter than its size.
+            drop_remainder: drop a last batch that is shorter than its size.
 
         Raises:
             InvalidArgumentError: no size, or one below 1.
@@ -1337,7 +1337,7 @@ class Dataset(Generic[Element]):
 
         A new one begins every `shift` elements (by default `size`).
 
-        If elements have several leaves, a window has their structure, with a dataset in place of each leaf.
+        If elements have several leaves, a window has their structure, with a dataset for each leaf.
 
         Raises:
             InvalidArgumentError: a number below 1.
@@ -1460,7 +1460,7 @@ class Dataset(Generic[Element]):
             padding_values: as in `padded_batch`.
             pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; an element that is too
                 long for the last boundary is an error. This pads the axes that `padded_shapes` leaves open; without
-                `padded_shapes`, the axes that are None in `element_spec`, or, if only a user's function tells, the axes
+                `padded_shapes`, the axes that are None in `element_spec`, or, for results of a user's function, those
                 that have the element's length and those that differ among the elements read so far.
             no_padding: batch without padding: the elements of a bucket must have one shape.
             drop_remainder: leave shorter last batches out.
@@ -1507,7 +1507,7 @@ class Dataset(Generic[Element]):
     # Settings
 
     def apply(self, transformation: Callable[["Dataset[Element]"], Result]) -> Result:
-        """`transformation(self)`, which must be a dataset.
+        """Return `transformation(self)`, which must be a dataset.
 
         Raises:
             InvalidTypeError: not a function, or one that returns something else.
@@ -1529,7 +1529,7 @@ class Dataset(Generic[Element]):
 
         They apply to the whole dataset, to steps before and after, and to datasets that `zip`, `concatenate`,
         `choose_from_datasets` and `sample_from_datasets` make of it. If two of these set an option differently, the
-        last one wins, and the log says so. Datasets inside `flat_map` or `interleave` keep their own options.
+        last one wins, and a warning is logged. Datasets inside `flat_map` or `interleave` keep their own options.
 
         Raises:
             InvalidTypeError: not `ps.Options`.
@@ -1544,7 +1544,7 @@ class Dataset(Generic[Element]):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
         return Dataset(self.node, merged_options(self._options, options))
 
-    # Reading, and what is known in advance
+    # Reading, and properties known in advance
 
     def __iter__(self) -> DatasetIterator[Element]:
         return DatasetIterator(self._planned, self._iterations, lambda: self.element_spec)
@@ -1630,7 +1630,7 @@ class Dataset(Generic[Element]):
         a bar shows the progress.
 
         A save that was killed leaves `<path>.unfinished`. The same call then continues after the complete shards, if
-        the dataset has the same `fingerprint()`; otherwise it begins anew.
+        the dataset has the same `fingerprint()`; otherwise it begins again.
 
         Args:
             path: a local directory.
@@ -1761,7 +1761,7 @@ class Dataset(Generic[Element]):
 
     @cached_property
     def _seen(self) -> Any:
-        """The specification of the elements; None where only reading a stream would tell, or reading fails."""
+        """The specification of the elements; None if it is unknown without reading a stream, or if reading fails."""
         try:
             return self.element_spec if tells_by_index(self.node) else None
         except failures():  # no elements, or a function that fails at the first: reading raises that error
@@ -1885,7 +1885,7 @@ class Dataset(Generic[Element]):
         return described(self._planned.plan)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the plan and `element_spec`, for which a user's function may be called once."""
+        """Return HTML for notebooks: the plan and `element_spec`, for which a user's function may be called once."""
         try:
             elements = repr(self.element_spec)
         except Exception as error:  # of the user's function: showing a dataset raises nothing
@@ -1930,7 +1930,7 @@ def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int]
 
 
 def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
-    """The error that names the first element that differs from element 0 in structure or dtype."""
+    """Return the error for the first element that differs from element 0 in structure or dtype."""
     expected = None
     for number, element in enumerate(elements):
         try:
@@ -1949,7 +1949,7 @@ def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
 
 
 def _kind_of_state(state: Any) -> tuple[Structure, list[str]]:
-    """The structure of a state, and which of its leaves are numbers; their dtypes may grow."""
+    """Return the structure of a state, and which of its leaves are numbers; their dtypes may grow."""
     leaves, structure = flatten(state)
     return structure, ["numbers" if getattr(leaf, "dtype", _OBJECT).kind in "biufc" else "objects" for leaf in leaves]
 
@@ -1961,7 +1961,7 @@ def _kind_of(element: Any) -> tuple[list[np.dtype[Any] | None], Structure]:
 
 
 def _joined(node: Node) -> tuple[Node, ...]:
-    """The datasets of which one is made by `concatenate`; what reads it ahead reads each of them ahead."""
+    """Return the datasets that `concatenate` has joined in a node; a prefetch of it becomes a prefetch of each."""
     if isinstance(node, Prefetch) and len(below := _joined(node.input)) > 1:
         return tuple(Prefetch(member, node.buffer_size, site=node.site) for member in below)
     return node.members if isinstance(node, Concatenate) else (node,)
@@ -1976,7 +1976,7 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
 
 
 def _specs_of_one_kind(call: str, datasets: Sequence[Dataset[Any]]) -> list[Any]:
-    """Return what is known of each dataset's elements, after a check that they are of one kind."""
+    """Return the known specification of each dataset, after a check that elements are of one kind."""
     specs = [dataset._seen for dataset in datasets]
     check_one_kind(call, [(dataset.node, spec) for dataset, spec in zip(datasets, specs, strict=True)])
     return specs
@@ -1991,7 +1991,7 @@ def _seed_of_draws(call: str, seed: int | None, name: str, anew: bool) -> tuple[
 def save_dataset(
     dataset: Dataset[Any], request: "saving.save.SaveRequest", write_missing: "saving.save.WriteMissing | None" = None
 ) -> None:
-    """Save a dataset; `write_missing` writes shards that may come in any order; None: threads do."""
+    """Save a dataset; `write_missing` writes shards that may be written in any order; None: threads write them."""
     dataset._check_ends(request.call)
     node, options = dataset.node, dataset.options()
     checked = request.checked(node)
@@ -2000,7 +2000,7 @@ def save_dataset(
 
 
 def iterations_of(dataset: Dataset[Any]) -> Iterations:
-    """The seed and the epochs of a dataset, for what is read in its place."""
+    """Return the seed and the epochs of a dataset, for a dataset that is read instead of it."""
     return dataset._iterations
 
 
@@ -2022,5 +2022,5 @@ def as_dataset(call: str, dataset: object) -> Dataset[Any]:
 
 
 def _escaped(text: str) -> str:
-    """Text as HTML shows it. Importing `html` would take longer than all of these methods."""
+    """Escape text for HTML. Importing `html` would take longer than all methods here."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""Whether elements have one structure and the same dtypes: those of several datasets, or rows that others give."""
+"""Checks that elements have one structure and the same dtypes: those of several datasets, or rows of one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def check_one_kind(call: str, kinds: Sequence[tuple[Node, Any]]) -> None:
     """Raise an InvalidTypeError if the elements of nodes differ in structure or dtype, or surely in the number of axes.
 
     Args:
-        kinds: the nodes, each with what is known or assumed of its elements, or None.
+        kinds: the nodes, each with the known or assumed specification of its elements, or None.
     """
     known = [(node, spec) for node, spec in kinds if spec is not None]
     for node, spec in known[1:]:
@@ -48,12 +48,12 @@ def _assumed(spec: Any) -> bool:
 
 
 def _without_axes(spec: Any) -> Any:
-    """The structure and the dtypes alone: one element that was seen does not tell the axes of others."""
+    """Return the structure and the dtypes alone: the axes of one element may differ from those of others."""
     return map_structure(lambda leaf: TensorSpec((), leaf.dtype), spec)
 
 
 def of_one_kind(run: Run, node: Node, block: Block, position: int, member: Node | None = None) -> Block:
-    """Rows of `node` that `member` gave, or it itself, whose dictionaries have their keys in the order of the first.
+    """Return rows of `node`, given by `member` or by itself, with dictionaries' keys in the order of the first row.
 
     Args:
         position: that of the first row; above 0 wherever it is not the first of all.
@@ -86,12 +86,12 @@ def of_one_kind(run: Run, node: Node, block: Block, position: int, member: Node 
 
 
 def _told(column: Column, dtype: np.dtype[Any]) -> Column:
-    """A column of rows of a dtype; one of empty lists alone does not tell its own."""
+    """Return a column of rows of a dtype: a column of empty lists takes it, as its own is unknown."""
     return column.astype(dtype) if len(column) and is_untold(column[0]) and column.dtype == np.float64 else column
 
 
 class OneKindStream(OneInputStream):
-    """The rows of one of several datasets that `node` reads; one of another kind than theirs fails alone.
+    """The rows of one of several datasets that `node` reads; a row of another kind fails alone.
 
     Args:
         position: above 0 where other elements of `node` come before.

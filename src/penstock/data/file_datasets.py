@@ -30,7 +30,7 @@ from penstock.paths import has_protocol, local_path
 from penstock.structure import LEAF, flatten
 
 _COUNTING_THREADS: Final = 32
-"""Some wait for a disk or a server while others count."""
+"""More than the cores: some threads wait for a disk or a server while others count."""
 
 Told = TypeVar("Told")
 
@@ -163,7 +163,7 @@ def ParquetDataset(  # noqa: N802  # as the others
         types: what columns are converted to, by name: what NumPy takes for a dtype, `str`, or a type of Arrow. Decimals
             and times of day need one, since NumPy has none for them. Numbers that do not fit are errors.
         filter: an expression of Arrow's, such as `pyarrow.compute.field("age") >= 18`, over any columns: other rows are
-            left out. Its columns are read once when the dataset is made, but for row groups that their statistics rule
+            skipped. Its columns are read once when the dataset is made, but for row groups that their statistics rule
             out.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
             booleans beside each; True for all. A null elsewhere is an error, but in lists of objects.
@@ -172,7 +172,8 @@ def ParquetDataset(  # noqa: N802  # as the others
         StorageError: a file is missing, is no Parquet file, or has other columns than the first one; while iterating, a
             row group is damaged. Its rows fail, and iterating continues behind them.
         InvalidArgumentError: a column that is not there, a filter that does not fit, or a pattern without files.
-        InvalidTypeError: what is no type, a column of a type that NumPy has no place for, or something else than names.
+        InvalidTypeError: a value that is no type, a column of a type that NumPy does not have, or files that are no
+            names.
 
     Example:
         >>> import os, tempfile
@@ -193,7 +194,7 @@ def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N8
     "text" and "tfrecord" give the elements of `ps.TextLineDataset` and `ps.TFRecordDataset`, in the same order, of
     files that are not compressed. Nothing in such files says where a record begins, so each is read once when the
     dataset is made. That index of a larger file is kept in the user's cache directory (`$PENSTOCK_CACHE`, or
-    `~/.cache/penstock`), and is made anew when the file's size or time of change is another.
+    `~/.cache/penstock`), and is made again when the file's size or time of change differs.
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
@@ -242,16 +243,17 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
 
 
 def first_with_rows(call: str, files: Dataset, found: Callable[[str, bool], Told | None]) -> Told:
-    """Return what the first file that has rows tells about all of them.
+    """Return the description of the rows by the first file that has rows.
 
     Args:
-        call: what the user called.
+        call: the name of the user's call.
         files: their names.
-        found: gives what a file tells, or None; the flag says whether one without rows will do, as none has any.
+        found: describes the rows of a file; None if it has none. The flag is True if no file has rows: then a
+            description by one without rows is accepted.
 
     Raises:
         InvalidArgumentError: there is no file.
-        StorageError: none tells anything.
+        StorageError: no file describes rows.
     """
     seen: dict[str, None] = {}
     with iter(files) as names:
@@ -299,7 +301,7 @@ def stream_or_index(
 def check_columns(
     call: str, columns: Sequence[str] | None, mask_nulls: bool | Sequence[str] | None = None
 ) -> bool | tuple[str, ...]:
-    """Refuse what cannot be the names of columns; gives those that are masked, or True for all."""
+    """Check the names of columns; return those whose nulls are masked, or True for all."""
     if isinstance(columns, str) or isinstance(mask_nulls, str):
         arguments = "columns=...) takes" if mask_nulls is None else "columns=..., mask_nulls=...) take"
         raise InvalidTypeError(f"{call}({arguments} lists of names, got a string")

@@ -1,8 +1,8 @@
-"""By what a dataset is known again: the same in every process that describes the same dataset.
+"""The fingerprint of a dataset: the same in every process that describes the same dataset.
 
-The bytes that are sent to workers will not do. They name files and lines, so that errors can; a set of strings stands
-in them in an order that every process draws anew, and a class of the main program under a random number. Readers that
-share a job would be told that each of them reads another dataset.
+A digest of the bytes that are sent to workers would differ between processes. They name files and lines, for errors;
+the order of a set of strings is random in each process, and so is the name of a class of the main program. Readers that
+share a job would get an error that each reads another dataset.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from penstock.options import Options
 from penstock.runtime.sending import place_in_file
 
 _OF_THE_PROCESS: Final = frozenset({"__slotnames__", "__static_attributes__", "__firstlineno__"})
-"""Attributes of a class that tell how a process came by it, not what it is."""
+"""Attributes of a class that depend on the process, not on its definition."""
 _HEXADECIMAL_DIGITS: Final = 32
 _FEW_OBJECTS: Final = 1000
 """In larger arrays, strings are not pickled one by one."""
@@ -33,12 +33,12 @@ _SAMPLED_BYTES: Final = 4 << 20
 
 
 def _digest(content: bytes = b"") -> Any:
-    """SHA-1, the fastest of hashlib on processors with instructions for it; nobody gains by two equal digests."""
+    """SHA-1, the fastest of hashlib on processors with instructions for it; equal digests are no security risk."""
     return hashlib.sha1(content, usedforsecurity=False)
 
 
 def fingerprint(value: Any) -> str:
-    """The digest of a value that `definition.to_bytes` can send, with everything that hangs on it.
+    """Return the digest of a value that `definition.to_bytes` can send, with everything that it refers to.
 
     Equal where functions have the same code and use equal values; where they were written, in which file and on which
     line, does not matter.
@@ -51,7 +51,7 @@ def fingerprint(value: Any) -> str:
 
 
 def fingerprint_of(node: Node, options: Options) -> str:
-    """The digest of a dataset, in which functions of the user's modules count by what they do, not only by their names.
+    """Return the digest of a dataset, with the code of functions of the user's modules, not only their names.
 
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
@@ -65,14 +65,14 @@ def fingerprint_of(node: Node, options: Options) -> str:
 
 
 def done_by_functions(node: Node) -> list[Any]:
-    """Return what the functions of a dataset do, as plain data."""
+    """Describe the functions of a dataset by their code, as plain data."""
     describing = Describing(lambda value: None)
     arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
     return [describing.function(value) for value in arguments if callable(value)]
 
 
 class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Writes what nobody reads: what differs between processes by chance is put in order, or left out."""
+    """A pickler for digests: sorts or skips whatever differs between processes by chance."""
 
     def persistent_id(self, value: Any) -> Any:
         if type(value) is set or type(value) is frozenset:
@@ -91,7 +91,7 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if isinstance(value, np.ndarray) and value.nbytes > _MUCH_BYTES and place_in_file(value) is not None:
             return tuple, (("mapped", value.dtype.str, value.shape, _sample(value)),)
         reduced = super().reducer_override(value)
-        if not isinstance(reduced, tuple) or len(reduced) < 3:  # what is sent by name
+        if not isinstance(reduced, tuple) or len(reduced) < 3:  # sent by name
             return reduced
         make, arguments, (attributes, more), *rest = reduced
         if isinstance(value, FunctionType):

@@ -22,7 +22,7 @@ _SUBSETS: Final = ("training", "validation", None)
 
 @dataclass(frozen=True)
 class FolderRequest:
-    """What a call asks of a folder; see `ps.Dataset.from_image_folder`."""
+    """The arguments of a call that reads a folder; see `ps.Dataset.from_image_folder`."""
 
     call: str
     directory: str | os.PathLike[str]
@@ -63,12 +63,12 @@ class FolderRequest:
     def node(
         self, endings: tuple[str, ...], content: TensorSpec, reader: Callable[[Labels | None], FileReader]
     ) -> Node:
-        """The dataset that is asked for.
+        """Return the dataset that was requested.
 
         Args:
             endings: of the files that count.
-            content: what a file becomes, without its label.
-            reader: makes what reads a file.
+            content: the specification of a file's element, without its label.
+            reader: makes the reader of a file.
         """
         folder = ExampleFolder.of(self.directory, endings)
         classes = None if self.label_mode is None else tuple(folder.classes(self.call, self.class_names))

@@ -18,13 +18,13 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclass(frozen=True)
 class Identity:
-    """What a state says of one node that counts.
+    """The identity of one node that counts for a state.
 
     Attributes:
         node: the node.
-        digest: of its arguments, and of all that counts below it.
+        digest: of its arguments, and of all nodes below it that count.
         code: a digest of its functions' code, with the version of Python that compiled it; "" if it has none.
-        label: what the node is called in errors.
+        label: the name of the node in errors.
     """
 
     node: Node
@@ -51,7 +51,7 @@ class Identity:
 def identities_of(root: Node) -> list[Identity]:
     """The nodes of a dataset that decide its elements' number or order, as they are now: inputs first.
 
-    A program may bind a constant of a function anew between two iterations, or write to an array.
+    A program may rebind a constant of a function between two iterations, or write to an array.
     """
     found = []
     digests: dict[int, str] = {}
@@ -71,7 +71,7 @@ def identities_of(root: Node) -> list[Identity]:
 
 
 def _below(node: Node) -> tuple[Node, ...]:
-    """What decides a node's elements: of a chain of `concatenate` with maps and caches in between, all its members."""
+    """Return the nodes that decide a node's elements: for a chain of `concatenate`, all members."""
     first, *others = node.inputs or (None,)
     if node.name == _CHAINED:
         while first is not None and first.identity is None:

@@ -73,12 +73,12 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Iterations:
-    """Which epoch the next iteration of a dataset is, and the seed of them all.
+    """The number of the next epoch of a dataset, and the seed of all.
 
     A dataset that was given no seed draws one when it is first iterated.
 
     Attributes:
-        seeded: whether the seed was given, and is that of everything that has none of its own.
+        seeded: whether the seed was given, and applies to every node without a seed.
     """
 
     def __init__(self, seed: int | None, *, seeded: bool | None = None) -> None:
@@ -131,7 +131,7 @@ class _Pass:
         end_at_exit(self, _Pass.end, last=True)
 
     def stop(self) -> None:
-        """Let everything end that runs for this pass, without waiting for it."""
+        """End everything that runs for this pass, without waiting for it."""
         forget(self)
         try:
             self.cursor.close()
@@ -169,29 +169,29 @@ class DatasetIterator(Iterator[Element]):
     def __init__(self, planned: PlannedDataset, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
         self._element_spec = element_spec
         self._planned = planned
-        self._lock = RLock()  # for what else than the rows of a block: a signal handler may be told that `next` has it
+        self._lock = RLock()  # re-entrant: a signal handler gets an error if `next` has it
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._drawn = None if iterations.seeded else [drawn.seed for drawn in planned.node.drawn_seeds]
         self._tells = True
         self._ahead = True
-        # Where Ctrl-C has ended the pass, and in which thread: `next` goes on from there.
+        # The position at which Ctrl-C has ended the pass, and its thread: `next` continues from there.
         self._left_at: State = None
         self._left_in = 0
         self._open({})
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that were left out before the last element given: their number, and the first 100 of them.
+        """The rows skipped before the last element given: their number, and the first 100 of them.
 
-        `Dataset.ignore_errors` and `Options(on_error="skip")` leave rows out. They are part of the state.
+        `Dataset.ignore_errors` and `Options(on_error="skip")` skip rows. They are part of the state.
         """
         return self._pass.skips.rows if self._left_at is None else errors_at(self._left_at)
 
     def explain(self) -> str:
         """The plan as text, with how many calls of each parallel `map` run in threads: now, and at most so far.
 
-        Where `ps.AUTOTUNE` has compared threads with the thread that reads, it says what that has shown.
+        If `ps.AUTOTUNE` has compared threads with the reading thread, the text includes the result.
 
         Example:
             >>> import penstock as ps
@@ -219,7 +219,7 @@ class DatasetIterator(Iterator[Element]):
         self._limited = self._pass.skips.limit is not None
         self._pulls = _pulls_apart(self._pass.cursor)
         self._pace = Pace(demand=self._pass.run.demand)
-        # The block whose rows are given, how many of them were put into `_rows`, and what is left of these.
+        # The block whose rows are given, how many of them were put into `_rows`, and those not yet given.
         self._block: Block | None = None
         self._put = 0
         self._rows: Iterator[Element] = _NO_ROWS
@@ -271,7 +271,7 @@ class DatasetIterator(Iterator[Element]):
         """The elements of the next rows of a block."""
         try:
             return list(block.slice(start, min(start + _TOGETHER, block.length)).rows())
-        except failures():  # a class of the user's refuses one of them
+        except failures():  # a class of the user's fails for one of them
             return [block.row(start)]
 
     @property
@@ -297,7 +297,7 @@ class DatasetIterator(Iterator[Element]):
         if self._left_at is None:
             raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
         if self._left_in != get_ident():
-            raise ClosedError("this iterator was interrupted: only the thread in which that was can go on with it")
+            raise ClosedError("this iterator was interrupted: only the interrupted thread can continue with it")
         cursor_state, _ = taken_apart(self._left_at)
         self._go_on_from(self._left_at, self._live.replays(cursor_state))
 
@@ -324,12 +324,12 @@ class DatasetIterator(Iterator[Element]):
             self._check_skips(block)
         if block is None:
             self._pass.skips.sum_up()
-        elif block.length > 1 or asked == 1:  # one in place of several says that its stream gives single rows
+        elif block.length > 1 or asked == 1:  # a single row where several were allowed: the stream gives single rows
             self._pace.stop(block.nbytes, block.length)
         return block
 
     def _check_skips(self, block: Block | None) -> None:
-        """Refuse to go on if too many rows were skipped; a block that was pulled comes with the next pull."""
+        """Raise an error if too many rows were skipped; the next pull returns the block that was pulled."""
         try:
             self._pass.skips.check()
         except TooManySkippedError:
@@ -408,7 +408,7 @@ class DatasetIterator(Iterator[Element]):
         return position_of(state, self._pass.skips.snapshot())
 
     def _state_at(self, position: State) -> dict[str, Any]:
-        """Return what `state_dict` returned at a position."""
+        """Return the state at a position."""
         cursor_state, skipped = taken_apart(position)
         replays = self._live.replays(cursor_state)
         return {
@@ -439,7 +439,7 @@ class DatasetIterator(Iterator[Element]):
         self._live.leave_to(live)
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
-        # Datasets that are made of the same nodes have the same order, also in the process that goes on.
+        # Datasets made of the same nodes have the same order, also in the process that resumes.
         for own, seed in zip(node.drawn_seeds, drawn or [], strict=False):
             own.seed = seed
         self._drawn = drawn
@@ -455,11 +455,11 @@ class DatasetIterator(Iterator[Element]):
             if skipped is not None:
                 self._pass.skips.restore(skipped)
             next(_apart(partial(self._pass.cursor.restore, cursor_state)))
-            self._live.consumed(cursor_state)  # so it knows what of the state is no longer needed, and when
+            self._live.consumed(cursor_state)  # it may drop what the state no longer needs
         except BaseException as error:
             self._left = True
             self._leave()
-            # Those that say what is wrong, or are a function's, are raised as they are.
+            # Errors of penstock and of functions are raised unchanged.
             damaged = isinstance(error, (TypeError, ValueError, KeyError, IndexError))
             if not damaged or isinstance(error, PenstockError) or hasattr(error, "__notes__"):
                 _refuse_stop(error)
@@ -481,7 +481,7 @@ class DatasetIterator(Iterator[Element]):
         self._left_at = None
 
     def _leave(self) -> None:
-        """End the pass as after Ctrl-C, and note its position. May be called again, to finish what was interrupted."""
+        """End the pass as after Ctrl-C, and note its position. May be called again if it was interrupted."""
         if self._finalizer.alive:
             if self._left_at is None:
                 self._left_at, self._left_in = self._position(), get_ident()
@@ -514,7 +514,7 @@ class DatasetIterator(Iterator[Element]):
 
 def _busy() -> BusyError:
     return BusyError(
-        "this iterator is making its next element, and was called from a signal handler or a function of its own "
+        "this iterator is making its next element, and was called from a signal handler or from a function of its "
         "dataset: let the handler set a flag, and call the iterator in the loop that takes its elements"
     )
 
@@ -522,8 +522,9 @@ def _busy() -> BusyError:
 def _pulls_apart(cursor: Cursor) -> Generator[Block | None, int, None]:
     """Coroutine that pulls the number of rows that is sent to it, ready for the first.
 
-    A stream may keep a failure until the rows before it are given. Its traceback refers to the frames that called it,
-    up to a coroutine that is suspended, and so not to the iterator: one that nobody uses any more could never end.
+    A stream may keep a failure until the rows before it are given, and the failure's traceback refers to the frames
+    that called the stream. A suspended coroutine keeps the iterator out of these frames; otherwise an iterator that is
+    no longer used would never be collected.
     """
 
     def pulls() -> Generator[Block | None, int, None]:
@@ -544,7 +545,7 @@ def _apart(call: Callable[[], None]) -> Iterator[None]:
 
 
 def _refuse_stop(error: BaseException) -> None:
-    """Raise an error in place of a StopIteration, which no stream raises: it comes from a function, and ends loops."""
+    """Raise an error instead of a StopIteration, which comes from a user's function and would end loops."""
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         told = "a function of this dataset raised StopIteration: return a value instead"
         raise InvalidTypeError(told) from error.__cause__
@@ -557,16 +558,16 @@ def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:
 
 
 def next_block(iterator: DatasetIterator[Any], most: int) -> Block | None:
-    """The next elements of an iterator as a block, at most so many; None at the end."""
+    """Return the next elements of an iterator as a block, at most `most`; None at the end."""
     return iterator._pull_given(most)
 
 
 class PositionedElements(Iterator[Element]):
     """The elements of an iterator, for a caller that takes them before they are used.
 
-    Such a caller notes the position after each element, which costs little and tells nobody, makes a state of one of
-    them when it is asked for one, and says by `consumed` how far the elements are used. Without `ahead` nothing is read
-    further than the element that is asked for, but for what operators such as `prefetch` or a shuffle's buffer ask for.
+    Such a caller notes the position after each element, which costs little and has no effect elsewhere, makes a state
+    of one of them on request, and reports by `consumed` how far the elements are used. Without `ahead`, nothing is read
+    beyond the requested element, except for operators such as `prefetch` or a shuffle with a buffer.
     """
 
     def __init__(self, iterator: DatasetIterator[Element], *, ahead: bool = True) -> None:
@@ -582,12 +583,12 @@ class PositionedElements(Iterator[Element]):
         return self._iterator._position_after()
 
     def place(self) -> list[int]:
-        """The epoch, its seed, and how many elements and failures came before; the same however they were made."""
+        """Return the epoch, its seed, and the number of elements and failures before, however they were made."""
         cursor_state, _ = taken_apart(self.position())
         return [self._iterator._epoch, self._iterator._seed, int(cursor_state[2])]
 
     def state_at(self, position: State) -> dict[str, Any]:
-        """Return what `state_dict` returned at a position."""
+        """Return the iterator's state at a position."""
         return self._iterator._state_at(position)
 
     def explain(self) -> str:
@@ -595,11 +596,11 @@ class PositionedElements(Iterator[Element]):
         return self._iterator.explain()
 
     def errors_at(self, position: State) -> SkippedRows:
-        """The rows that were left out before a position."""
+        """Return the rows skipped before a position."""
         return errors_at(position)
 
     def consumed(self, position: State) -> None:
-        """All elements before a position are used, and no state will be taken of an earlier one."""
+        """Note that all elements before a position are used: no state of an earlier position will be taken."""
         live = self._iterator._pass.run.live
         if live:
             live.consumed(taken_apart(position)[0])

@@ -1,4 +1,4 @@
-"""The states of iterators: what is in them, and what is refused."""
+"""The states of iterators: their content and its checks."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,27 +20,27 @@ _PART: Final = "part of this state"
 
 
 def position_of(cursor_state: State, skipped: Any) -> State:
-    """A position: the state of the plan's cursor, and what was left out before it."""
+    """Return a position: the state of the plan's cursor, and the rows skipped before it."""
     return cursor_state if skipped is None else {"cursor": cursor_state, "skipped": skipped}
 
 
 def taken_apart(position: State) -> tuple[State, Any]:
-    """The state of the plan's cursor at a position, and what was left out before it."""
+    """Return the state of the plan's cursor at a position, and the rows skipped before it."""
     # The cursor's own state is a list, unless it is damaged.
     together = isinstance(position, dict) and position.keys() == {"cursor", "skipped"}
     return (position["cursor"], position["skipped"]) if together else (position, None)
 
 
 def position_in(state: dict[str, Any]) -> State:
-    """The position that a state was made of."""
+    """Return the position of a state."""
     return position_of(put_together(state["position"]), state.get("skipped"))
 
 
 def in_parts(state: State) -> State:
-    """A state as it is, or as a list of its parts where one part is in several places, or nested too deep.
+    """Return a state unchanged, or as a list of its parts if one part is in several places or nested too deep.
 
-    Each place then has the number of the part. Otherwise states of datasets that are made of elements of others would
-    double with each, and JSON and Python's calls allow some depth only.
+    Each place then has the number of the part. Otherwise the size of a state would double with each dataset that is
+    made of another one's elements; and JSON and Python's recursion limit allow only a certain depth.
     """
     parts = [state]
     divide = _Divide(parts, _in_several_places(state))
@@ -50,7 +50,7 @@ def in_parts(state: State) -> State:
 
 
 def _in_several_places(state: State) -> set[int]:
-    """The `id` of each dictionary and list that is met more than once in a nested value."""
+    """Return the `id` of each dictionary and list that occurs more than once in a nested value."""
     once, several = set[int](), set[int]()
     left = [state]
     while left:
@@ -65,7 +65,7 @@ def _in_several_places(state: State) -> set[int]:
 
 
 class _Divide:
-    """Divides a nested value into parts, to which it adds what is in several places or too deep."""
+    """Divides a nested value into parts: those in several places, and those nested too deep."""
 
     def __init__(self, parts: list[Any], several: set[int]) -> None:
         self._parts = parts
@@ -73,7 +73,7 @@ class _Divide:
         self._numbers: dict[int, int] = {}
 
     def upper(self, value: Any, levels: int) -> Any:
-        """The upper levels of a part."""
+        """Return the upper levels of a part."""
         if isinstance(value, dict):
             return {key: self._within(entry, levels - 1) for key, entry in value.items()}
         return [self._within(entry, levels - 1) for entry in value] if isinstance(value, list) else value
@@ -88,7 +88,7 @@ class _Divide:
 
 
 def put_together(state: State) -> State:
-    """The state that `in_parts` was given."""
+    """Undo `in_parts`."""
     if not isinstance(state, dict) or state.keys() != {_PARTS}:
         return state
     whole: list[Any] = [type(part)() for part in state[_PARTS]]
@@ -99,7 +99,7 @@ def put_together(state: State) -> State:
 
 
 def _filled(value: Any, whole: list[Any]) -> Any:
-    """A part with the parts of which it has the numbers."""
+    """Return a part with its numbers replaced by the parts."""
     if isinstance(value, dict):
         if value.keys() == {_PART}:
             return whole[value[_PART]]
@@ -108,12 +108,12 @@ def _filled(value: Any, whole: list[Any]) -> Any:
 
 
 def errors_at(position: State) -> SkippedRows:
-    """Return what an iterator's `errors` was at a position."""
+    """Return the rows skipped before a position."""
     return skipped_rows(taken_apart(position)[1])
 
 
 def drawn_in(state: Any, node: Node) -> list[int] | None:
-    """The seeds that had been drawn when the nodes were made; None where the dataset's own seed was in their place."""
+    """Return the seeds that were drawn when the nodes were made; None if the dataset's seed was used instead."""
     here = len(node.drawn_seeds)
     found = state.get("drawn", [] if here == 0 else None)
     if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
@@ -122,7 +122,7 @@ def drawn_in(state: Any, node: Node) -> list[int] | None:
 
 
 def plain(state: Any) -> Any:
-    """A state of plain data again, after code that makes arrays or NumPy's scalars of numbers, as trees of JAX do."""
+    """Return a state as plain data, after code such as JAX's trees has turned its numbers into arrays."""
     if isinstance(state, Mapping):
         return {key: plain(value) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
@@ -133,7 +133,7 @@ def plain(state: Any) -> Any:
 def check_state(state: Any, identities: list[Identity]) -> None:
     """Raise a StateMismatchError if this is no state of an iterator over these nodes."""
     if not isinstance(state, dict) or "version" not in state:
-        raise StateMismatchError(f"expected what state_dict() returned, got {state!r:.200}")
+        raise StateMismatchError(f"expected the result of state_dict(), got {state!r:.200}")
     if state["version"] != STATE_VERSION:
         raise StateMismatchError(
             f"the state has version {state['version']}, this penstock reads version {STATE_VERSION}: "

@@ -1,4 +1,4 @@
-"""The layout of rows: what all rows have in common that one function or generator makes."""
+"""The layout that all rows of one function or generator have in common."""
 
 import math
 from contextlib import suppress
@@ -19,20 +19,20 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class Unlike:
-    """As the type of a leaf, that of no value: it is checked in each row."""
+    """Stands for the type of a leaf that is checked in each row: no value has this type."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What every row must look like: its structure, and the dtype of each leaf.
+    """The structure of every row, and the dtype of each leaf.
 
     Attributes:
         structure: of each row.
         dtypes: for each leaf.
-        shapes: of the leaves of the row that this was taken from; those of others may differ.
-        kinds: the types of that row's leaves, as they came.
-        signature: what was promised of the rows.
-        source: what makes them.
+        shapes: of the leaves of the row from which this was taken; those of others may differ.
+        kinds: the types of that row's leaves, before conversion.
+        signature: the promised `output_signature` of the rows.
+        source: makes the rows.
     """
 
     structure: Structure
@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def untold(self) -> bool:
-        """Return whether a leaf was an empty list, which does not tell what those of other rows are."""
+        """Return whether a leaf was an empty list, so that the dtype of other rows is unknown."""
         return any(shape == (0,) and dtype == np.float64 for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
     @cached_property
@@ -89,8 +89,8 @@ class Layout:
     def quick(self, number: int, kind: type) -> bool:
         """Return whether values of a type need no check as this leaf.
 
-        Those are arrays, of which dtype and shape tell all there is to know, and values that nobody can change and that
-        become a column together as each of them does.
+        Those are arrays, whose dtype and shape suffice, and immutable values that can be converted to a column together
+        as well as one by one.
         """
         dtype = self.dtypes[number]
         if kind is np.ndarray:
@@ -120,7 +120,7 @@ class Layout:
             raise ElementError(self.source.unlike.format(found=other, known=self))
 
     def leaves_of(self, value: Any) -> tuple[list[Any], list[Any]]:
-        """The leaves of a row as they came, and as they are held.
+        """Return the leaves of a row before and after conversion.
 
         Raises:
             ElementError: it is not of this layout, or does not fit the signature.
@@ -136,7 +136,7 @@ class Layout:
         return came, leaves
 
     def leaf(self, number: int, came: Any) -> Any:
-        """One leaf of a row as it is held; whether its dtype is that of the layout is not looked at."""
+        """Convert one leaf of a row, without a check that its dtype is that of the layout."""
         leaf = as_leaf(came) if self.signature is None else self.signature.fitted(number, came)
         return of_rows_like(leaf, self.dtypes[number], self.shapes[number])
 

@@ -1,4 +1,4 @@
-"""The files that a dataset has listed: told to other processes, which read the same ones in place of their own."""
+"""The names of files that a dataset has listed, which other processes read instead of those they have listed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ def names_of_listings(node: Node) -> list[list[str]]:
 
 
 def digest_of_names(names: list[str]) -> str:
-    """Return what differs when the names do, whatever directory they are in."""
+    """Return a digest of names that does not depend on their directory."""
     return hashlib.blake2b(
         "\0".join(names_in_directory(names)).encode(errors="surrogateescape"), digest_size=16
     ).hexdigest()
 
 
 def with_listings(node: Node, names: Sequence[Sequence[str]]) -> Node:
-    """The dataset as it were if these names had been listed. Readers by row number look into files new to them.
+    """Return the dataset with these names listed instead. Readers by row number count the rows of new files.
 
     Raises:
         StorageError: one of these cannot be read.

@@ -30,11 +30,11 @@ class MadeBy:
     Args:
         node: the last of the pipeline.
         options: of the pipeline.
-        strict: whether something that exists in this process only is an error. Otherwise functions are known by their
-            code and constants alone.
+        strict: whether something that exists in this process only is an error. Otherwise functions are identified by
+            their code and constants alone.
 
     Raises:
-        InvalidTypeError: there is such a thing, and that is an error.
+        InvalidTypeError: with `strict`, the pipeline uses something that exists in this process only.
     """
 
     def __init__(self, node: Node, options: Options, *, strict: bool = True) -> None:
@@ -45,7 +45,7 @@ class MadeBy:
             self._fingerprint = fingerprint_of(node, options)
 
     def forget_changed(self) -> None:
-        """Know functions by their code if they have changed what they use, such as a list of what they have seen."""
+        """Identify functions by their code alone if they have changed values that they use, such as a list."""
         if self._fingerprint != MadeBy(self._node, self._options, strict=False)._fingerprint:
             self._fingerprint = ""
 
@@ -82,7 +82,7 @@ class MadeBy:
 
     @property
     def _content(self) -> dict[str, Any]:
-        """What is written, as plain data."""
+        """Return the content of the note, as plain data."""
         code = done_by_functions(self._node)
         return {
             "python": _PYTHON,

@@ -1,4 +1,4 @@
-"""The operator contract: nodes say what a dataset is, streams carry one pass over it.
+"""The operator contract: nodes describe a dataset, streams carry one pass over it.
 
 A `Node` is a frozen dataclass: its inputs and its arguments. Two kinds exist.
 
@@ -47,7 +47,7 @@ from penstock.runtime.threads import Threads, failures
 from penstock.runtime.tuning import TunedCallers
 
 _TRIED = 100
-"""After so many elements that fail at the beginning, it is left to the next ones to tell what all are like."""
+"""If this many elements fail at the beginning, the layout is taken from the first later one that can be made."""
 
 EVERYTHING = 1 << 62
 """A number of rows that is larger than any dataset: the count of `take(-1)`."""
@@ -58,34 +58,34 @@ _MEANT = {
     ("count", EVERYTHING): "all",
     ("buffer_size", EVERYTHING): "all",
 }
-"""Words for arguments that are numbers which mean something else."""
+"""Words for numbers with a special meaning as this argument."""
 
 BY_CHANCE = frozenset({"site", "drawn", "part"})
-"""Fields of every node in which the same dataset differs from process to process."""
+"""Fields of every node whose values differ between processes that describe the same dataset."""
 
 
 class DependsOn(Enum):
     """On which elements of its input an element of a node depends."""
 
     ANY = "any elements"
-    """On one element, or on several whichever these are: a part of the data is treated as all data would be."""
+    """On one or several elements, whichever they are: an operator treats a part of the data like all data."""
     NEIGHBOURS = "neighbours"
-    """On elements that follow each other: it makes no sense of elements that were picked here and there."""
+    """On consecutive elements: a selection of scattered elements would give wrong results."""
     ALL = "all elements"
-    """On how many elements came before, or on what they were: it means something for all data together only."""
+    """On the number or the values of all elements before: the result is defined for all data together only."""
 
 
 class Run:
     """One iteration of a dataset: its seed, its threads, and what its nodes have agreed on.
 
     Args:
-        seeded: whether the seed is that of everything that has none of its own. Otherwise what drew a seed when its
-            node was made keeps to that.
-        epoch: the epoch that is read of `root`.
+        seeded: whether the seed applies to every node without a seed. Otherwise nodes keep the seed that was drawn when
+            they were made.
+        epoch: the epoch of `root` that is read.
 
     Attributes:
-        guarded: whether whoever reads the root may leave out elements that fail.
-        reads_again: whether this is for streams that read again what others of this iteration have given.
+        guarded: whether the reader of the root may skip elements that fail.
+        reads_again: whether this is for streams that read elements a second time in this iteration.
     """
 
     _seed_of_inner: Callable[[], int]
@@ -99,7 +99,7 @@ class Run:
         self.live = LiveStreams()
         self.reads_again = self.guarded = False
         self.skips = Skips()
-        # What becomes of a dataset that a function made, before it is opened.
+        # Applied to each dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
         self.bell = Bell()
         self.demand = Demand()
@@ -107,7 +107,7 @@ class Run:
         self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds}
 
     def _begin(self, root: "Node", epoch: int) -> None:
-        """Nothing is known yet of the nodes of a dataset."""
+        """Forget everything about the nodes of a dataset."""
         self._root = root
         self._epoch = epoch
         self._drawn = {}
@@ -119,7 +119,7 @@ class Run:
 
     @cached_property
     def seed(self) -> int:
-        """The seed of what has none of its own."""
+        """The seed of nodes without a seed."""
         return self._seed_of_inner()
 
     def key(self, node: "Node", seed: int | None) -> int:
@@ -139,7 +139,7 @@ class Run:
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
         run.reads_again = self.reads_again
         run.guarded = self.leaves_out
-        # Most such datasets draw nothing: their seed is worked out when it is asked for.
+        # Most such datasets draw nothing, so their seed is computed on first use.
         run._seed_of_inner = lambda: mix(self.key(node, None), epoch, position)
         return run
 
@@ -177,12 +177,12 @@ class Run:
         return [self._drawn[id(drawn)] for drawn in node.drawn_seeds if id(drawn) in self._drawn]
 
     def ahead(self) -> tuple["Run", SkipsAhead]:
-        """This run for what reads ahead, and what that leaves out, which the consumer counts later."""
+        """Return this run for a reader that reads ahead, and the rows it skips, which the consumer counts later."""
         skips = SkipsAhead(self.skips)
         return self.leaving_to(skips), skips
 
     def leaving_to(self, skips: Skips) -> "Run":
-        """This run with another place to tell what it leaves out."""
+        """Return this run with another place to note skipped rows."""
         return self._copy(skips=skips)
 
     def reading_again(self) -> "Run":
@@ -194,7 +194,7 @@ class Run:
         return self._copy(loads={})
 
     def copying(self, parallelism: int) -> "Run":
-        """This run for what is read below a node that has so many threads copy rows."""
+        """Return this run for the inputs of a node that copies rows in `parallelism` threads."""
         same = parallelism == self.copiers.count
         return self if same else self._copy(copiers=Copiers(self.threads, parallelism))
 
@@ -204,7 +204,7 @@ class Run:
         return run
 
     def name_of(self, node: "Node", epoch: int) -> str:
-        """Return what one pass over a node is called, in this iteration and in one that is restored from its state."""
+        """Return the name of one pass over a node, the same in iterations restored from a state of this one."""
         return f"{node.name} {self._root.places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
 
     def reads_twice(self, node: "Node") -> bool:
@@ -220,7 +220,7 @@ class Run:
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether elements that fail are left out here, or of what is made of them."""
+        """Return whether elements that fail are skipped here, or further up."""
         return self.guarded or self._root.leaves_out
 
     def from_beginning(self) -> "Run":
@@ -228,14 +228,15 @@ class Run:
         return self.reading_again()
 
     def settle(self, node: "Node", position: int) -> None:
-        """Have the first element of a node's epoch that can be made tell what all of its elements are like.
+        """Take the layout of a node's elements from the first element of its epoch that can be made.
 
-        Called before the element at `position` would tell, which is one of another kind perhaps: where such are left
-        out, it must not matter with which element a resume, an order or another process begins.
+        Call it before taking the layout from the element at `position`, which may be of another kind. Where such
+        elements are skipped, the result must not depend on the element with which a resumed iteration, an order or
+        another process begins.
         """
         decided = id(node) in self._layouts or id(node) in self._settled
         if position == 0 or decided or not self.leaves_out or any(below.divided for below in node.walk()):
-            return  # what is read of a service is read for good
+            return  # elements of a service can be read only once
         run, _ = self.from_beginning().ahead()
         run._settled = self._settled | {id(node)}
         cursor = node.cursor(run, self._epoch_of(node))
@@ -263,7 +264,7 @@ class Run:
         return self._layouts.get(id(node))
 
     def agreed(self, node: "Node", layout: Any) -> Any:
-        """The first layout that any thread of this run reported for a node: all its elements must have it."""
+        """Return the first layout that any thread of this run reported for a node: all its elements must have it."""
         return self._layouts.setdefault(id(node), layout)
 
 
@@ -307,20 +308,20 @@ class Node(ABC):
     site: str = field(default="", kw_only=True, repr=False)
     """The line of the user's code that added this node."""
     drawn: DrawnSeed | None = field(default=None, kw_only=True, repr=False)
-    """Of what is random once for all epochs and has no seed: the one that was drawn when this node was made."""
+    """The seed drawn when this node was made, if it draws alike in all epochs and was given no seed."""
     part: int = field(default=0, kw_only=True, repr=False)
-    """Where it divides data among workers by themselves: the number of the part that it and those above read."""
+    """The number of the part that this node and those above it read, if it selects one of several parts of the data."""
 
     name: ClassVar[str]
     """The public method that makes this node."""
 
     leaves_out_failures: ClassVar[bool] = False
-    """Whether it leaves out the elements of its input that fail."""
+    """Whether it skips the elements of its input that fail."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone, without what was found out since: equal nodes are equal bytes."""
+        """Return the fields alone, without cached properties: equal nodes are equal bytes."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @property
@@ -344,23 +345,23 @@ class Node(ABC):
 
     @property
     def spec_inputs(self) -> tuple["Node", ...]:
-        """The nodes whose elements tell what this node's are."""
+        """The nodes from whose specifications this node's follows."""
         return self.inputs
 
     @property
     def spec_from_call(self) -> bool:
-        """Return whether only an element, and so a call of the node's function, tells what the elements are."""
+        """Return whether the specification follows only from an element, and so from a call of the node's function."""
         return type(self).spec_over is Node.spec_over and type(self).spec is Node.spec
 
     @property
     def assumed_spec(self) -> Any:
-        """Return what another process has seen of the elements, where nothing else can be known here; else None."""
+        """Return the specification that another process has found, if it cannot be found here; else None."""
         return None
 
     def spec_over(self, *inputs: Any) -> Any:
-        """The specification of the elements where the inputs have these, which may be assumed.
+        """Return the specification of the elements, given those of the inputs, which may be assumed.
 
-        None where that does not tell, or there can be none: then an element is read.
+        None if it does not follow from these, or if there is none: then an element is read.
         """
         return None
 
@@ -371,46 +372,46 @@ class Node(ABC):
 
     @property
     def depends_on(self) -> DependsOn:
-        """On which elements of its input an element of its own depends."""
+        """Return the elements of its input on which each of its elements depends."""
         return DependsOn.ALL
 
     @property
     def mode(self) -> str:
-        """Return how it runs, for `explain()`: by index or as a stream, in which threads."""
+        """Describe how it runs, for `explain()`: by index or as a stream, and in which threads."""
         return "index" if self.indexable else "stream"
 
     @property
     def memory(self) -> str:
-        """What it keeps in memory, for `explain()`."""
+        """Describe its memory, for `explain()`."""
         return ""
 
     @derived
     def varies(self) -> bool:
-        """Return whether epochs differ: something random here or below that is drawn anew in each."""
+        """Return whether epochs differ: a node here or below draws other random numbers in each."""
         return any(node.varies for node in self.inputs)
 
     def first_epoch(self, epoch: int) -> int:
-        """The number of its inputs' epoch with which its own `epoch` begins."""
+        """Return the epoch of its inputs with which its `epoch` begins."""
         return epoch
 
     @derived
     def may_end(self) -> bool:
-        """Return whether an infinite cardinality here holds only as long as what is repeated below has elements."""
+        """Return whether an infinite cardinality here holds only if the repeated dataset below has elements."""
         return any(node.may_end for node in self.inputs)
 
     @derived
     def paced(self) -> bool:
-        """Whether a source here or below shows how far it is read: it runs code, or its elements come when ready."""
+        """Return whether reading ahead is visible at a source here or below: it runs code, or waits for data."""
         return any(node.paced for node in self.inputs)
 
     @derived
     def leaves_out(self) -> bool:
-        """Return whether elements that fail are left out here or below."""
+        """Return whether elements that fail are skipped here or below."""
         return self.leaves_out_failures or any(node.leaves_out for node in self.inputs)
 
     @property
     def shows_reading(self) -> bool:
-        """Return whether it can be seen how far this node is read: at its source, or by what it leaves out."""
+        """Return whether reading ahead is visible: at a source, or by the skipped rows."""
         return self.paced or self.leaves_out
 
     @derived
@@ -430,17 +431,17 @@ class Node(ABC):
 
     @property
     def draws_unseeded(self) -> bool:
-        """Return whether it draws random numbers itself, and was given no seed for them."""
+        """Return whether this node draws random numbers without a given seed."""
         return False
 
     @derived
     def unseeded(self) -> bool:
-        """Return whether the run's own seed matters: something random here or below that was given none."""
+        """Return whether the run's seed matters: a node here or below draws random numbers without a given seed."""
         return self.draws_unseeded or any(node.unseeded for node in self.inputs)
 
     @property
     def rows_per_batch(self) -> int:
-        """The rows that it puts into each batch but the last; 0 where it makes no batches."""
+        """The number of rows of each batch but the last; 0 if it makes no batches."""
         return 0
 
     def records_in(self, file: str) -> int | None:
@@ -464,9 +465,9 @@ class Node(ABC):
         return self.read(run, epoch, indices)
 
     def made_of(self, run: Run, epoch: int, position: int) -> tuple["Node", int, int] | None:
-        """The row that an element by index is made of: an input, its epoch, and the position of the first.
+        """Return the row from which an element by index is made: an input, its epoch, and the position of the first.
 
-        None for what is no element of an input.
+        None if it is not made from an element of an input.
         """
         return None
 
@@ -475,7 +476,7 @@ class Node(ABC):
         return f"row {position} of {self.where()}"
 
     def source_row(self, run: Run, epoch: int, position: int) -> str:
-        """The row of a source that an element is made of; "" where its own number tells, or it is not read by index."""
+        """Return the row of a source from which an element is made; "" if its number is the same, or for a stream."""
         source, row = self, position
         while source.indexable and (found := source.made_of(run, epoch, row)) is not None:
             source, epoch, row = found
@@ -495,7 +496,7 @@ class Node(ABC):
         return self.stream(run, epoch)
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        """Variant of `open`, of the last node of a plan, of which the consumer takes elements one by one."""
+        """Variant of `open`, for the last node of a plan, whose elements the consumer takes one by one."""
         return self.open(run, epoch)
 
     def cursor(self, run: Run, epoch: int) -> Cursor:
@@ -526,7 +527,7 @@ class Node(ABC):
 
     @property
     def remote(self) -> "Node | None":
-        """What other processes run to make this node's elements: it is numbered and explained with the others."""
+        """Return the node that other processes run to make this one's elements, if any."""
         return None
 
     @property
@@ -535,13 +536,13 @@ class Node(ABC):
         return False
 
     def in_order(self) -> "Node | None":
-        """This node with its elements in an order that comes again when rows are read again; None if it has none."""
+        """Return this node with a repeatable order of elements, for reading rows again; None if it has none."""
         return self
 
     def walk_all(self) -> Iterator["Node"]:
-        """As `walk`, with the nodes that other processes run, each before the node that gives its elements here.
+        """Variant of `walk` that includes the nodes run by other processes, before the node that reads them here.
 
-        Nodes are pickled as a list in this order: so none is pickled within another, which Python's calls would limit.
+        Nodes are pickled as a list in this order: pickling one within another would exceed Python's recursion limit.
         """
         for node in self.walk():
             if node.remote is not None:
@@ -557,9 +558,9 @@ class Node(ABC):
 
     @cached_property
     def places(self) -> dict[int, tuple[int, int]]:
-        """Of each node here and below by its `id`, what its random numbers depend on: its name, hashed, and its number.
+        """Map the `id` of each node here and below to the key of its random numbers: its name, hashed, and its number.
 
-        The number is that among the nodes of its name, so that adding a prefetch, say, changes no order.
+        Nodes of one name are numbered by themselves, so that adding a prefetch, for instance, changes no order.
         """
         counts: Counter[str] = Counter()
         places = {}
@@ -570,7 +571,7 @@ class Node(ABC):
 
     @cached_property
     def parts(self) -> dict[int, int]:
-        """Of each node here and below that is or reads one of several parts of the data, by its `id`: which one."""
+        """Map the `id` of each node here and below that reads one of several parts of the data to the part's number."""
         parts: dict[int, int] = {}
         for node in self.walk_all():
             part = node.part or max((parts.get(id(below), 0) for below in node.inputs), default=0)
@@ -604,10 +605,10 @@ class Node(ABC):
 
     @property
     def identity(self) -> dict[str, Any] | None:
-        """Return what decides here, beside the inputs, how many elements come and in which order; None if nothing does.
+        """Return the arguments by name that decide the number and order of elements; None if no argument does.
 
-        A state is for a dataset whose nodes agree in this: arguments by name, and of functions what they do. By default
-        that is every argument.
+        A state can be restored by a dataset whose nodes agree in these; functions agree if their code does. By default
+        these are all arguments.
         """
         return self.arguments_by_name
 
@@ -620,7 +621,7 @@ class Node(ABC):
 
 
 class KnownLength(Node):
-    """A source of `length` rows. Their content is not part of its identity: it may change as that of a `map`."""
+    """A source of `length` rows. Its identity does not include their content, which may change as a `map` may."""
 
     length: int
 
@@ -635,7 +636,7 @@ class KnownLength(Node):
 
 @dataclass(frozen=True, eq=False)
 class ByMethod(Node):
-    """A node that several methods make: `method` is which of them."""
+    """A node that several methods make: `method` names the one that did."""
 
     method: str = field(repr=False)
 
@@ -664,7 +665,7 @@ class OneInput(Node):
 
 @dataclass(frozen=True, eq=False)
 class SameElements(OneInput):
-    """A node that passes its input's elements on, though perhaps not all of them, nor in that order."""
+    """A node that yields elements of its input, perhaps not all of them, or in another order."""
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
@@ -690,7 +691,7 @@ class SameElements(OneInput):
 
 @dataclass(frozen=True, eq=False)
 class SomeElements(OneInput):
-    """A node that passes some of its input's elements on, in their order; only reading tells which."""
+    """A node that yields some of its input's elements in their order; which ones is known only by reading."""
 
     @derived
     def cardinality(self) -> int:
@@ -723,12 +724,12 @@ def describe(value: Any) -> str:
 
 
 def any_number(node: Node) -> int:
-    """The cardinality of what makes any number of elements of those of a node: known only where there are none."""
+    """Return the cardinality of a node that makes any number of elements of its input: known if that is empty."""
     return 0 if node.cardinality == 0 else UNKNOWN_CARDINALITY
 
 
 def surely(node: Node) -> int:
-    """The cardinality of a node; unknown where it is infinite as long as something has elements."""
+    """Return the cardinality of a node; unknown if it is infinite only when a repeated dataset has elements."""
     cardinality = node.cardinality
     return UNKNOWN_CARDINALITY if cardinality == INFINITE_CARDINALITY and node.may_end else cardinality
 
@@ -749,5 +750,5 @@ def capped(cardinality: int, count: int) -> int:
 
 
 def scaled(cardinality: int, function: Callable[[int], int]) -> int:
-    """`function` of a known cardinality; infinite and unknown stay what they are."""
+    """Apply `function` to a known cardinality; return an infinite or unknown one unchanged."""
     return cardinality if cardinality < 0 else function(cardinality)

@@ -1,4 +1,4 @@
-"""What `output_signature` promises of each row that a user's function or generator makes."""
+"""`output_signature`: the promise about each row that a user's function or generator makes, and its check."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from penstock.structure import Structure, flatten
 
 @dataclass(frozen=True)
 class RowSource:
-    """What makes rows, as errors name it.
+    """A maker of rows, with the errors that it raises.
 
     Attributes:
         unlike: the error of a row that is unlike those before it.
@@ -73,7 +73,7 @@ class OutputSignature:
 
 
 class HasOutputSignature:
-    """A node whose function may have an `output_signature`, and what that says of its elements."""
+    """A node whose function may have an `output_signature`, which then specifies its elements."""
 
     source = FUNCTION
     output_signature: Any
@@ -88,7 +88,7 @@ class HasOutputSignature:
 
     @cached_property
     def signature(self) -> OutputSignature | None:
-        """Return what the rows are checked against; None if nothing is promised."""
+        """Return the signature for the check of rows; None if nothing is promised."""
         if self.output_signature is None:
             return None
         leaves, structure = flatten(self.output_signature)

@@ -1,11 +1,10 @@
 """From the nodes a user wrote to the nodes that run, and their description.
 
-A data service that may give its elements in any order does so unless something above it must be able to read the same
-rows again.
-Two rewrites, neither of which changes a single element:
+A data service that may give its elements in any order does so unless a node above it must be able to read the same rows
+again. Two rewrites change no element:
 
-* *prefetch rises*: a prefetch in the middle of what can be read by index moves to its top, so that everything above it
-  stays index arithmetic.
+* *prefetch rises*: a prefetch between nodes that are read by index moves above them, so that these stay index
+  arithmetic.
 * *shuffle sinks*: over a stream, a shuffle above a map moves below it, so that the buffer holds the rows before the
   function has made them larger.
   (Over an index nothing has to move: a shuffle only ever moves indices.)
@@ -41,11 +40,11 @@ _GO_FORWARD: Final = (
     TakeWhile,
     AssertCardinality,
 )
-"""What only goes forward over a stream: no state makes it read an element below it a second time."""
+"""Nodes that only read forward over a stream: no state makes them read an element below a second time."""
 
 
 _CALLS_DEEP: Final = 40
-"""So many operators may read each other on one stack. A pull takes up to ten calls each, and Python allows 1,000."""
+"""The most operators that read each other on one stack. A pull takes up to ten calls each, and Python allows 1,000."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ def _in_order(root: Node, moves: list[str]) -> Node:
 
 
 def _sunk(root: Node, moves: list[str]) -> Node:
-    """The nodes with every shuffle over a stream below the maps it stood above, and below what reads these ahead.
+    """Return the nodes with every shuffle over a stream below the maps under it, and below their prefetches.
 
-    A row that fails has its place in the order then; the order must not depend on whether rows are read ahead.
+    A row that fails then has its place in the order; the order must not depend on whether rows are read ahead.
     """
 
     def sunk(_: Node, node: Node) -> Node:
@@ -129,7 +128,7 @@ def _sunk(root: Node, moves: list[str]) -> Node:
 
 def _raised(root: Node, moves: list[str]) -> Node:
     """The nodes with every prefetch on top of what can be read by index."""
-    # What became of each node, and the prefetch that is still to be put on it.
+    # The replacement of each node, and the prefetch that is still to be put on it.
     raised: dict[int, tuple[Node, int | None]] = {}
     for node in root.walk():
         parts = [raised[id(below)] for below in node.inputs]
@@ -146,17 +145,17 @@ def _raised(root: Node, moves: list[str]) -> Node:
         asked = [ahead for _, ahead in parts if ahead is not None]
         if not (bare.indexable and asked):
             raised[id(node)] = with_inputs(node, [_with_prefetch(*part) for part in parts]), None
-        elif isinstance(bare, Cache):  # by index it reads the same rows in the same order: that is no move to tell of
+        elif isinstance(bare, Cache):  # by index it reads the same rows in the same order: no move to report
             raised[id(node)] = bare, asked[0]
         else:
-            moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
+            moves.append(f"prefetch moved above {bare.label}: the steps below it are read by index")
             most = max(-(-rows // max(1, bare.rows_per_batch)) for rows in asked)
             raised[id(node)] = bare, AUTOTUNE if AUTOTUNE in asked else most
     return _with_prefetch(*raised[id(root)])
 
 
 def within_reach(root: Node) -> Node:
-    """The nodes, which call each other, in parts that each have a stack of their own: Python's calls are limited."""
+    """Return the nodes in parts that run on separate stacks, because Python's recursion depth is limited."""
     if root.depth <= _CALLS_DEEP:
         return root
     depths: dict[int, int] = {}
@@ -191,12 +190,12 @@ def with_inputs(node: Node, inputs: list[Node]) -> Node:
 
 
 def rebuilt(root: Node, change: Callable[[Node, Node], Node]) -> Node:
-    """The nodes with what `change` makes of each in its place, given a node, and that node over its new inputs."""
+    """Return the nodes with each replaced by `change`, given a node, and that node over its new inputs."""
     return rebuilt_nodes(root, change)[id(root)]
 
 
 def rebuilt_nodes(root: Node, change: Callable[[Node, Node], Node]) -> dict[int, Node]:
-    """Variant of `rebuilt`, of each node by its `id`."""
+    """Variant of `rebuilt`: all new nodes by the `id` of those that they replace."""
     made: dict[int, Node] = {}
     for node in root.walk():
         made[id(node)] = change(node, with_inputs(node, [made[id(below)] for below in node.inputs]))
@@ -204,7 +203,7 @@ def rebuilt_nodes(root: Node, change: Callable[[Node, Node], Node]) -> dict[int,
 
 
 def described(plan: Plan, remark: Callable[[Node], str] = lambda node: "") -> str:
-    """A plan as text: one line for each node, what it reads below it, with a remark on each, or ""."""
+    """Return a plan as text: one line for each node above its inputs, with a remark on each, or ""."""
     lines = [
         (indent + below.label, _mode(below), ", ".join(filter(None, (*_remarks(below), remark(below)))))
         for indent, below in _tree(plan.root)
@@ -215,7 +214,7 @@ def described(plan: Plan, remark: Callable[[Node], str] = lambda node: "") -> st
 
 
 def _tree(root: Node) -> list[tuple[str, Node]]:
-    """Each node with its indentation, below those that read it; what was shown below one of them is not again."""
+    """Return each node with its indentation, below those that read it; inputs are shown once."""
     rows: list[tuple[str, Node]] = []
     shown: set[int] = set()
     left = [("", root)]
@@ -237,5 +236,5 @@ def _mode(node: Node) -> str:
 
 
 def _remarks(node: Node) -> tuple[str, str]:
-    """Return what the node keeps in memory, and whether what its elements are must be assumed from one call."""
+    """Describe the node's memory, and whether its specification is assumed from one call."""
     return node.memory, "element_spec assumed" if node.spec_from_call else ""

@@ -1,4 +1,4 @@
-"""What `map` refuses: functions that draw random numbers which no seed of the dataset decides."""
+"""Functions that `map` refuses: those whose random numbers do not depend on a seed of the dataset."""
 
 import inspect
 import sys
@@ -11,9 +11,9 @@ from penstock.data.functions.at_once import describe_function, draws
 from penstock.data.skipped import ProgramError
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
-_SEED_STATE = "seed_generator_state"  # what Keras calls the variable of a SeedGenerator
+_SEED_STATE = "seed_generator_state"  # Keras's name for the variable of a SeedGenerator
 _ADVICE = (
-    "whose random numbers come from a state of its own, so that they would differ after a restore and in other "
+    "whose random numbers come from its internal state, so that they would differ after a restore and in other "
     "processes: use ps.preprocessing.random(layer) and map(..., seed=...)"
 )
 
@@ -64,12 +64,12 @@ def _unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seed_states(layer: Any) -> list[Any]:
-    """The variables that hold the states of a layer's SeedGenerators; Keras names them, and promises no more."""
+    """Return the variables with the states of a layer's SeedGenerators, which only their name identifies."""
     return [variable for variable in layer.variables if variable.name == _SEED_STATE]
 
 
 def _draws_when_called(function: Any) -> bool:
-    """Whether this is a layer of Keras that draws random numbers when it is simply called, as Dropout does not."""
+    """Return whether this is a layer of Keras that draws random numbers when called without arguments."""
     if not _is_layer(function) or not seed_states(function):
         return False
     training = inspect.signature(function.call).parameters.get("training")

@@ -1,4 +1,4 @@
-"""Specifications of elements where only a call of a user's function tells: the first one is read, and marked."""
+"""Specifications of elements that only a user's function determines: read from the first element, and marked."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -26,7 +26,7 @@ from penstock.spec import LeafSpec, all_assumed, with_open_axes
 from penstock.structure import map_structure
 
 _ANY_ELEMENT: Final = (Shuffle, ShardHint, Prefetch, Cache, AssertCardinality)
-"""What gives each element of its input once, in whatever order: to see what elements are, the input's will do."""
+"""Nodes that give each element of their input once, in any order: their specification is that of the input."""
 
 _found: "WeakKeyDictionary[Node, Any]" = WeakKeyDictionary()
 """The specifications of nodes of which elements were read, and of those above them."""
@@ -42,13 +42,13 @@ def element_spec(node: Node) -> Any:
         return _spec_of(node)
     except _Nothing as nothing:
         raise ElementError(
-            f"{nothing.node.where()} has no elements that show what they are: give output_signature=... to this "
+            f"{nothing.node.where()} has no elements to find element_spec from: give output_signature=... to this "
             "step, or to a map that follows it"
         ) from None
 
 
 def tells_by_index(node: Node) -> bool:
-    """Whether `element_spec` calls no function, or calls functions with elements that are read by index alone."""
+    """Return whether `element_spec` calls no function, or calls functions only with elements read by index."""
     return all(
         below.indexable or (isinstance(below, (Map, Scan)) and all(part.indexable for part in below.inputs))
         for below in node.walk(_telling)
@@ -82,7 +82,7 @@ def _spec_of(root: Node) -> Any:
         spec = _known(node)
         if spec is None and not node.spec_from_call:
             spec = node.spec_over(*(specs[id(below)] for below in node.spec_inputs))
-        if spec is None:  # if there can be none, reading an element raises what is wrong with it
+        if spec is None:  # if there can be none, reading an element raises the error
             rows = _uneven_rows(node)
             spec = map_structure(lambda leaf: _as_seen(leaf, rows), _seen(node, root))  # noqa: B023  # called at once
         specs[id(node)] = spec
@@ -92,7 +92,7 @@ def _spec_of(root: Node) -> Any:
 
 
 def _uneven_rows(node: Node) -> int:
-    """Return how many rows the first batch has of those that reach a function one by one; 0 where all have as many."""
+    """Return the rows of the first batch, if batches reach a function and may differ in length; else 0."""
     while isinstance(node, (Map, SameElements, SomeElements)):
         node = node.input
     if not isinstance(node, Batching) or node.rows is not None:
@@ -102,28 +102,28 @@ def _uneven_rows(node: Node) -> int:
 
 
 def _as_seen(leaf: LeafSpec, rows: int) -> LeafSpec:
-    """The specification of a leaf that was seen, which has as many rows as the batch that it was made of, perhaps."""
+    """Return the specification of a leaf of the first element; an axis of `rows` may be that of the batch."""
     assumed = all_assumed(leaf)
     return with_open_axes(assumed, (0,)) if rows and leaf.shape[:1] == (rows,) else assumed
 
 
 def _seen(node: Node, root: Node) -> Any:
-    """The specification of a node's first element, of which a failing one is passed over if `root` leaves it out.
+    """Return the specification of a node's first element; failing ones are passed over if `root` skips them.
 
-    Of the datasets that a function makes, it is what the first of them says of its elements.
+    For datasets that a function makes, return the specification of the first dataset.
     """
     guarded = any(below.leaves_out_failures for below in root.walk())
     if isinstance(node, (Interleave, GroupByWindow)):
         made = node.dataset_of_element(_first(node.input, node, guarded), 0)
         try:
             return _spec_of(made)
-        except _Nothing:  # it has too few elements to call a function with: there may be others that have more
+        except _Nothing:  # it has too few elements to call a function; others may have more
             pass
     return _first(node, node, guarded).spec()
 
 
 def _first(node: Node, asked: Node, guarded: bool) -> Block:
-    """The first element of a node, as a block; errors name the node for whose sake it is read."""
+    """Return the first element of a node, as a block; errors name the node that needs it, `asked`."""
     block = _read(node, guarded, whole=False)
     if block is None and any(isinstance(below, GroupByReducer) for below in node.walk()):
         block = _read(node, guarded, whole=True)
@@ -133,7 +133,7 @@ def _first(node: Node, asked: Node, guarded: bool) -> Block:
 
 
 def _read(node: Node, guarded: bool, *, whole: bool) -> Block | None:
-    """The first elements of a node; with `whole`, what reads all of its input before it gives any is let to do so."""
+    """Return the first elements of a node; with `whole`, operators that need all of their input may read it."""
     simple = _simplified(node, whole)
     if guarded:
         simple = IgnoreErrors(simple)
@@ -153,12 +153,12 @@ def _read(node: Node, guarded: bool, *, whole: bool) -> Block | None:
 
 
 def _simplified(node: Node, whole: bool) -> Node:
-    """Nodes whose first element is like that of these, with as few calls and as little reading as it takes."""
+    """Return nodes whose first element is like that of these, with as few calls and as little reading as possible."""
 
     def change(_: Node, below: Node) -> Node:
         if below.remote is not None:
             return _simplified(below.remote, whole)
-        if below.divided:  # what is read of a service is read for good
+        if below.divided:  # elements of a service can be read only once
             raise _Nothing(below)
         if isinstance(below, _ANY_ELEMENT):
             return below.input
@@ -166,7 +166,7 @@ def _simplified(node: Node, whole: bool) -> Node:
             return replace(below, num_parallel_calls=None, processes=False)
         if isinstance(below, Interleave):
             return replace(below, num_parallel_calls=None)
-        if isinstance(below, GroupByReducer) and not whole:  # the result of one element is as that of all
+        if isinstance(below, GroupByReducer) and not whole:  # the result of one element is like that of all
             return replace(below, input=Take(below.input, 1))
         return below
 

@@ -1,7 +1,7 @@
 """One of n parts of a dataset, as rewrites of its nodes: by its files, or where the user said.
 
-Each is a pure function of the dataset, the number of parts and the part, so that whoever makes one knows all others.
-None is applied by halves: what does not fit is said of the dataset as a whole.
+Each is a pure function of the dataset, the number of parts and the part, so that every process can make all of them.
+None is applied in part: an error is about the dataset as a whole.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from penstock.options import INFINITE_CARDINALITY
 from penstock.spec import TensorSpec
 
 _ONLY_ORDER: Final = (Shuffle, Repeat, Prefetch)
-"""What gives all elements of its input, in whatever order and as often as it likes, and does nothing else."""
+"""Nodes that only change the order of their input's elements, or repeat them."""
 
 
 class NotByFile(Exception):
-    """Why a dataset cannot be divided by file.
+    """The reason why a dataset cannot be divided by file.
 
     Args:
         reason: why.
-        instead: what makes it possible, as the end of a sentence.
+        instead: the remedy, as the end of a sentence.
     """
 
     def __init__(self, reason: str, instead: str = "") -> None:
@@ -55,10 +55,10 @@ def hints_of(node: Node) -> list[ShardHint]:
 
 
 def divided_at_hints(node: Node, one: EveryNth, policy: str) -> Node:
-    """The dataset with one shard at each hint; `policy` names in errors who asks for it.
+    """Return the dataset with one shard at each hint; errors name the `policy`.
 
     Raises:
-        InvalidArgumentError: there is no hint, or one stands above another.
+        InvalidArgumentError: there is no hint, or one is above another.
     """
     hints = hints_of(node)
     if not hints:
@@ -75,15 +75,15 @@ def divided_at_hints(node: Node, one: EveryNth, policy: str) -> Node:
 
 
 def without_hints(node: Node) -> Node:
-    """The dataset with all data where a hint would divide it."""
+    """Return the dataset without hints."""
     return rewritten(node, lambda below: without_hints(below.input) if isinstance(below, ShardHint) else None)
 
 
 def divided_by_file(node: Node, shard: Callable[[OneInput], Node]) -> Node:
-    """The dataset with `shard` of each node that reads files in its place.
+    """Return the dataset with each node that reads files replaced by its `shard`.
 
     Raises:
-        NotByFile: a source reads no files, or an operator is about the data of all parts together.
+        NotByFile: a source reads no files, or an operator needs the data of all parts together.
     """
     readers = []
 
@@ -119,7 +119,7 @@ def shard_of_files(reader: OneInput, one: EveryNth, instead: str) -> Node:
 
 
 def readers_of(node: Node) -> list[OneInput]:
-    """The nodes that read files by the names that their input gives: readers, and what makes a reader of each name."""
+    """Return the nodes that read files by the names of their input: readers, and those that make a reader of each."""
     found: list[OneInput] = []
 
     def note(below: Node) -> Node | None:
@@ -133,7 +133,7 @@ def readers_of(node: Node) -> list[OneInput]:
 
 
 def names_of(reader: OneInput) -> list[Any] | None:
-    """Return what a reader is given in an epoch, in order and without repetition; None where that never ends."""
+    """Return the names that a reader gets in an epoch, in order and without repetition; None if they never end."""
     source = reader.input
     while isinstance(source, _ONLY_ORDER):
         (source,) = source.inputs
@@ -153,7 +153,7 @@ def _may_name_files(node: Node) -> bool:
 
 
 def _makes_readers(node: Interleave) -> bool:
-    """Return whether the datasets that this node makes of its input's elements read files; told by the first one."""
+    """Return whether the first dataset that this node makes of its input's elements reads files."""
     names = node.input.inputs[0] if node.input.leaves_out_failures else node.input
     if not names.indexable or names.cardinality == 0:
         return False
@@ -162,7 +162,7 @@ def _makes_readers(node: Interleave) -> bool:
 
 
 def first_dataset(node: Interleave) -> Node | None:
-    """Return what a node that makes datasets makes of the first element of its input; None where there is none."""
+    """Return the dataset that a node makes of the first element of its input; None if there is none."""
     with iter(Dataset(node.input)) as elements:
         for block in blocks_of(elements):
             return node.dataset_of_element(block.slice(0, 1), 0)
@@ -170,14 +170,14 @@ def first_dataset(node: Interleave) -> Node | None:
 
 
 def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
-    """`change` applied below what only orders or repeats names: a shard's files are then the same in every epoch."""
+    """Apply `change` below nodes that only order or repeat names, so that a shard has the same files in every epoch."""
     if isinstance(names, _ONLY_ORDER):
         return with_inputs(names, [below_order(below, change) for below in names.inputs])
     return change(names)
 
 
 def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The nodes with what `change` gives in place of each, from the top; where it gives None its inputs are visited."""
+    """Replace nodes by the results of `change`, from the top; where it returns None, visit the inputs."""
     changed: dict[int, Node | None] = {}
 
     def visited(below: Node) -> tuple[Node, ...]:
@@ -189,7 +189,7 @@ def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
         new = changed[id(below)]
         if new is None:
             new = with_inputs(below, [made[id(part)] for part in below.inputs])
-            if new is not below and isinstance(new, Cache):  # other rows than those that the user's iterations keep
+            if new is not below and isinstance(new, Cache):  # its rows differ from those of the user's iterations
                 new = new.forgetful()
         made[id(below)] = new
     return made[id(node)]

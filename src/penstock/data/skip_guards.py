@@ -1,9 +1,9 @@
-"""`Options(on_error="skip")`: guards, which leave out the elements that fail, put into a dataset where they belong.
+"""`Options(on_error="skip")`: the placement of guards, which skip the elements that fail, in a dataset.
 
-A guard is an `ignore_errors` that penstock has placed. Every node says by `fails` whether it can fail by itself. A
-failure is left out where it happens, or further up where that gives the same elements: a guard on top of what is read
-by index leaves a shuffle below it one of positions. Inside of a `zip` nothing is left out as long as failures keep
-their places: the whole pair is, above it.
+A guard is an `ignore_errors` that penstock has placed. Each node states by `fails` whether it can fail by itself. A
+failing element is skipped where it fails, or further up if that gives the same elements: with a guard above the nodes
+that are read by index, a shuffle below it still moves positions only. Inside a `zip` no element is skipped as long as
+failures keep their places: the whole pair is skipped, above it.
 """
 
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, 
 
 
 def settled(node: Node, options: Options) -> Node:
-    """The dataset with guards as its options ask for them; as it is where they do not say."""
+    """Return the dataset with or without guards, by its options; unchanged if they leave it open."""
     if options.on_error is None:
         return node
     bare = without_guards(node)
@@ -53,7 +53,7 @@ def guarded(node: Node) -> Node:
 
 
 def guarded_below(node: Node) -> Node:
-    """As `guarded`, for what is read by a node that has a guard above it: this does for the dataset's end too."""
+    """Variant of `guarded` for the input of a node that has a guard above it, which serves for its end too."""
     return _placed(without_guards(node)).node
 
 
@@ -68,9 +68,9 @@ class _Placed:
 
     Attributes:
         node: the dataset.
-        judged: what decides where guards belong: the dataset without each prefetch that the plan moves to the top of
-            what is read by index, and with each map in order. So a guard has the same place, and a state the same
-            nodes, with a prefetch and without it, and whatever order is asked for.
+        judged: the dataset that decides the places of guards: without the prefetches that the plan moves above nodes
+            read by index, and with each map in order. So guards have the same places, and states the same nodes, with
+            and without a prefetch, and for any order.
         failing: whether elements can still fail at its end.
     """
 
@@ -79,14 +79,14 @@ class _Placed:
     failing: bool
 
     def ended(self) -> "_Placed":
-        """With a guard at its end, if it needs one."""
+        """Add a guard at its end, if it needs one."""
         return _Placed(_guard(self.node), _guard(self.judged), failing=False) if self.failing else self
 
 
 def _placed(root: Node) -> _Placed:
     """The dataset with guards below its end."""
     bare = rebuilt_nodes(root, _without_moved)
-    # Of each node by its `id`, in a `zip` or not.
+    # By the `id` of a node, and whether it is in a `zip`.
     placed: dict[tuple[int, bool], _Placed] = {}
     left = [(root, False)]
     while left:
@@ -120,9 +120,9 @@ def _placed_over(node: Node, parts: list[_Placed], inside: bool) -> _Placed:
 
 
 def _drops_alike(node: Node) -> bool:
-    """Return whether a node gives the same elements if those of its inputs that fail are left out above it, not below.
+    """Return whether a node gives the same elements if failing elements of its inputs are skipped above it, not below.
 
-    Which of all orders they come in may differ.
+    Their order may differ.
     """
     if isinstance(node, Cache):  # a pass over a stream with missing rows is not kept
         return node.indexable
@@ -130,7 +130,7 @@ def _drops_alike(node: Node) -> bool:
 
 
 def _keeps_places(node: Node) -> bool:
-    """Whether a failure takes the place that the element would have had, so that `zip` knows what to leave out."""
+    """Return whether a failure takes the place of its element, so that `zip` can skip the right pair."""
     if isinstance(node, (Shuffle, Window)):
         return node.indexable
     return isinstance(node, _KEEP_PLACES) and not isinstance(node, (IgnoreErrors, ShardHint))
@@ -146,7 +146,7 @@ def _over(node: Node, parts: list[_Placed]) -> _Placed:
 
 
 def _without_moved(_: Node, node: Node) -> Node:
-    """What is below a prefetch that the plan moves to the top of what is read by index, in its place."""
+    """Return a node without the prefetch that the plan moves above nodes read by index."""
     return node.input if isinstance(node, Prefetch) and node.input.indexable else node
 
 

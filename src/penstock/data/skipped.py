@@ -1,8 +1,8 @@
-"""The rows that an iteration left out because they failed: which they were, how many, and that none is counted twice.
+"""The rows that an iteration skipped because they failed: their positions, their number, and each counted once.
 
-A row that failed is known by its *pass* (one pass over an `ignore_errors`, by the name that it has in every iteration
-restored from a state) and by its number there. How far each pass was counted is a part of the state, so that rows which
-are read again, because a state was restored or because two nodes read the same input, count once.
+A row that failed is identified by its *pass* (one pass over an `ignore_errors`, whose name is the same in an iteration
+restored from a state) and by its number there. The state includes how far each pass was counted, so that rows which are
+read again, because a state was restored or because two nodes read the same input, count once.
 """
 
 import logging
@@ -38,22 +38,22 @@ _DIGESTS = 1 << 32
 _KNOWN_PASSES = 1000
 
 MADE_OF = "penstock: made of "
-"""Begins what a node says in an exception of the row of a source that the failing element was made of."""
-# What a node says in an exception of the row at which it failed.
+"""Begins a node's note in an exception about the row of a source from which the failing element was made."""
+# A node's note in an exception about the row at which it failed.
 _NOTE = re.compile(r"penstock: in (?P<node>.+) at (?P<site>.+?:\d+)(?:, element (?P<element>.+))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """A row that was left out.
+    """A row that was skipped.
 
     Attributes:
         node: the node whose function or source failed.
         site: the line that added the node, "file.py:12"; "" where that is not known.
         position: the number of the element that failed there, from 0; None where the node does not count them.
         error: the exception's class and message, shortened.
-        source: the row of a source that the element was made of, where a shuffle, say, has given it another number, and
-            its file where that is known; "" otherwise.
+        source: the row of a source from which the element was made, if a shuffle, for instance, has given it another
+            number, and its file if that is known; "" otherwise.
 
     Example:
         >>> import penstock as ps
@@ -68,7 +68,7 @@ class SkippedRow:
     error: str
     source: str = ""
     log: bool = field(default=False, repr=False, compare=False, kw_only=True)
-    """Whether the log tells of it."""
+    """Whether the log names it."""
 
     def __str__(self) -> str:
         where = "" if self.position is None else f"element {self.position} of "
@@ -78,7 +78,7 @@ class SkippedRow:
 
 @dataclass(frozen=True)
 class SkippedRows:
-    """What an iteration has left out so far.
+    """The rows that an iteration has skipped so far.
 
     Attributes:
         count: how many rows.
@@ -105,7 +105,7 @@ class SkippedRows:
 
 
 def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) -> SkippedRow:
-    """Return what an exception says of the row it happened at; by default that it came out of a node."""
+    """Return the row of an exception by its notes; without them, a row of this node at an unknown position."""
     found = _noted(error)
     if found is None:
         return SkippedRow(_shortened(node), site, None, _text(error), log=log)
@@ -117,7 +117,7 @@ def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) ->
 
 
 def skipped_rows(snapshot: Any) -> SkippedRows:
-    """Return what a snapshot of a `SkipLog` tells."""
+    """Return the rows of a snapshot of a `SkipLog`."""
     if snapshot is None:
         return SkippedRows()
     rows = tuple(SkippedRow(*row) for row in snapshot["rows"])
@@ -125,7 +125,7 @@ def skipped_rows(snapshot: Any) -> SkippedRows:
 
 
 def together(several: Iterable[SkippedRows]) -> SkippedRows:
-    """Return what several iterations have left out together."""
+    """Return the rows that several iterations have skipped, together."""
     several = list(several)
     rows = tuple(chain.from_iterable(skipped.rows for skipped in several))
     digest = sum(skipped.digest for skipped in several) % _DIGESTS
@@ -133,11 +133,11 @@ def together(several: Iterable[SkippedRows]) -> SkippedRows:
 
 
 class ProgramError(InvalidTypeError):
-    """A mistake of the program that a call of its function shows: every row would fail."""
+    """A mistake in the program, found in a call of its function: every row would fail."""
 
 
 def belongs_to_row(error: Exception) -> bool:
-    """Whether an exception tells of a row, rather than of the program, of other processes or of an iterator's end."""
+    """Return whether an exception is about a row, not about the program, other processes or an iterator's end."""
     if isinstance(error, (BusyError, Closed, CardinalityError, ProgramError)):
         return False
     if not isinstance(error, PenstockError) or isinstance(error, (ElementError, PoisonError)):
@@ -152,7 +152,7 @@ class SkipNote:
     Attributes:
         key: names the pass.
         number: how many rows and failures the pass has met, these included; no two notes have the same.
-        rows: what the first of them were, at least one. The last one speaks for those that are not here.
+        rows: the first of them, at least one. The last one stands for those that are not here.
         count: how many there are.
     """
 
@@ -168,7 +168,7 @@ class SkipNote:
 
 
 Noticed = SkipNote | int
-"""What is noted while rows are read ahead, and counts when they are given: skipped rows, or where a source was read."""
+"""A note taken while rows are read ahead, which counts when they are given: skipped rows, or the place of a source."""
 
 
 class Skips:
@@ -178,7 +178,7 @@ class Skips:
         limit: the most rows that may be skipped; None for any number.
 
     Attributes:
-        rows: what was skipped so far, or since `take`.
+        rows: the rows skipped so far, or since `take`.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -207,10 +207,10 @@ class Skips:
         self.rows = together([self.rows, SkippedRows(note.count, note.rows, note.digest)])
 
     def read_from(self, position: int) -> None:
-        """Note that a source was read from a position on: what comes next is made of these rows, or of those after."""
+        """Note that a source was read from a position on: the next rows are made of rows there, or after it."""
 
     def check(self) -> None:
-        """Refuse to go on if too many rows were skipped; once, until there are more.
+        """Raise an error if too many rows were skipped; once, until there are more.
 
         Raises:
             TooManySkippedError: they are more than the limit.
@@ -225,7 +225,7 @@ class Skips:
         )
 
     def take(self) -> SkippedRows:
-        """What was skipped since this was called last."""
+        """Return the rows skipped since the last call."""
         rows, self.rows, self._refused = self.rows, SkippedRows(), 0
         return rows
 
@@ -239,7 +239,7 @@ class Skips:
 
 
 class SkipsAhead(Skips):
-    """What is skipped by whatever reads ahead, and where it reads. It counts when the consumer has come there."""
+    """The rows skipped while reading ahead, and the place of reading. They count when the consumer reaches them."""
 
     def __init__(self, consumer: Skips) -> None:
         super().__init__(consumer.limit)
@@ -260,13 +260,13 @@ class SkipsAhead(Skips):
         self._noticed.append(position)
 
     def taken(self) -> list[Noticed]:
-        """What was noted since this was called last."""
+        """Return the notes since the last call."""
         self.take()
         noticed, self._noticed = self._noticed, []
         return noticed
 
     def count(self, noticed: list[Noticed]) -> None:
-        """The consumer has come to these."""
+        """Count notes that the consumer has reached."""
         for entry in noticed:
             if isinstance(entry, SkipNote):
                 self._consumer.add(entry)
@@ -275,7 +275,7 @@ class SkipsAhead(Skips):
 
 
 class SkipLog(Skips):
-    """What one iteration has skipped: it tells the log, and is a part of the state."""
+    """The rows that one iteration has skipped, for the log and for the state."""
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__(limit)
@@ -305,7 +305,7 @@ class SkipLog(Skips):
             _logger.warning("the next rows that are skipped are only counted: the iterator's `errors` names the first")
 
     def sum_up(self) -> None:
-        """Say in the log how many rows it has not told of; once."""
+        """Log the number of rows that were not logged one by one; once."""
         untold, self._untold = self._untold, 0
         if untold:
             _logger.warning(
@@ -313,7 +313,7 @@ class SkipLog(Skips):
             )
 
     def snapshot(self) -> Any:
-        """What was skipped, as plain data for a state; None if nothing was."""
+        """Return the skipped rows as plain data for a state; None if there are none."""
         if self._snapshot is None and self.rows.count:
             rows = [[row.node, row.site, row.position, row.error, row.source] for row in self.rows.rows]
             counts = {"count": self.rows.count, "digest": self.rows.digest}
@@ -328,7 +328,7 @@ class SkipLog(Skips):
 
 
 def _noted(error: Exception) -> re.Match[str] | None:
-    """Return what the node that an exception happened in says of itself in its notes."""
+    """Return the note about the node in which an exception was raised, if it has one."""
     for note in getattr(error, "__notes__", ()):
         found = _NOTE.fullmatch(str(note))
         if found is not None:

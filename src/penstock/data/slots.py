@@ -17,7 +17,7 @@ _SLACK = 32
 
 
 class Slots:
-    """Holds as many rows as are there at a time, and little more."""
+    """Memory for the rows that are held at a time, and little more."""
 
     def __init__(self, copiers: Copiers) -> None:
         self._copiers = copiers

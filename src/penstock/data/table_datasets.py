@@ -33,7 +33,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
 
     Arrow's reader decodes them. Lines end as on Unix, Windows or old Macs. Values in quotes can hold line breaks; empty
     lines are passed over. Columns without a given type get the one that the first MiB of the first file with rows
-    shows: int64, float64, bool, dates and times, or strings. A guess keeps what is written: integers beyond int64 are
+    shows: int64, float64, bool, dates and times, or strings. A guess keeps values as written: integers beyond int64 are
     uint64, numbers with leading zeros are strings, and what a type would change further on is an error. An empty value
     is an empty string in columns of strings, and a null in others.
 
@@ -47,10 +47,10 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         header: whether the first line of each file names the columns, which must be the same ones in all. A list gives
             names for files without such a line; with False they are "f0", "f1" and so on.
         label: the column that makes each row a pair of the others and itself, as models are trained on.
-        delimiter: what stands between values.
+        delimiter: the character between values.
         mask_nulls: columns in which nulls become zeros, with a column "x_is_valid" of booleans beside each; True for
             all. A null elsewhere is an error.
-        null_values: what stands for a null in columns that are not of strings, such as ["?", ""]; None for Arrow's
+        null_values: the values that mean null in columns that are not of strings, such as ["?", ""]; None for Arrow's
             usual ones: nothing, "NA", "N/A", "null", "NaN" and others like them.
         encoding: of the text, by a name that Python knows, such as "latin-1" or "cp1252"; not UTF-16 and its kind, of
             which commas and line ends are no single bytes.
@@ -62,7 +62,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             It says which line of which file. Iterating continues behind it.
         InvalidArgumentError: a column that is not there, or has integers beyond 64 bits and no given type; an unknown
             encoding, or a pattern or list without files.
-        InvalidTypeError: what is no type, or something else than names.
+        InvalidTypeError: a value that is no type, or files that are no names.
 
     Example:
         >>> import pathlib, tempfile
@@ -116,8 +116,8 @@ def JsonLinesDataset(  # noqa: N802  # as the others
 
     Arrow's reader decodes them. Columns without a given type get the one that the first MiB of the first file with
     objects shows; objects become dictionaries, arrays arrays, and arrays of objects arrays of dictionaries. Integers
-    beyond int64 are uint64. What is missing in an object is a null; a key that only later objects have is an error,
-    unless `types` or `columns` says what to do.
+    beyond int64 are uint64. A key missing in an object is a null; a key that only later objects have is an error,
+    unless `types` or `columns` names it.
     Lines of spaces alone are passed over.
 
     Where lines begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
@@ -125,7 +125,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
-        columns: those to read, others are left out; None for all that the first MiB has.
+        columns: those to read, others are skipped; None for all that the first MiB has.
         types: of columns, by name: what NumPy takes for a dtype, `str`, or a type of Arrow.
         label: the column that makes each row a pair of the others and itself, as models are trained on.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
@@ -138,7 +138,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
             which line of which file. Iterating continues behind it.
         InvalidArgumentError: a column that is not there, is always null, or has integers that no type holds; a pattern
             without files.
-        InvalidTypeError: what is no type, or something else than names.
+        InvalidTypeError: a value that is no type, or files that are no names.
 
     Example:
         >>> import pathlib, tempfile
@@ -164,7 +164,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
 def _tables(
     call: str, files: Files, compression_type: str | None, found: Callable[[str, str, bool], TableRecords | None]
 ) -> Dataset[Any]:
-    """The rows of files, of which the first that has some says what they are."""
+    """Return the rows of files, whose columns and types follow from the first file that has rows."""
     compression = check_compression(call, compression_type)
     names = dataset_of_names(call, files)
 

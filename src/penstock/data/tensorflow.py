@@ -1,4 +1,4 @@
-"""What TensorFlow calls the arguments and methods of a dataset, where it is something else."""
+"""TensorFlow's names of a dataset's arguments and methods, where they differ from penstock's."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ DATASET = OtherNames(
             "synchronous": NotHere("without num_parallel_calls the function runs where the element is asked for"),
             "use_unbounded_threadpool": NotHere("num_parallel_calls is the number of threads"),
         },
-        "ragged_batch": {"row_splits_dtype": NotHere("rows are arrays of their own, without row splits")},
+        "ragged_batch": {"row_splits_dtype": NotHere("each row is an array, without row splits")},
         "range": {"output_type": NotHere("the numbers are int64; another dtype comes from .map(numpy.float32), say")},
         "save": {"compression": _PER_FORMAT, "shard_func": _BY_SHARDS, "checkpoint_args": _RESUMED},
         "snapshot": {"compression": _PER_FORMAT, "shard_func": _BY_SHARDS, "reader_func": _ANY_ROW},

@@ -1,4 +1,4 @@
-"""What somebody who waits for a save sees: a bar on a terminal, or a line in the log now and then."""
+"""The progress of a save: a bar on a terminal, or a line in the log now and then."""
 
 import logging
 import sys
@@ -14,12 +14,12 @@ _BAR_WIDTH: Final = 30
 
 
 class SaveProgress:
-    """The rows that were written. Several threads may tell of theirs.
+    """The number of rows written, by several threads.
 
     Args:
-        what: is being written, for the user.
-        total: how many rows there will be; None where only reading them tells.
-        done: how many were written by an earlier call.
+        what: the action, for the user.
+        total: the number of all rows; None if it is unknown.
+        done: the number of rows written by an earlier call.
     """
 
     def __init__(self, what: str, total: int | None, done: int) -> None:
@@ -34,7 +34,7 @@ class SaveProgress:
             _logger.info("%s: continues after %s rows that an earlier call has written", what, f"{done:,}")
 
     def add(self, rows: int) -> None:
-        """So many more rows were written."""
+        """Count rows that were written."""
         with self._lock:
             self._done += rows
             now = time.monotonic()
@@ -43,7 +43,7 @@ class SaveProgress:
                 self._say(now)
 
     def end(self) -> None:
-        """No more rows will come."""
+        """End the display."""
         with self._lock:
             if self._shown:
                 self._say(time.monotonic())

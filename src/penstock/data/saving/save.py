@@ -1,6 +1,6 @@
 """Saving a dataset in shards: in several threads where its rows are read by index, and resumed where it was killed.
 
-A snapshot is a dataset that is saved once, and taken from there as long as its pipeline stays the same.
+A snapshot is a dataset that is saved once, and loaded from there as long as its pipeline stays the same.
 """
 
 import logging
@@ -36,7 +36,7 @@ from penstock.structure import flatten
 _logger = logging.getLogger(__name__)
 
 SHARD_BYTES: Final = 128 << 20
-"""About how large the shards become whose number is not given."""
+"""The approximate size of a shard if the number of shards is not given."""
 _MOST_SHARDS: Final = 100_000
 
 WriteMissing = Callable[["Save", list[int]], None]
@@ -45,14 +45,14 @@ WriteMissing = Callable[["Save", list[int]], None]
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """What the user asked for.
+    """The arguments of a save.
 
     Attributes:
         call: the name of the method, for errors.
-        path: where the dataset shall appear.
+        path: the directory of the saved dataset.
         format: the name of the format.
-        shards: how many there shall be; None for as many as their size asks for.
-        rows_per_shard: how many rows each shall have but the last; None for any number.
+        shards: the number of shards; None for one that follows from their size.
+        rows_per_shard: the rows of each shard but the last; None for any number.
         made_by: the note of the pipeline that is written beside the rows; None for no note.
     """
 
@@ -65,7 +65,7 @@ class SaveRequest:
 
     @staticmethod
     def checked_path(call: str, path: str | os.PathLike[str]) -> Path:
-        """The path that the user gave.
+        """Return the path that the user gave.
 
         Raises:
             InvalidArgumentError: it has a protocol.
@@ -78,7 +78,7 @@ class SaveRequest:
         return Path(given)
 
     def checked(self, node: Node) -> "SaveRequest":
-        """The same, with integers of Python.
+        """Return the same request, with integers of Python.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: arguments that do not go together, or with the dataset.
@@ -92,8 +92,8 @@ class SaveRequest:
             raise InvalidArgumentError(f"{self.call}(shards=...) takes at most {_MOST_SHARDS:,}, got {self.shards:,}")
         if self.shards is not None and node.cardinality < 0:
             raise InvalidArgumentError(
-                f"{self.call}(shards={self.shards}) needs to know how many elements there are, and only reading "
-                f"{node.where()} tells: give rows_per_shard=..., or put .assert_cardinality(count) before {self.call}"
+                f"{self.call}(shards={self.shards}) needs a dataset of known length, and that of {node.where()} is "
+                f"unknown: give rows_per_shard=..., or put .assert_cardinality(count) before {self.call}"
             )
         return replace(self, shards=shards, rows_per_shard=rows_per_shard)
 
@@ -103,14 +103,14 @@ class SaveRequest:
 
 
 class Save:
-    """One call that saves a dataset, or goes on with what an earlier call has left.
+    """One call that saves a dataset, or continues after the complete shards of an earlier call.
 
     Args:
-        request: what the user asked for.
+        request: the arguments of the call.
         node: of the dataset.
         options: of the dataset.
         element_spec: `Dataset.element_spec`.
-        spec_if_told: the same; None where only reading elements would tell, or where there is none.
+        spec_if_told: the same; None if it is unknown without reading elements, or if there is none.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Save:
         """Save it.
 
         Args:
-            begin: gives a new iterator; its state is where the save begins.
+            begin: makes a new iterator; the save begins at its state.
             write_missing: writes the shards of a dataset that can be written in any order; None for threads.
 
         Raises:
-            StorageError: something is at the path, somebody else is writing it, or it cannot be written.
+            StorageError: the path exists, another process is writing it, or it cannot be written.
         """
         with writing_at(self.request.path):
             work = WorkDirectory(self.request.path)
@@ -157,7 +157,7 @@ class Save:
             raise
 
     def _give_up(self, work: WorkDirectory) -> None:
-        """Leave what somebody can go on with, or nothing."""
+        """Keep complete shards if a later call can continue after them; otherwise remove everything."""
         plan = self.notes.plan()
         done = self.notes.complete() if plan is not None and plan.fingerprint else {}
         if not done:
@@ -182,7 +182,7 @@ class Save:
         else:
             if left is not None:
                 _logger.warning(
-                    "%s begins again: what was left there belongs to another dataset, or was divided differently",
+                    "%s begins again: the unfinished save there is of another dataset, or was divided differently",
                     self.request.path,
                 )
             iterator = begin()
@@ -205,14 +205,14 @@ class Save:
         return self.done
 
     def _reached(self) -> dict[str, Any]:
-        """The state behind the shards that are complete."""
+        """Return the state after the complete shards."""
         state: dict[str, Any] = self.done[max(self.done)]["state"] if self.done else self.plan.state
         return state
 
     def _planned(
         self, iterator: DatasetIterator[Any], fingerprint: str, asked: list[Any], *, by_others: bool
     ) -> tuple[SavePlan, Iterator[Block]]:
-        """Return how the dataset is divided, and its first row."""
+        """Return the division of the dataset, and its first row."""
         state = iterator.state_dict()
         format = shard_format(self.request.call, self.request.format)
         first = next_block(iterator, 1)
@@ -229,7 +229,7 @@ class Save:
         return plan, iter([first] if first is not None else [])
 
     def _bounds(self, row_bytes: int | None) -> list[int] | None:
-        """The rows at which shards begin; None where that is seen as they are written."""
+        """Return the rows at which shards begin; None if that depends on their size."""
         rows, shards = self.node.cardinality, self.request.shards
         if rows < 0:
             return None
@@ -263,12 +263,12 @@ class Save:
         self._progress.add(rows)
 
     def add(self, number: int, description: Description) -> None:
-        """A shard is complete."""
+        """Note a complete shard."""
         self.notes.add(number, description)
         self.done[number] = description
 
     def count(self, rows: int) -> None:
-        """So many more rows are written, by somebody else."""
+        """Count rows that another process has written."""
         self._progress.add(rows)
 
     def _in_order(self, first: Iterator[Block], iterator: DatasetIterator[Any]) -> None:
@@ -292,7 +292,7 @@ class Save:
             block = next_block(iterator, limit)
 
     def _limit(self, rows: int) -> int:
-        """Return how many rows the present shard still takes."""
+        """Return the number of rows that the current shard can still take."""
         per_shard = self.request.rows_per_shard
         number = len(self.done)
         if self.plan.bounds is not None and number + 1 < len(self.plan.bounds):
@@ -305,7 +305,7 @@ class _Stopped(Exception):
 
 
 def in_any_order(node: Node, options: Options) -> bool:
-    """Return whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
+    """Return whether shards of a dataset can be written in any order, because its rows are read by index."""
     below = make_plan(node).root
     while isinstance(below, Prefetch):
         below = below.input
@@ -316,17 +316,17 @@ def in_any_order(node: Node, options: Options) -> bool:
 
 
 def _runs_in_threads(node: Node) -> bool:
-    """Return whether rows may be made in several threads: functions that were given none may be unable to."""
+    """Return whether rows may be made in several threads: functions without `num_parallel_calls` may not allow it."""
     return not any(isinstance(each, Map) and each.num_parallel_calls is None for each in node.walk_all())
 
 
 def make_snapshot(path: Path, node: Node, options: Options, save: Callable[[MadeBy], None]) -> None:
-    """Let there be a snapshot of a pipeline, which `save` writes with the note that it is given.
+    """Make a snapshot of a pipeline, unless it exists; `save` writes it, with the note that it gets.
 
-    Several processes may call it at the same time: one writes, the others wait, and go on with it if it dies.
+    Several processes may call it at the same time: one writes, the others wait, and one continues if it dies.
 
     Raises:
-        StorageError: what is there was made by another pipeline, or is no snapshot.
+        StorageError: the path is a snapshot of another pipeline, or no snapshot.
     """
     made_by = MadeBy(node, options)
     written_once(path, lambda: save(made_by))

@@ -1,12 +1,12 @@
 """One shard of a dataset that is saved: its rows, its files, and the note that it is complete.
 
     <path>.unfinished/part-00000…      files of complete shards
-    <path>.unfinished/_save/plan.json  what is saved, and how it is divided
+    <path>.unfinished/_save/plan.json  the dataset, and its division into shards
     <path>.unfinished/_save/00000.json the description of a complete shard
     <path>.unfinished/_save/try-…/     the files of a shard that is being written
 
-A shard's files are moved to their place when they are complete, and its description is written after that. So what has
-a description is complete, whenever the process was killed, and everything else is written again.
+A shard's files are moved to their place when they are complete, and its description is written after that. So a shard
+with a description is complete, whenever the process was killed, and all others are written again.
 """
 
 import json
@@ -37,15 +37,15 @@ _PLAN: Final = "plan.json"
 
 @dataclass(frozen=True)
 class SavePlan:
-    """What is saved, as plain data.
+    """The dataset to be saved and its division into shards, as plain data.
 
     Attributes:
         format: the name of the format.
         asked: the arguments that decide how rows are divided.
-        fingerprint: of the dataset; "" where it has none, so that nobody can go on with what is there.
+        fingerprint: of the dataset; "" if it has none, so that no later call can continue.
         state: of an iterator before the first element.
-        bounds: the first row of each shard, and the number of all; None where a shard ends by its size.
-        parallel: whether any shard can be written before those in front of it.
+        bounds: the first row of each shard, and the number of all; None if a shard ends by its size.
+        parallel: whether shards can be written in any order.
         specs: the specification of each leaf, as far as the format needs it.
     """
 
@@ -59,7 +59,7 @@ class SavePlan:
 
 
 class ShardNotes:
-    """What a directory says about the save in it."""
+    """The notes about a save in its directory."""
 
     def __init__(self, work: WorkDirectory) -> None:
         self.directory = work.path
@@ -67,20 +67,20 @@ class ShardNotes:
         self._place = work.path / NOTES
 
     def plan(self) -> SavePlan | None:
-        """What is being saved there; None if nothing says so."""
+        """Return the plan of the save; None if there is no valid one."""
         try:
             return SavePlan(**json.loads((self._place / _PLAN).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def begin(self, plan: SavePlan) -> None:
-        """Begin anew: what is there goes."""
+        """Remove everything, and write the plan."""
         self._work.clear()
         self._place.mkdir()
         _write(self._place / _PLAN, asdict(plan))
 
     def complete(self) -> dict[int, Description]:
-        """The descriptions of complete shards by their numbers. What is left of others goes."""
+        """Return the descriptions of complete shards by their numbers, and remove remains of others."""
         for left in self._place.glob("try-*"):
             shutil.rmtree(left, ignore_errors=True)  # a data worker may still write there
         found = (path for path in self._place.glob("*.json") if path.name != _PLAN)
@@ -101,7 +101,7 @@ class ShardTask:
     directory: str
 
     def __call__(self, number: int, on_rows: Callable[[int], None] = lambda rows: None) -> Description:
-        """The description of a shard, whose files are then in their place."""
+        """Write the files of a shard, and return its description."""
         assert self.plan.bounds is not None
         start, stop = self.plan.bounds[number : number + 2]
         with iter_between(self.node, self.options, self.plan.state, start, stop) as iterator:
@@ -109,7 +109,7 @@ class ShardTask:
 
 
 def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetIterator[Any]:
-    """An iterator that goes on from a state."""
+    """Return an iterator that continues from a state."""
     iterator: DatasetIterator[Any] = DatasetIterator(
         PlannedDataset(node, options), Iterations(options.seed), lambda: None
     )
@@ -118,7 +118,7 @@ def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetI
 
 
 def iter_between(node: Node, options: Options, state: dict[str, Any], start: int, stop: int) -> DatasetIterator[Any]:
-    """An iterator over some of the elements of the epoch of a state, which runs ahead no further than to the last."""
+    """Return an iterator over some elements of the epoch of a state; it reads no further ahead than the last."""
     drawn = drawn_in(state, node)
     for own, seed in zip(node.drawn_seeds, drawn or [], strict=False):
         own.seed = seed
@@ -130,14 +130,14 @@ def iter_between(node: Node, options: Options, state: dict[str, Any], start: int
 def write_shard(
     plan: SavePlan, directory: Path, number: int, blocks: Iterable[Block], on_rows: Callable[[int], None]
 ) -> Description:
-    """Write the files of a shard; gives its description.
+    """Write the files of a shard, and return its description.
 
     Args:
         plan: of the save.
-        directory: where the files shall be.
+        directory: the place of the files.
         number: of the shard.
         blocks: its rows.
-        on_rows: told how many rows were written, block by block; it may raise an exception to end the writing.
+        on_rows: called with the number of rows written, block by block; it may raise an exception to end the writing.
     """
     path = Path(tempfile.mkdtemp(prefix="try-", dir=directory / NOTES))
     try:
@@ -170,7 +170,7 @@ def _write(path: Path, data: Any) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Let a file be on the disk before a name or a note speaks of it."""
+    """Write a file to the disk before a name or a note refers to it."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
