@@ -253,7 +253,7 @@ def test_arguments_that_cannot_be(tmp_path):
     numbers = ps.Dataset.range(3)
     with pytest.raises(ps.InvalidArgumentError, match=r"save\(format=...\) takes one of .*'parquet'.*got 'csv'"):
         numbers.save(tmp_path / "saved", format="csv")
-    with pytest.raises(ps.InvalidArgumentError, match=r"shards=2.*only reading filter.*rows_per_shard"):
+    with pytest.raises(ps.InvalidArgumentError, match=r"shards=2.*known length.*that of filter.*rows_per_shard"):
         numbers.filter(lambda x: True).save(tmp_path / "saved", shards=2)
     with pytest.raises(ps.InvalidArgumentError, match="got both"):
         numbers.save(tmp_path / "saved", shards=2, rows_per_shard=1)

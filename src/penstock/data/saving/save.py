@@ -199,15 +199,11 @@ class Save:
                 missing = [number for number in range(len(self.plan.bounds) - 1) if number not in self.done]
                 (write_missing or Save.in_threads)(self, missing)
             else:
-                self._in_order(first, iterator or iterator_at(self.node, self.options, self._reached()))
+                reached = self.done[max(self.done)]["state"] if self.done else self.plan.state
+                self._in_order(first, iterator or iterator_at(self.node, self.options, reached))
         finally:
             self._progress.end()
         return self.done
-
-    def _reached(self) -> dict[str, Any]:
-        """Return the state after the complete shards."""
-        state: dict[str, Any] = self.done[max(self.done)]["state"] if self.done else self.plan.state
-        return state
 
     def _planned(
         self, iterator: DatasetIterator[Any], fingerprint: str, asked: list[Any], *, by_others: bool
