@@ -6,8 +6,8 @@ from types import ModuleType
 import pytest
 
 import penstock as ps
-from penstock.distribute.contexts import as_reduce_op
 from penstock.extras import Missing
+from penstock.options import as_member
 from penstock.service.wire.policy import ShardingPolicy, as_policy
 
 
@@ -22,7 +22,7 @@ def test_enums_take_their_names_in_any_case(name):
 def test_names_of_the_other_enums_are_taken_in_any_case():
     assert as_policy("DISTRIBUTED_EPOCH") is as_policy("dynamic") is ShardingPolicy.DYNAMIC
     assert ps.InputOptions(partial_batch="Pad").partial_batch is ps.PartialBatch.PAD
-    assert as_reduce_op("reduce", "mean") is ps.ReduceOp.MEAN
+    assert as_member("reduce", ps.ReduceOp, "mean") is ps.ReduceOp.MEAN
     assert ps.Options(on_error="SKIP").on_error == "skip"
 
 
@@ -32,7 +32,11 @@ def test_names_of_the_other_enums_are_taken_in_any_case():
         (lambda: ps.Options(auto_shard_policy="rows"), ValueError, r'takes one of "OFF", "AUTO", .*got \'rows\''),
         (lambda: ps.Options(auto_shard_policy=2), TypeError, r"takes a ps.AutoShardPolicy or one of .*got 2"),
         (lambda: as_policy("rows"), ValueError, r'"distributed_epoch", "OFF", .*got \'rows\''),
-        (lambda: as_reduce_op("reduce", "max"), ValueError, r'reduce takes one of "SUM", "MEAN", got \'max\''),
+        (
+            lambda: as_member("reduce", ps.ReduceOp, "max"),
+            ValueError,
+            r'takes one of "SUM", "MEAN", got \'max\'',
+        ),
     ],
 )
 def test_what_is_no_name_is_answered_with_the_names(call, kind, message):

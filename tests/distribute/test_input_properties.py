@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.distribute.feed.dataset import rows_of
+from penstock.distribute.feed.dataset import agreed_of
 
 WORDS = np.array(["a", "b", "c", "d", "e"], object)
 lengths = st.integers(0, 40)
@@ -272,7 +272,7 @@ def test_replicas_that_get_no_rows_in_a_step_are_known_beforehand(
     for index in range(count):
         strategy = ps.HostStrategy(local, count, index)
         distributed = strategy.distribute_dataset(dataset)
-        said.add(rows_of(distributed).may_be_none())
+        said.add(agreed_of(distributed).may_be_none())
         with iter(distributed) as steps:
             views.append([[len(part) for part in strategy.local_results(step)] for step in steps])
     # A worker whose rows end before those of others has none in their steps; here it is not told of these.

@@ -77,7 +77,7 @@ def test_outputs_keep_their_own_sizes_and_devices(four) -> None:
     (batch,) = four.distribute_dataset(ps.Dataset.range(5).batch(8))
     result = four.run(lambda rows: {"rows": rows * 2, "first": rows[:0]}, args=(batch,))
     assert [np.asarray(rows).tolist() for rows in result["rows"].values] == [[0, 2], [4, 6], [8], []]
-    assert [rows.devices() for rows in result["rows"].values] == [{device} for device in four._devices]
+    assert [rows.devices() for rows in result["rows"].values] == [{device} for device in four._placement.local_devices]
     assert result["first"].stacked.shape == (4, 0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.distribute.tensorflow import REPLICA
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import as_member, check_integer
+from penstock.options import check_integer
 
 
 class ReduceOp(StrEnum):
@@ -25,11 +25,6 @@ class ReduceOp(StrEnum):
 
     SUM = "SUM"
     MEAN = "MEAN"
-
-
-def as_reduce_op(call: str, op: object) -> ReduceOp:
-    """`op` as a `ReduceOp`; `call` says in the error where it was given."""
-    return as_member(call, ReduceOp, op)
 
 
 def checked_axis(call: str, axis: object) -> int:

@@ -26,7 +26,8 @@ def reduced(op: ReduceOp, values: tuple[Any, ...], axes: tuple[int, ...], call: 
     check_axes(call, values, axes)
     check_equal_shapes(call, values, apart_from=axes)
     # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
-    total = _sum([value.sum(axis=axes) for value in values])
+    first, *others = (value.sum(axis=axes) for value in values)
+    total = sum(others, first)
     count = count_of(values, axes)
     if op is ReduceOp.SUM:
         return total
@@ -77,10 +78,3 @@ def check_equal_shapes(call: str, values: Sequence[Any], apart_from: tuple[int, 
         raise InvalidArgumentError(
             f"{call} needs values of fitting shapes, got {', '.join(str(value.shape) for value in values)}{advice}"
         )
-
-
-def _sum(values: list[Any]) -> Any:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total

@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from penstock.distribute.calls import StepLoop, check_call, checked_argument_numbers, take_batches
@@ -12,7 +12,6 @@ from penstock.distribute.contexts import (
     InputContext,
     ReduceOp,
     ValueContext,
-    as_reduce_op,
     checked_axis,
     refuse_in_replica,
     strategy_scope,
@@ -28,11 +27,12 @@ from penstock.distribute.feed.options import InputOptions, InputReplicationMode,
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.framework import frameworks_scope
+from penstock.distribute.nested import flatten_nested
 from penstock.distribute.tensorflow import STRATEGY
-from penstock.distribute.values import PerReplica, local_leaf, regrouped
+from penstock.distribute.values import PerReplica, check_agreement, local_leaf
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.remote.shared_listings import Share, shared_by
-from penstock.options import check_integer
+from penstock.options import as_member, check_integer
 
 _logger = logging.getLogger(__name__)
 
@@ -157,9 +157,9 @@ class Strategy(ABC):
         self._calls += 1
         if self._control is None:
             return nullcontext()
-        partial = options.partial_batch if isinstance(options, InputOptions) else PartialBatch.RAGGED
-        if partial is not PartialBatch.RAGGED:
-            call = f'{call} with partial_batch="{PartialBatch(partial).value}"'
+        mode = options.partial_batch if isinstance(options, InputOptions) else PartialBatch.RAGGED
+        if mode is not PartialBatch.RAGGED:
+            call = f'{call} with partial_batch="{PartialBatch(mode).value}"'
         return made_by_all(self._control, f"call {self._calls} that distributes a dataset", call)
 
     def _distributed(
@@ -315,7 +315,9 @@ class Strategy(ABC):
         # With other workers a failure is final: they cannot continue without this one.
         with iterator._returning_unused() if isinstance(iterator, DistributedIterator) else nullcontext():
             batches, failure = take_batches(iterator, steps, at_once=self._control is not None)
-            rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
+            rows_vary = (
+                (lambda: iterator._dataset._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
+            )
             state_and_results = self._run_steps(StepLoop(fn, steps, donate_state, rows_vary), batches, state)
         if failure is not None:
             raise failure
@@ -386,7 +388,7 @@ class Strategy(ABC):
             3.0
         """
         refuse_in_replica("strategy.reduce")
-        operation = as_reduce_op("strategy.reduce(op)", op)
+        operation = as_member("strategy.reduce(op)", ReduceOp, op)
         axes = () if axis is None else _checked_axes(axis)
         return self._map(lambda leaf: self._reduce_leaf(operation, self._checked(leaf), axes), value)
 
@@ -428,11 +430,9 @@ class Strategy(ABC):
             ((1, 5), (2, 5))
         """
         self._map(self._checked, value)
-        return tuple(self._slice(value, replica) for replica in range(self._workers.replicas))
-
-    def _slice(self, value: Any, replica: int) -> Any:
-        """The value of one local replica."""
-        return self._map(lambda leaf: local_leaf(leaf, replica), value)
+        return tuple(
+            self._map(partial(local_leaf, replica=replica), value) for replica in range(self._workers.replicas)
+        )
 
     @contextmanager
     def scope(self) -> Iterator[Any]:
@@ -465,8 +465,15 @@ class Strategy(ABC):
         """One leaf as `gather` gives it."""
 
     def _regrouped(self, call: str, results: list[Any]) -> Any:
-        """One result per local replica as one structure of `PerReplica`; `call` is where they came from."""
-        return regrouped(call, results)
+        """One nested result per local replica as one structure with a `PerReplica` at each leaf.
+
+        Raises:
+            InvalidTypeError: the replicas' results differ in structure; `call` is named there.
+        """
+        apart = [flatten_nested(result) for result in results]
+        check_agreement(call, [nest for _, nest in apart])
+        columns = zip(*(leaves for leaves, _ in apart), strict=True)
+        return apart[0][1].unflatten([PerReplica(column) for column in columns])
 
     def _checked(self, leaf: Any) -> Any:
         """`leaf`, unless it is a `PerReplica` of another number of replicas."""

@@ -152,11 +152,6 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     return nest.unflatten([function(leaf) for leaf in leaves])
 
 
-def leaves_of(value: Any) -> list[Any]:
-    """The leaves that `map_leaves` visits, in its order."""
-    return flatten_nested(value)[0]
-
-
 def local_leaf(leaf: Any, replica: int) -> Any:
     """A leaf as the local replica of this number sees it: its own value of a `PerReplica`, or what all have."""
     return leaf.values[replica] if isinstance(leaf, PerReplica) else leaf
@@ -167,21 +162,9 @@ def local_value(value: Any, replica: int) -> Any:
 
     A value without any is given as it is, the very same object: it may be a model that the replicas share.
     """
-    if not any(isinstance(leaf, PerReplica) for leaf in leaves_of(value)):
+    if not any(isinstance(leaf, PerReplica) for leaf in flatten_nested(value)[0]):
         return value
     return map_leaves(lambda leaf: local_leaf(leaf, replica), value)
-
-
-def regrouped(call: str, results: list[Any]) -> Any:
-    """One nested result per local replica as one structure with a `PerReplica` at each leaf.
-
-    Raises:
-        InvalidTypeError: the replicas' results differ in structure.
-    """
-    apart = [flatten_nested(result) for result in results]
-    check_agreement(call, [nest for _, nest in apart])
-    columns = zip(*(leaves for leaves, _ in apart), strict=True)
-    return apart[0][1].unflatten([PerReplica(column) for column in columns])
 
 
 def check_agreement(call: str, structures: Sequence[Any], between: str = "replica") -> None:

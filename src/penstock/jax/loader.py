@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.cluster.finding import find_cluster
-from penstock.distribute.feed.dataset import DistributedDataset, rows_of
+from penstock.distribute.feed.dataset import DistributedDataset, agreed_of
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.steps import check_spec
@@ -135,7 +135,7 @@ def loader(
         control = control_of_all_processes(meeting)
     steps = DistributedDataset(inputs, place, options, control, meeting.call if meeting is not None else _CALL)
     workers = inputs.workers
-    if rows_of(steps).of_a_ragged_step(inputs.full_rows) and workers.replicas_in_sync > 1:
+    if agreed_of(steps).of_a_ragged_step(inputs.full_rows) and workers.replicas_in_sync > 1:
         raise InvalidArgumentError(
             f"{_CALL}: a batch may have a number of rows that {workers.replicas_in_sync} slices do not divide, because "
             f"the dataset's last batch is shorter or its lengths are not known: choose "

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 
 from penstock.data.dataset import Dataset
-from penstock.distribute.feed.dataset import DistributedDataset, inputs_of, rows_of
+from penstock.distribute.feed.dataset import DistributedDataset, agreed_of, inputs_of
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
@@ -109,7 +109,7 @@ def loader(
             control.close()
         raise
     loader = Loader(steps, ranks)
-    if rows_of(steps).may_be_none():
+    if agreed_of(steps).may_be_none():
         loader.close()
         raise InvalidArgumentError(
             f"the batches of this dataset may leave some of {ranks.data.count} ranks without rows, and the mean of "

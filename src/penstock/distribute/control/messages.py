@@ -79,11 +79,6 @@ class WorkerStep(msgspec.Struct, frozen=True, array_like=True):
     leaves: tuple[RowShape, ...] = ()
     skips: StepSkips = StepSkips()
 
-    @property
-    def rows(self) -> int:
-        """The rows of the step on all workers."""
-        return sum(self.all_sizes)
-
 
 class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
     """Description of the data that a worker is going to read.

@@ -39,7 +39,8 @@ class AgreedInput:
 
     Attributes:
         inputs: what this worker reads, with the seeds and the files that all use.
-        cardinality: the number of steps, for the worker that has most.
+        partial: the treatment of a batch that does not fill all replicas equally.
+        steps: the number of steps, for the worker that has most.
         lengths: of each worker's own data, where every worker knows its own.
         same_layout: whether all workers know the dtypes and shapes of their rows beforehand, and have the same.
         full_rows: the rows of a replica in a full step; 0 where the workers' batches have no one size.
@@ -47,43 +48,125 @@ class AgreedInput:
     """
 
     inputs: Inputs
-    cardinality: int
+    partial: PartialBatch
+    steps: int
     lengths: list[Lengths] | None
     same_layout: bool
     full_rows: int
     exact: bool
 
+    @property
+    def full(self) -> int:
+        """The rows of a replica in a full step; 0 where each step is full or partial for itself."""
+        return self.full_rows if self.partial is not PartialBatch.DROP or self.exact else 0
 
-def agree_on_input(call: str, inputs: Inputs, control: Control | None) -> AgreedInput:
+    def cardinality(self) -> int:
+        """The number of steps."""
+        if self.partial is not PartialBatch.DROP or self.steps == INFINITE_CARDINALITY:
+            return self.steps
+        if self.lengths is None:
+            return UNKNOWN_CARDINALITY
+        return min(self.inputs.full_steps_of(one.count - (one.last < one.rows)) for one in self.lengths)
+
+    def of_every_step(self) -> int | None:
+        """The rows of every replica in every step; None where they differ or cannot be known."""
+        inputs, lengths = self.inputs, self.lengths
+        cut, batch_rows = inputs.slices_per_batch, self._rows_of_batches()
+        if self.partial is PartialBatch.RAGGED and inputs.workers.replicas_in_sync == 1:
+            return batch_rows
+        if self.partial is not PartialBatch.RAGGED and self.exact:
+            return self.full
+        if self.partial is PartialBatch.PAD and batch_rows is not None and not inputs.has_own_data:
+            return max(self.full, -(-batch_rows // cut))
+        if self.partial is not PartialBatch.RAGGED:
+            return None
+        if not inputs.has_own_data:
+            return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
+        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
+            return None
+        rows = lengths[0].rows // cut
+        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self.steps - 1, 0))
+        return rows if all(size == rows for sizes in ends for size in sizes) else None
+
+    def _rows_of_batches(self) -> int | None:
+        """The rows of every batch; None where functions may change them and the last batch may be short."""
+        dataset = self.inputs.dataset
+        spec = dataset.element_spec
+        assumed = 0 in flatten(spec)[0][0].assumed_axes
+        return None if assumed and last_may_be_short(dataset.node) else rows_of_batches(spec)
+
+    def of_a_ragged_step(self, full: int) -> set[int]:
+        """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.
+
+        Where they cannot be known, the answer is that of a full step and one fewer.
+        """
+        if self.partial is not PartialBatch.RAGGED:
+            return set()
+        inputs, lengths = self.inputs, self.lengths
+        if lengths is None:
+            return {full, full - 1} if self.of_every_step() is None else set()
+        one = lengths[0]
+        if not inputs.has_own_data:
+            batches = [slice_bounds(one.rows_of_batch(batch), inputs.slices_per_batch) for batch in (0, one.count - 1)]
+            steps = [{stop - start for start, stop in bounds} for bounds in batches]
+        else:
+            ends = [inputs.sizes_at(lengths, step) for step in (0, max(self.steps - 1, 0))]
+            steps = [{size for sizes in end for size in sizes} for end in ends]
+        return next((sizes for sizes in steps if len(sizes) > 1), set())
+
+    def may_be_none(self) -> bool:
+        """Return whether some replica may be left without rows in a step that others have, as far as is known."""
+        inputs, lengths = self.inputs, self.lengths
+        if self.partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
+            return False
+        if lengths is None:
+            spec = inputs.dataset.element_spec
+            rows = None if 0 in flatten(spec)[0][0].assumed_axes else rows_of_batches(spec)
+            ends = inputs.has_own_data and self.steps != INFINITE_CARDINALITY
+            return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
+        if not inputs.has_own_data:
+            return any(_has_empty(rows, inputs.slices_per_batch) for rows in {lengths[0].rows, lengths[0].last})
+        # Between these batches all are alike.
+        batches = {batch for one in lengths for batch in (0, one.count - 1, one.count) if batch >= 0}
+        turns = range(inputs.steps_of(1))
+        steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
+        return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
+
+
+def agree_on_input(call: str, inputs: Inputs, partial: PartialBatch, control: Control | None) -> AgreedInput:
     """Agree with the other workers on what all read.
 
     Raises:
         WorkerError: they distribute different datasets, or one of them did not come.
         StorageError: a worker cannot read a file that worker 0 has listed.
     """
-    lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
+    own_lengths, layout, steps = inputs.lengths, inputs.layout(), inputs.cardinality()
     full = inputs.full_rows, inputs.exact
     if inputs.shard is not None and inputs.workers.count > 1:
         _logger.info("%s shards by %s: %s", call, inputs.shard.policy.name, inputs.shard.reason)
     if control is None:
         inputs.fix_seeds_alone()
-        return _agreed(inputs, cardinality, inputs.lengths_of_all(), full, same_layout=layout is not None)
-    known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
-    listed = [digest_of_names(names) for names in inputs.listed]
-    facts = (inputs.labels, inputs.facts(), inputs.workers.share)
-    own = WorkerInput(*facts, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed, full)
-    answers = control.gather(call, own, WorkerInput, timeout=CALL_SECONDS)
-    others = [one.listed for one in answers]
-    if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
-        return agree_on_input(call, _over_files_of_the_first(call, inputs, control), control)
-    _check_same_dataset(call, control.member, answers)
-    inputs.fix_seeds(answers[0].seed, answers[0].drawn)
-    counted = [Lengths(*one.lengths) for one in answers if one.lengths]
-    most = longest([one.cardinality for one in answers])
-    same_layout = layout is not None and all(one.leaves == layout for one in answers)
-    if any(one.full_rows != full for one in answers):
-        full = 0, False
-    return _agreed(inputs, most, counted if len(counted) == len(answers) else None, full, same_layout=same_layout)
+        lengths, same_layout = inputs.lengths_of_all(), layout is not None
+    else:
+        known = None if own_lengths is None else (own_lengths.count, own_lengths.rows, own_lengths.last)
+        listed = [digest_of_names(names) for names in inputs.listed]
+        facts = (inputs.labels, inputs.facts(), inputs.workers.share)
+        own = WorkerInput(*facts, draw_seed(), inputs.drawn, steps, known, layout, listed, full)
+        answers = control.gather(call, own, WorkerInput, timeout=CALL_SECONDS)
+        others = [one.listed for one in answers]
+        if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
+            return agree_on_input(call, _over_files_of_the_first(call, inputs, control), partial, control)
+        _check_same_dataset(call, control.member, answers)
+        inputs.fix_seeds(answers[0].seed, answers[0].drawn)
+        counted = [Lengths(*one.lengths) for one in answers if one.lengths]
+        lengths = counted if len(counted) == len(answers) else None
+        steps = longest([one.cardinality for one in answers])
+        same_layout = layout is not None and all(one.leaves == layout for one in answers)
+        if any(one.full_rows != full for one in answers):
+            full = 0, False
+    if inputs.has_own_data and inputs.workers.count > 1 and steps != INFINITE_CARDINALITY:
+        steps = inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY
+    return AgreedInput(inputs, partial, steps, lengths, same_layout, *full)
 
 
 def _check_same_dataset(call: str, member: str, answers: list[WorkerInput]) -> None:
@@ -157,105 +240,6 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
     return inputs
 
 
-def _agreed(
-    inputs: Inputs, cardinality: int, lengths: list[Lengths] | None, full: tuple[int, bool], *, same_layout: bool
-) -> AgreedInput:
-    if inputs.has_own_data and inputs.workers.count > 1 and cardinality != INFINITE_CARDINALITY:
-        cardinality = inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY
-    return AgreedInput(inputs, cardinality, lengths, same_layout, *full)
-
-
-@dataclass(frozen=True)
-class StepRows:
-    """The rows of the steps, and how many steps there are.
-
-    Attributes:
-        agreed: what all workers read.
-        partial: what happens to a batch that does not fill all replicas equally.
-    """
-
-    agreed: AgreedInput
-    partial: PartialBatch
-
-    @property
-    def full(self) -> int:
-        """The rows of a replica in a full step; 0 where each step is full or partial for itself."""
-        return self.agreed.full_rows if self.partial is not PartialBatch.DROP or self.agreed.exact else 0
-
-    def cardinality(self) -> int:
-        """The number of steps."""
-        steps, lengths = self.agreed.cardinality, self.agreed.lengths
-        if self.partial is not PartialBatch.DROP or steps == INFINITE_CARDINALITY:
-            return steps
-        if lengths is None:
-            return UNKNOWN_CARDINALITY
-        return min(self.agreed.inputs.full_steps_of(one.count - (one.last < one.rows)) for one in lengths)
-
-    def of_every_step(self) -> int | None:
-        """The rows of every replica in every step; None where they differ or cannot be known."""
-        inputs, lengths = self.agreed.inputs, self.agreed.lengths
-        cut, batch_rows = inputs.slices_per_batch, self._rows_of_batches()
-        if self.partial is PartialBatch.RAGGED and inputs.workers.replicas_in_sync == 1:
-            return batch_rows
-        if self.partial is not PartialBatch.RAGGED and self.agreed.exact:
-            return self.full
-        if self.partial is PartialBatch.PAD and batch_rows is not None and not inputs.has_own_data:
-            return max(self.full, -(-batch_rows // cut))
-        if self.partial is not PartialBatch.RAGGED:
-            return None
-        if not inputs.has_own_data:
-            return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
-        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
-            return None
-        rows = lengths[0].rows // cut
-        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self.agreed.cardinality - 1, 0))
-        return rows if all(size == rows for sizes in ends for size in sizes) else None
-
-    def _rows_of_batches(self) -> int | None:
-        """The rows of every batch; None where functions may change them and the last batch may be short."""
-        dataset = self.agreed.inputs.dataset
-        spec = dataset.element_spec
-        assumed = 0 in flatten(spec)[0][0].assumed_axes
-        return None if assumed and last_may_be_short(dataset.node) else rows_of_batches(spec)
-
-    def of_a_ragged_step(self, full: int) -> set[int]:
-        """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.
-
-        Where they cannot be known, the answer is that of a full step and one fewer.
-        """
-        if self.partial is not PartialBatch.RAGGED:
-            return set()
-        inputs, lengths = self.agreed.inputs, self.agreed.lengths
-        if lengths is None:
-            return {full, full - 1} if self.of_every_step() is None else set()
-        one = lengths[0]
-        if not inputs.has_own_data:
-            batches = [slice_bounds(one.rows_of_batch(batch), inputs.slices_per_batch) for batch in (0, one.count - 1)]
-            steps = [{stop - start for start, stop in bounds} for bounds in batches]
-        else:
-            ends = [inputs.sizes_at(lengths, step) for step in (0, max(self.agreed.cardinality - 1, 0))]
-            steps = [{size for sizes in end for size in sizes} for end in ends]
-        return next((sizes for sizes in steps if len(sizes) > 1), set())
-
-    def may_be_none(self) -> bool:
-        """Return whether some replica may be left without rows in a step that others have, as far as is known."""
-        inputs, lengths = self.agreed.inputs, self.agreed.lengths
-        if self.partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
-            return False
-        if lengths is None:
-            spec = inputs.dataset.element_spec
-            rows = None if 0 in flatten(spec)[0][0].assumed_axes else rows_of_batches(spec)
-            ends = inputs.has_own_data and self.agreed.cardinality != INFINITE_CARDINALITY
-            return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
-        if not inputs.has_own_data:
-            return any(_has_empty(rows, inputs.slices_per_batch) for rows in {lengths[0].rows, lengths[0].last})
-        # Between these batches all are alike.
-        batches = {batch for one in lengths for batch in (0, one.count - 1, one.count) if batch >= 0}
-        turns = range(inputs.steps_of(1))
-        steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
-        return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
-
-
 def _has_empty(rows: int, slices: int) -> bool:
     """Return whether a batch of `rows` rows leaves one of `slices` slices without any."""
     start, stop = slice_bounds(rows, slices)[-1]
@@ -286,7 +270,7 @@ class StepFacts:
     @cached_property
     def even(self) -> bool:
         """Return whether all replicas' slices are equal in shape."""
-        return self.regular and self.all_have(self.largest)
+        return self.regular and self.smallest == self.largest
 
     @cached_property
     def largest(self) -> int:
@@ -297,10 +281,6 @@ class StepFacts:
     def smallest(self) -> int:
         """The fewest rows that a replica gets."""
         return min((size for sizes in self.sizes for size in sizes), default=0)
-
-    def all_have(self, rows: int) -> bool:
-        """Return whether every replica gets this number of rows."""
-        return all(size == rows for sizes in self.sizes for size in sizes)
 
 
 class Agreement(ABC):
@@ -315,8 +295,7 @@ class Agreement(ABC):
             Closed: the iteration was closed meanwhile.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most never wait
         """End a call of `facts_of` that waits for other workers."""
 
 
@@ -327,9 +306,6 @@ class LocalAgreement(Agreement):
         if step is None:
             return StepFacts(ended=True, sizes=[])
         return _facts_alone(step.all_sizes or step.sizes, step.regular)
-
-    def close(self) -> None:
-        """Nothing waits."""
 
 
 @lru_cache
@@ -352,9 +328,6 @@ class ComputedAgreement(Agreement):
     def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
         sizes = self._sizes_at(number)
         return StepFacts(ended=step is None and not any(map(sum, sizes)), sizes=sizes, layout=self._layout)
-
-    def close(self) -> None:
-        """Nothing waits."""
 
 
 class ExchangedAgreement(Agreement):
@@ -400,7 +373,7 @@ class ExchangedAgreement(Agreement):
                 f"{self._topic}: the {member}s read different data: "
                 + ", ".join(
                     f"{member} {worker} has "
-                    + ("no further batch" if one.sizes is None else f"a batch of {one.rows} rows")
+                    + ("no further batch" if one.sizes is None else f"a batch of {sum(one.all_sizes)} rows")
                     for worker, one in enumerate(answers)
                 )
                 + ". Under AutoShardPolicy.DATA the dataset must be the same on all of them: use "

@@ -20,11 +20,11 @@ from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.agreement import (
+    AgreedInput,
     Agreement,
     ComputedAgreement,
     ExchangedAgreement,
     LocalAgreement,
-    StepRows,
     agree_on_input,
 )
 from penstock.distribute.feed.explain import explain
@@ -85,9 +85,8 @@ class DistributedDataset:
                 f'InputOptions(partial_batch="drop") would skip every step: {cut} replicas do not divide batches '
                 f'of {size} rows evenly; choose another batch size, or "pad"'
             )
-        self._agreed = agree_on_input(call, inputs, control)
+        self._agreed = agree_on_input(call, inputs, self._partial, control)
         self._inputs = self._agreed.inputs
-        self._rows = StepRows(self._agreed, self._partial)
 
     @cached_property
     def element_spec(self) -> Any:
@@ -100,7 +99,7 @@ class DistributedDataset:
         if self._partial is PartialBatch.RAGGED and workers.replicas_in_sync == 1:
             return spec
         leaves, structure = flatten(spec)
-        rows = self._rows.of_every_step()
+        rows = self._agreed.of_every_step()
         assumed = not self._inputs.exact and 0 in leaves[0].assumed_axes
 
         def per_replica(leaf: LeafSpec) -> Any:
@@ -113,11 +112,11 @@ class DistributedDataset:
     @cached_property
     def _rows_vary(self) -> bool:
         """Return whether the number of rows of a replica may differ from step to step, as far as is known."""
-        return self._rows.of_every_step() is None
+        return self._agreed.of_every_step() is None
 
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
-        return self._rows.cardinality()
+        return self._agreed.cardinality()
 
     def __len__(self) -> int:
         steps = self.cardinality()
@@ -147,21 +146,17 @@ class DistributedDataset:
 
     def _feed(self, source: StepSource) -> StepFeed:
         """Return what makes the steps of one pass."""
-        inputs = self._inputs
         iteration = next(self._iterations)
         topic = f"{self._call}, iteration {iteration}"
         return StepFeed(
             source,
             self._agreement(topic, source),
-            self._partial,
-            self._rows.full,
-            inputs.template,
+            self._agreed,
             self._place,
             self._bare,
             topic,
             iteration,
             self._control,
-            self._rows.of_a_ragged_step,
         )
 
     def _agreement(self, topic: str, source: StepSource) -> Agreement:
@@ -188,9 +183,9 @@ def inputs_of(steps: DistributedDataset) -> Inputs:
     return steps._inputs
 
 
-def rows_of(steps: DistributedDataset) -> StepRows:
-    """Return how many rows the replicas get in its steps."""
-    return steps._rows
+def agreed_of(steps: DistributedDataset) -> AgreedInput:
+    """Return the inputs on which all workers have agreed, with the rows of their steps."""
+    return steps._agreed
 
 
 class DistributedIterator(Iterator[Any]):
@@ -242,11 +237,6 @@ class DistributedIterator(Iterator[Any]):
     def element_spec(self) -> Any:
         """The specification of a step, as the dataset gives it."""
         return self._dataset.element_spec
-
-    @property
-    def _rows_vary(self) -> bool:
-        """Return whether the number of rows of a replica may differ from step to step, as far as is known."""
-        return self._dataset._rows_vary
 
     @property
     def errors(self) -> SkippedRows:

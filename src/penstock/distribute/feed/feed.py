@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import PassBegun
-from penstock.distribute.feed.agreement import Agreement, StepFacts
+from penstock.distribute.feed.agreement import AgreedInput, Agreement, StepFacts
 from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, Padding, StepLeaf, Template
@@ -141,28 +141,22 @@ class StepFeed:
     Attributes:
         source: this worker's steps.
         agreement: says what all workers have in a step.
-        partial: what to do with steps that do not fill all replicas equally.
-        full: the rows of each replica in a full step; 0 where batches have no one size.
-        template: gives the layout of steps on a worker without data.
+        agreed: the inputs, and the treatment of steps that do not fill all replicas equally.
         place: places the slices for the replicas.
         bare: whether one replica is in sync, which gets bare values.
         topic: the name of this iteration on the control channel.
         control: the channel on which other workers learn of a failure.
         iteration: which of the dataset's iterations this is.
-        ragged_row_counts: given the rows of a replica in a full step, the numbers of rows in one ragged step.
     """
 
     source: StepSource
     agreement: Agreement
-    partial: PartialBatch
-    full: int
-    template: Callable[[], Template]
+    agreed: AgreedInput
     place: PlaceLeaves
     bare: bool
     topic: str
     iteration: int
     control: Control | None
-    ragged_row_counts: Callable[[int], Collection[int]]
     _seen: Template | None = field(default=None, init=False)
     _padding: Padding = field(default_factory=Padding, init=False)
 
@@ -220,7 +214,7 @@ class StepFeed:
             facts = self.agreement.facts_of(self.source.number, step)
             if facts.ended:
                 raise StopIteration
-            dropped = self.partial is PartialBatch.DROP and facts.smallest < (self.full or 1)
+            dropped = self.agreed.partial is PartialBatch.DROP and facts.smallest < (self.agreed.full or 1)
             value = None if facts.empty or dropped else self._placed(step, facts)
             self.source.number += 1  # after the placing, which may fail: others end at the step of this number
             if not (facts.empty or dropped):
@@ -239,19 +233,19 @@ class StepFeed:
         if step is None:
             step = self._empty(facts)
         even = facts.even
-        if self.partial is PartialBatch.PAD:
-            step, even = self._padding(step, max(self.full, facts.largest)), facts.regular
-        elif self.partial is PartialBatch.DROP:
+        if self.agreed.partial is PartialBatch.PAD:
+            step, even = self._padding(step, max(self.agreed.full, facts.largest)), facts.regular
+        elif self.agreed.partial is PartialBatch.DROP:
             step, even = step.first_rows(facts.smallest), facts.regular
         placed = self.place(step.leaves, even)
         for leaf in placed:
             if isinstance(leaf, PerReplica):
-                leaf._ragged_row_counts = self.ragged_row_counts
+                leaf._ragged_row_counts = self.agreed.of_a_ragged_step
         return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
 
     def _empty(self, facts: StepFacts) -> HostStep:
         """A step without rows, for a worker whose data has ended."""
-        self._seen = self._seen or self.template()
+        self._seen = self._seen or self.agreed.inputs.template()
         if facts.layout is not None:  # which has the lengths that the specification leaves open
             leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)

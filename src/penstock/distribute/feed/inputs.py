@@ -127,9 +127,9 @@ class Inputs(ABC):
     def steps_of(self, batches: int) -> int:
         """The number of steps that this number of batches makes."""
 
-    @abstractmethod
     def full_steps_of(self, batches: int) -> int:
         """The number of steps that this number of batches fills completely."""
+        return self.steps_of(batches)
 
     @abstractmethod
     def cardinality(self) -> int:
@@ -151,9 +151,9 @@ class Inputs(ABC):
         """The number of slices into which a batch is cut."""
 
     @property
-    @abstractmethod
     def labels(self) -> list[str]:
-        """Return what must be the same on all workers."""
+        """The policy and other settings that must be the same on all workers; none for a function's datasets."""
+        return []
 
     def facts(self) -> list[NodeFacts]:
         """Return what must be the same on all workers that read the same share of a dataset, of its nodes."""
@@ -262,10 +262,8 @@ class DividedInput(Inputs):
         return [] if self.shard.policy is AutoShardPolicy.OFF else names_of_listings(self._whole.node)
 
     def over_files(self, names: list[list[str]]) -> "DividedInput":
-        return type(self)(self._over(names), self.workers, self.partial, self.division)
-
-    def _over(self, names: list[list[str]]) -> Dataset:
-        return Dataset(with_listings(self._whole.node, names), self._whole.options())
+        whole = Dataset(with_listings(self._whole.node, names), self._whole.options())
+        return type(self)(whole, self.workers, self.partial, self.division)
 
     @property
     def drawn(self) -> list[int]:
@@ -327,9 +325,6 @@ class DividedInput(Inputs):
 
     def steps_of(self, batches: int) -> int:
         return batches * self.workers.shares if self.has_own_data else batches
-
-    def full_steps_of(self, batches: int) -> int:
-        return self.steps_of(batches)
 
     def cardinality(self) -> int:
         return scaled(self.shard.node.cardinality, self.steps_of)
@@ -441,10 +436,6 @@ class FunctionInput(Inputs):
     @property
     def datasets(self) -> list[Dataset]:
         return self._datasets
-
-    @property
-    def labels(self) -> list[str]:
-        return []
 
     @property
     def slices_per_batch(self) -> int:

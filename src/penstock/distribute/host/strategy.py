@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.block import object_column
 from penstock.distribute.calls import StepLoop, checked_pair
 from penstock.distribute.cluster.finding import warn_of_others
-from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
+from penstock.distribute.contexts import ReduceOp, ReplicaContext, checked_axis, replica_scope
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
@@ -19,9 +19,9 @@ from penstock.distribute.nested import flatten_nested
 from penstock.distribute.reduction import holds_numbers, joined, reduced
 from penstock.distribute.strategy import Strategy, placed_on_host
 from penstock.distribute.tensorflow import REPLICA, STRATEGY
-from penstock.distribute.values import PerReplica, check_agreement, leaves_of, local_value, map_leaves
+from penstock.distribute.values import PerReplica, check_agreement, local_value, map_leaves
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import check_integer
+from penstock.options import as_member, check_integer
 from penstock.spec import as_leaf
 
 
@@ -138,7 +138,7 @@ class _HostReplica(ReplicaContext):
         return self.strategy.num_replicas_in_sync
 
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
-        operation = as_reduce_op("all_reduce(op)", op)
+        operation = as_member("all_reduce(op)", ReduceOp, op)
         self.strategy._check_alone("all_reduce")
         arrays = map_leaves(lambda leaf: _number_array("all_reduce", leaf), value)
         return self.rendezvous.meet(self.local, (operation, arrays), _all_reduced)
@@ -166,19 +166,10 @@ def _combined(
     argument = brought[0][0]
     if any(other != argument for other, _ in brought):
         raise InvalidArgumentError(f"{call} got different {differing}: {', '.join(str(other) for other, _ in brought)}")
-    check_agreement(f"{call}(value)", [flatten_nested(value)[1] for _, value in brought])
-    columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
-    return _copies([combine(argument, column) for column in columns], [value for _, value in brought])
-
-
-def _copies(results: list[Any], values: list[Any]) -> list[Any]:
-    """For each replica's value a copy of the results in its structure."""
-
-    def copied(value: Any) -> Any:
-        remaining = iter(results)
-        return map_leaves(lambda _: next(remaining).copy(), value)
-
-    return [copied(value) for value in values]
+    apart = [flatten_nested(value) for _, value in brought]
+    check_agreement(f"{call}(value)", [nest for _, nest in apart])
+    results = [combine(argument, column) for column in zip(*(leaves for leaves, _ in apart), strict=True)]
+    return [nest.unflatten([result.copy() for result in results]) for _, nest in apart]
 
 
 class _Session:

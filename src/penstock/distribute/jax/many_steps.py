@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from penstock.distribute.calls import RowsVaryError, StepLoop, checked_pair
-from penstock.distribute.jax.program import AXIS, Call, is_per_replica
+from penstock.distribute.jax.program import Call, compiled_on_mesh, is_per_replica
 from penstock.distribute.values import StackedPerReplica
 from penstock.errors import InvalidTypeError
 
@@ -35,27 +35,9 @@ def many_steps_program(call: Call, mesh: Mesh, local: int, loop: StepLoop, state
         `spmd_program` describes it; differences are the largest of all steps.
     """
     steps = _TracedSteps(call, mesh.size, local, loop.steps, state, loop.rows_vary)
-    donated = loop.donate_state
-    single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
-    by_replica = single if mesh.size == 1 else split
-    in_specs = (single, by_replica, by_replica)
-    if call.framework is None:
-        plain = jax.shard_map(
-            lambda count, given, batches: steps.run([], [], count, given, batches)[0],
-            mesh=mesh,
-            in_specs=in_specs,
-            out_specs=by_replica,
-            check_vma=False,
-        )
-        return jax.jit(plain, donate_argnums=(1,) if donated else ())
-    mapped = jax.shard_map(
-        steps.run,
-        mesh=mesh,
-        in_specs=(single, single, *in_specs),
-        out_specs=(by_replica, single, single),
-        check_vma=False,
-    )
-    return jax.jit(mapped, donate_argnums=(0, 3) if donated else (0,))
+    by_replica = mesh.size > 1
+    donated = (1,) if loop.donate_state else ()
+    return compiled_on_mesh(steps.run, call.framework is not None, mesh, (False, by_replica, by_replica), donated)
 
 
 @dataclass(frozen=True)

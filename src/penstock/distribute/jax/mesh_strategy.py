@@ -73,11 +73,6 @@ class MeshStrategy(Strategy):
         self._reducers: dict[tuple[ReduceOp, tuple[int, ...]], Callable[[Any], Any]] = {}
         self._join = StepResultsJoiner(workers.replicas_in_sync, self._placement.by_row)
 
-    @property
-    def _devices(self) -> list[jax.Device]:
-        """This worker's devices."""
-        return self._placement.local_devices
-
     @moving_explicitly
     def _run(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
@@ -221,10 +216,10 @@ class MeshStrategy(Strategy):
     def _placed(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         replicas = self._workers.replicas
         if self.num_replicas_in_sync == 1:
-            arrays = jax.device_put([leaf.slices[0] for leaf in leaves], self._devices[0])
+            arrays = jax.device_put([leaf.slices[0] for leaf in leaves], self._placement.local_devices[0])
             return [PerReplica([array]) for array in arrays]
         if not even:
-            return [PerReplica(jax.device_put(leaf.slices, self._devices)) for leaf in leaves]
+            return [PerReplica(jax.device_put(leaf.slices, self._placement.local_devices)) for leaf in leaves]
         rows = [
             np.stack(leaf.slices)
             if leaf.whole is None
@@ -355,7 +350,7 @@ class MeshStrategy(Strategy):
             if not isinstance(value, ARRAYS) or not fits_device(value):
                 raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
             check_width(f"the value given to {call}", value)
-        return tuple(jax.device_put(values, self._devices[0]))
+        return tuple(jax.device_put(values, self._placement.local_devices[0]))
 
 
 def _name_of(fn: Any) -> str:

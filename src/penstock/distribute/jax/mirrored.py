@@ -46,4 +46,5 @@ class MirroredStrategy(MeshStrategy):
         super().__init__(found, StrategyWorkers(1, 0, len(found)), control=None, check_weights=check_weights)
 
     def __repr__(self) -> str:
-        return f"MirroredStrategy({', '.join(f'{device.platform}:{device.id}' for device in self._devices)})"
+        names = [f"{device.platform}:{device.id}" for device in self._placement.local_devices]
+        return f"MirroredStrategy({', '.join(names)})"

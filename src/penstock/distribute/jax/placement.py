@@ -54,9 +54,6 @@ class Placement:
     def stacked(self, values: Sequence[Any]) -> jax.Array:
         """A stacked array whose local rows are `values`, each on its replica's device."""
         rows = [jax.device_put(value[None], device) for value, device in zip(values, self.local_devices, strict=True)]
-        return self._assembled(rows)
-
-    def _assembled(self, rows: list[jax.Array]) -> jax.Array:
         shape = (self.mesh.size, *rows[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.by_row, rows)
 

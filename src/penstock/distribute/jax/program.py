@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
-from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
+from penstock.distribute.contexts import ReduceOp, ReplicaContext, checked_axis, replica_scope
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.jax.assumptions import Assumptions, check_assumptions
@@ -28,6 +28,7 @@ from penstock.distribute.reduction import check_axes
 from penstock.distribute.tensorflow import REPLICA
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
+from penstock.options import as_member
 
 AXIS = "replica"
 """The mesh axis with one device per replica."""
@@ -105,7 +106,7 @@ class MeshReplica(ReplicaContext):
         return lax.axis_index(AXIS)
 
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
-        operation = as_reduce_op("all_reduce(op)", op)
+        operation = as_member("all_reduce(op)", ReduceOp, op)
         collective: Any = lax.psum if operation is ReduceOp.SUM else lax.pmean
         return jax.tree.map(lambda leaf: collective(_widened("all_reduce", leaf), AXIS), value)
 
@@ -247,7 +248,6 @@ def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()
         values, and differences as `Call.on_replica` does.
     """
     replicas = mesh.size
-    single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
     entering = [mode for mode in call.modes if not isinstance(mode, Static)]
     own_row = [replicas > 1 and mode != "number" for mode in entering]
 
@@ -258,13 +258,30 @@ def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()
             result = jax.tree.map(lambda leaf: StackedPerReplica(leaf[None], local), result)
         return result, values, differences
 
-    leaf_specs = tuple(split if own else single for own in own_row)
-    result_spec = single if replicas == 1 else split
-    if call.framework is None:
+    return compiled_on_mesh(step, call.framework is not None, mesh, own_row, donated)
+
+
+def compiled_on_mesh(
+    step: Callable[..., Any], stateful: bool, mesh: Mesh, by_replica: Sequence[bool], donated: Sequence[int]
+) -> Callable[..., Any]:
+    """Compile a step for all devices of the mesh.
+
+    Args:
+        step: a function of written variables, of read ones, and of further arguments; gives the result, the new values
+            of the variables, and their differences.
+        stateful: whether there are variables; otherwise the program takes the further arguments and gives the result.
+        mesh: the devices, one per replica, on one axis.
+        by_replica: for each further argument whether it has a row for each replica.
+        donated: which of the further arguments give their buffers to the program.
+    """
+    single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
+    in_specs = tuple(split if own else single for own in by_replica)
+    result_spec = single if mesh.size == 1 else split
+    if not stateful:
         plain = jax.shard_map(
-            lambda *leaves: step([], [], *leaves)[0],
+            lambda *given: step([], [], *given)[0],
             mesh=mesh,
-            in_specs=leaf_specs,
+            in_specs=in_specs,
             out_specs=result_spec,
             check_vma=False,
         )
@@ -272,7 +289,7 @@ def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()
     mapped = jax.shard_map(
         step,
         mesh=mesh,
-        in_specs=(single, single, *leaf_specs),
+        in_specs=(single, single, *in_specs),
         out_specs=(result_spec, single, single),
         check_vma=False,
     )
