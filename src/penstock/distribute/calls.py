@@ -1,6 +1,6 @@
 """Checks of the arguments of `run` and `run_steps`, and of what the user's function returns, for all strategies."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,14 +104,3 @@ def checked_pair(result: Any) -> tuple[Any, Any]:
             f"{type(result).__name__}"
         )
     return result
-
-
-def check_stackable(path: str, shapes: Sequence[Any]) -> None:
-    """Refuse results of several steps whose shapes differ, which cannot be stacked."""
-    for shape in shapes:
-        if shape != shapes[0] or isinstance(shape, list):
-            raise InvalidArgumentError(
-                f"strategy.run_steps puts the results of all steps together, but the result{path} has shape "
-                f"{shapes[0]} in one step and {shape} in another: return values of one shape, such as sums, or take "
-                "these steps by strategy.run"
-            )

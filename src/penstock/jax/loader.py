@@ -131,7 +131,7 @@ def loader(
         check_connected(find_cluster(), f"call jax.distributed.initialize() in all of them before {_CALL}")
     control = None
     if meeting is not None:
-        meeting.come()
+        meeting.join()
         control = control_of_all_processes(meeting)
     steps = DistributedDataset(inputs, place, options, control, meeting.call if meeting is not None else _CALL)
     workers = inputs.workers

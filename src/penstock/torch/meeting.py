@@ -42,15 +42,15 @@ class RanksStore:
         self._store = torch.distributed.PrefixStore(f"penstock/loader/{start}{call}", _store(seconds))
 
     def add(self, name: str) -> int:
-        return int(_lost_is_told(self._store.add, name, 1))
+        return int(_raising_if_lost(self._store.add, name, 1))
 
     def put(self, name: str, value: str) -> None:
-        _lost_is_told(self._store.compare_set, name, _NOTHING, _BEGIN + value)
+        _raising_if_lost(self._store.compare_set, name, _NOTHING, _BEGIN + value)
 
     def get(self, name: str) -> str | None:
-        if not _lost_is_told(self._store.check, [name]):
+        if not _raising_if_lost(self._store.check, [name]):
             return None
-        found: str = _lost_is_told(self._store.get, name).decode()
+        found: str = _raising_if_lost(self._store.get, name).decode()
         return found.removeprefix(_BEGIN)
 
 
@@ -79,7 +79,7 @@ def _start_of(ranks: Ranks, call: str, seconds: float) -> str:
     if not _start:
         store = torch.distributed.PrefixStore("penstock/start", _store(seconds))
         answer = _answered if ranks.rank == 0 else _asked
-        _start.append(_lost_is_told(answer, store, ranks, call, seconds))
+        _start.append(_raising_if_lost(answer, store, ranks, call, seconds))
     return _start[0]
 
 
@@ -121,11 +121,11 @@ def connected(meeting: Meeting | None) -> Control | None:
     """
     if meeting is None:
         return None
-    meeting.come()
-    return meeting.connect(_own_host())
+    meeting.join()
+    return meeting.connect(own_address(os.environ.get("MASTER_ADDR", "")))
 
 
-def _lost_is_told(call: Any, *arguments: Any) -> Any:
+def _raising_if_lost(call: Any, *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except RuntimeError as error:
@@ -147,8 +147,3 @@ def _store(seconds: float) -> Any:
             "calls in the same order; where one has more to do before it, give all of them a larger "
             f"failure_timeout_seconds ({error})"
         ) from error
-
-
-def _own_host() -> str:
-    """By what the other ranks reach rank 0."""
-    return own_address(os.environ.get("MASTER_ADDR", ""))

@@ -33,7 +33,8 @@ def tensor_of(array: Any) -> Any:
     """
     dtype = array.dtype
     if dtype.kind in "OUST":
-        return _listed(array)
+        entries = array if dtype.kind == "O" else array.tolist()
+        return [tensor_of(entry) if isinstance(entry, np.ndarray) else entry for entry in entries]
     if f"{dtype.kind}{dtype.itemsize}" in _SHARED:
         if not dtype.isnative:
             array = array.astype(dtype.newbyteorder("="))
@@ -52,15 +53,6 @@ def _writable(array: Any) -> Any:
     ):
         return array
     return array.copy(order="C")
-
-
-def _listed(array: Any) -> Any:
-    """Strings and objects as nested lists; arrays among the objects become tensors."""
-    return [_of_object(entry) for entry in array] if array.dtype.kind == "O" else array.tolist()
-
-
-def _of_object(entry: Any) -> Any:
-    return tensor_of(entry) if isinstance(entry, np.ndarray) else entry
 
 
 def unknown_dtype(dtype: Any, path: str = "") -> ElementError:

@@ -16,8 +16,6 @@ from penstock.errors import InvalidArgumentError
 _TRAINING: Final = ("chief", "master", "worker")
 """The jobs of a TF_CONFIG whose tasks train together, in the order in which TensorFlow numbers them."""
 
-_NUMBERED_BY: Final = "the place in TF_CONFIG's task"
-
 
 def tf_config(environment: Environment) -> Cluster | None:
     """The cluster of TF_CONFIG, as TensorFlow's MultiWorkerMirroredStrategy reads it; None for its evaluator.
@@ -57,7 +55,7 @@ def tf_config(environment: Environment) -> Cluster | None:
     before = sum(len(addresses[job]) for job in list(addresses)[: list(addresses).index(kind)])
     return checked(
         Cluster(str(everyone[0]), len(everyone), before + index, "TF_CONFIG"),
-        ("the first address of TF_CONFIG", "TF_CONFIG's number of tasks", _NUMBERED_BY),
+        ("the first address of TF_CONFIG", "TF_CONFIG's number of tasks", "the place in TF_CONFIG's task"),
     )
 
 

@@ -125,7 +125,7 @@ class Control:
         self._own_failed_topic = ""
         self._last_call = time.monotonic()
         self._acknowledged = threading.Event()
-        self._closed = False
+        self.closed = False  # whether this worker has left the channel
         self._exit_seconds: float | None = None
         self._thread = threading.Thread(target=self._receive, name="penstock-control", daemon=True)
         self._thread.start()
@@ -134,11 +134,6 @@ class Control:
         self._watch.start()
         end_before_libraries(self, Control._leave)  # JAX waits at exit for all other workers
         _channels[next(_numbers)] = self
-
-    @property
-    def closed(self) -> bool:
-        """Return whether this worker has left the channel."""
-        return self._closed
 
     def gather(
         self,
@@ -305,15 +300,15 @@ class Control:
         failed = self._input_failures.get(topic)
         if failed is not None and failed.step <= step:
             self.acknowledge_failure()
-            self.tell_of_leaving(topic)
+            self.announce_leaving(topic)
             raise WorkerError(self._description_of(failed))
 
     def leave_steps(self, topic: str, step: int) -> None:
         """Tell all other workers that this one takes no step from this number on. May be called by the collector."""
-        if self._failure is None and not self._closed:
+        if self._failure is None and not self.closed:
             self.post(InputFailed(self.worker, topic, step), seconds=_INTERRUPTING_SECONDS)
 
-    def tell_of_leaving(self, topic: str) -> None:
+    def announce_leaving(self, topic: str) -> None:
         """If steps of a topic are missed because a worker has left it, tell all, that one too."""
         failed = self._input_failures.get(topic)
         if failed is not None and not failed.reason:
@@ -341,7 +336,7 @@ class Control:
             self.post(Preempted(self.worker, number))
         with self._changed:
             if self._ends:
-                self._changed.wait_for(lambda: self._failure is not None or not self._untold())
+                self._changed.wait_for(lambda: self._failure is not None or not self._unanswered())
                 self.check_in_main()
             # How far a worker came that has left without a word is not known.
             if not self._ends or self._left.difference(self._ends) or number < max(self._ends.values()):
@@ -356,7 +351,7 @@ class Control:
             self._ends[self.worker] = self._answered
         return first
 
-    def _untold(self) -> set[int]:
+    def _unanswered(self) -> set[int]:
         """The workers of which is not known how many questions they had answered."""
         return set(range(self.workers)) - self._ends.keys() - self._left
 
@@ -388,7 +383,7 @@ class Control:
             try:
                 message = self._next()
             except (EOFError, OSError) as error:
-                if self._closed:
+                if self.closed:
                     return
                 connected = False
                 reason = "its process has ended" if isinstance(error, EOFError) else str(error)
@@ -416,7 +411,7 @@ class Control:
                         self._left.add(message.worker)
                     self._changed.notify_all()
             for topic in missed:
-                self.tell_of_leaving(topic)
+                self.announce_leaving(topic)
             if tells:
                 self.post(Preempted(self.worker, self._ends[self.worker]), seconds=_INTERRUPTING_SECONDS)
             if differs is not None and isinstance(message, MadeCalls):
@@ -480,7 +475,7 @@ class Control:
         while not over:
             self._compare_calls()
             with self._changed:
-                over = self._changed.wait_for(lambda: self._failure is not None or self._closed, TICK_SECONDS)
+                over = self._changed.wait_for(lambda: self._failure is not None or self.closed, TICK_SECONDS)
         failed = time.monotonic()
         while not self._acknowledged.wait(
             max(failed, self._last_call) + self.failure_timeout_seconds - time.monotonic()
@@ -491,7 +486,7 @@ class Control:
                     f"waits for a {self.member} that will not come"
                 )
         with self._changed:
-            self._changed.wait_for(lambda: self._closed)
+            self._changed.wait_for(lambda: self.closed)
         if self._failure is not None and self._exit_seconds is not None:
             time.sleep(self._exit_seconds)
             self._end("has ended its program and waits for the others no longer")
@@ -525,14 +520,14 @@ class Control:
     def close(self) -> None:
         """Leave the channel, which is not a failure. Messages that are received afterwards are ignored."""
         forget(self)
-        if self._failure is None and not self._closed:
+        if self._failure is None and not self.closed:
             news = self._calls.news()
             if news is not None:
                 self.post(news, seconds=_LEAVING_SECONDS)
             self.post(WorkerLeft(self.worker), seconds=_LEAVING_SECONDS)
         self._acknowledged.set()
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()
         self._line.connection.shut_down()  # closing it would not wake the thread that waits for data
         self._thread.join()

@@ -53,7 +53,7 @@ class Meeting:
     member: str
     failure_timeout_seconds: float | None
 
-    def come(self) -> None:
+    def join(self) -> None:
         """Wait until all have come.
 
         Raises:

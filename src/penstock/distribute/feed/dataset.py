@@ -366,7 +366,7 @@ class DistributedIterator(Iterator[Any]):
             return
         self._control.acknowledge_failure()
         self._feed.given = -1
-        self._control.tell_of_leaving(self._feed.topic)
+        self._control.announce_leaving(self._feed.topic)
         if not isinstance(failure.error, WorkerError):
             what = f"{type(failure.error).__name__}: {failure.error}"
             self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)

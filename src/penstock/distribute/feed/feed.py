@@ -245,7 +245,7 @@ class StepFeed:
 
     def _empty(self, facts: StepFacts) -> HostStep:
         """A step without rows, for a worker whose data has ended."""
-        self._seen = self._seen or self.agreed.inputs.template()
+        self._seen = self._seen or Template.of_spec(self.agreed.inputs.dataset.element_spec)
         if facts.layout is not None:  # which has the lengths that the specification leaves open
             leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)

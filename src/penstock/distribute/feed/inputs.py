@@ -26,7 +26,7 @@ from penstock.distribute.feed.shards import (
     sources_of_batches,
 )
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, JoinedWorkers, StepSource, WorkerBatches
-from penstock.distribute.feed.steps import Layout, Sizes, Template, check_spec, unbatched
+from penstock.distribute.feed.steps import Layout, Sizes, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import SliceRule
@@ -187,10 +187,6 @@ class Inputs(ABC):
     def full_rows(self) -> int:
         """The rows of a replica in a full step; 0 where no batch size is known."""
         return -(-self.batch_size // self.slices_per_batch)
-
-    def template(self) -> Template:
-        """The layout of this worker's batches; reads one if the specification needs it."""
-        return Template.of_spec(self.dataset.element_spec)
 
     def layout(self) -> Layout | None:
         """Dtype and shape without the rows of each leaf; None where they are not fixed."""

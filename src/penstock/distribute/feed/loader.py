@@ -34,15 +34,12 @@ class StepLoader:
     def __init__(self, name: str, steps: DistributedDataset) -> None:
         self._name = name
         self._steps = steps
+        self._control = steps._control
         self._current: DistributedIterator | None = None
         # The pass that the next `iter` gives: one that was restored, or whose state was taken before it began.
         self._upcoming: DistributedIterator | None = None
         self._calls = itertools.count(1)
         self._closed = False
-
-    @property
-    def _control(self) -> Control | None:
-        return self._steps._control
 
     def cardinality(self) -> int:
         """The number of steps of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""

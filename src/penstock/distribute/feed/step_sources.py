@@ -288,8 +288,7 @@ class Elements(StepSource):
         return [dataset.position() for dataset in self._datasets]
 
     def _positions(self, position: Any) -> Sequence[Any]:
-        found: list[Any] = position["datasets"]
-        return found
+        return list(position["datasets"])
 
     def position(self) -> Any:
         positions = self._before if self._collected else self._positions_now()
@@ -387,16 +386,16 @@ class JoinedWorkers(StepSource):
             raise StopIteration
         for other in self._others:
             other.number += 1
-        columns = [_joined([part for step in steps for part in step.leaves[leaf].slices]) for leaf in _leaves(steps)]
+        leaves = zip(*(step.leaves for step in steps), strict=True)
+        columns = [_joined([part for leaf in column for part in leaf.slices]) for column in leaves]
         bounds = self._rule.bounds(len(columns[0]))
         sizes = tuple(stop - start for start, stop in bounds)
         own = [bounds[number] for number in self._local]
-        leaves = [StepLeaf([column[start:stop] for start, stop in own]) for column in columns]
-        return HostStep(steps[0].structure, leaves, tuple(sizes[number] for number in self._local), sizes)
+        cut = [StepLeaf([column[start:stop] for start, stop in own]) for column in columns]
+        return HostStep(steps[0].structure, cut, tuple(sizes[number] for number in self._local), sizes)
 
     def _positions(self, position: Any) -> Sequence[Any]:
-        found: list[Any] = position
-        return found
+        return list(position)
 
     def position(self) -> Any:
         taken = [before for before, _ in self._taken]
@@ -417,10 +416,6 @@ def _next_or_none(source: StepSource) -> HostStep | None:
         return source.next()
     except StopIteration:
         return None
-
-
-def _leaves(steps: list[HostStep]) -> range:
-    return range(len(steps[0].leaves))
 
 
 def _joined(parts: list[Any]) -> Any:

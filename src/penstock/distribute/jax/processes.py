@@ -76,7 +76,7 @@ def open_channel(cluster: Cluster | None, worker: int, workers: int, failure_tim
         WorkerError: a worker did not make its strategy in time.
     """
     meeting = meeting_of_processes("MultiWorkerMirroredStrategy", worker, workers, failure_timeout_seconds)
-    meeting.come()
+    meeting.join()
     return meeting.connect(_own_host(cluster))
 
 

@@ -49,20 +49,16 @@ class RaggedSteps:
             shapes: those of each `PerReplica` in them that is not in the stacked form.
         """
         remaining = iter(shapes)
-        total = self.workers.replicas_in_sync
         given = jax.tree.map(
             lambda leaf: self._of_all_replicas(leaf, remaining) if is_per_replica(leaf) else leaf,
             given,
             is_leaf=is_per_replica,
         )
-        reference, programs = self.programs.cache.of(fn)
         slices, calls = [], []
-        for replica in range(total):
+        for replica in range(self.workers.replicas_in_sync):
             leaves, tree = jax.tree.flatten(_local(given, replica))
             entering = tuple(map(mode_of, leaves))
-            assumed = self.programs.assumed_of(fn)
-            check_weights = self.programs.check_weights
-            calls.append(Call(reference, tree, entering, total, check_weights=check_weights, assumed=assumed))
+            calls.append(self.programs.stateless_call(fn, tree, entering))
             slices.append(
                 [
                     self._on_first(leaf) if mode == "array" else leaf
@@ -71,6 +67,7 @@ class RaggedSteps:
                 ]
             )
         key = tuple((call.tree, call.modes, tuple(map(jax.typeof, rows))) for call, rows in zip(calls, slices))
+        programs = self.programs.cache.of(fn)[1]
         with jax.default_device(self.placement.local_devices[0]):
             program = programs.get(key)
             if program is None:
@@ -80,8 +77,7 @@ class RaggedSteps:
 
     def _on_first(self, array: Any) -> jax.Array:
         check_width("an argument of strategy.run", array)
-        on_first: jax.Array = jax.device_put(array, self.placement.local_devices[0])
-        return on_first
+        return self.placement.on_first(array)
 
     def _bind_variables(self, calls: list[Call], slices: list[list[Any]]) -> Any:
         """The program of such a step, with the variables that the function uses."""

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from penstock.distribute.calls import check_stackable
 from penstock.distribute.jax.program import is_per_replica
 from penstock.distribute.values import StackedPerReplica, check_agreement
+from penstock.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,13 @@ class StepResultsJoiner:
         columns = []
         for (path, _), column in zip(paths, zip(*(leaves for leaves, _ in flat), strict=True), strict=True):
             shapes = [_shape(leaf, axis, piece.count) for leaf, piece in zip(column, pieces, strict=True)]
-            check_stackable(jax.tree_util.keystr(path), shapes)
+            for shape in shapes:
+                if shape != shapes[0] or isinstance(shape, list):
+                    raise InvalidArgumentError(
+                        "strategy.run_steps puts the results of all steps together, but the result"
+                        f"{jax.tree_util.keystr(path)} has shape {shapes[0]} in one step and {shape} in another: "
+                        "return values of one shape, such as sums, or take these steps by strategy.run"
+                    )
             columns.append([leaf.stacked if is_per_replica(leaf) else leaf for leaf in column])
         joined = self._join(columns, tuple(piece.count for piece in pieces))
         local = next((leaf.count for leaf in flat[0][0] if is_per_replica(leaf)), 1)

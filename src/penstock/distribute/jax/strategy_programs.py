@@ -33,7 +33,7 @@ class StrategyPrograms:
     """
 
     def __init__(self, placement: Placement, workers: StrategyWorkers, launcher: Launcher, check_weights: bool) -> None:
-        self.check_weights = check_weights
+        self._check_weights = check_weights
         self.cache = ProgramCache()
         self._placement = placement
         self._workers = workers
@@ -75,11 +75,7 @@ class StrategyPrograms:
         return program, arguments
 
     def of_many_steps(
-        self,
-        loop: StepLoop,
-        signature: Signature,
-        leaves: list[Any],
-        state: int | None,
+        self, loop: StepLoop, signature: Signature, leaves: list[Any], state: int | None
     ) -> tuple[Any, list[Any]]:
         """The program of up to `loop.steps` steps, and the first step's arguments in the form that it takes.
 
@@ -103,9 +99,14 @@ class StrategyPrograms:
     def rely_on(self, fn: Function, assumptions: Assumptions) -> None:
         """Refuse later steps of `fn` whose arguments differ from the assumptions under which it was compiled."""
         if any(assumptions.specs):
-            self.assumed_of(fn).append(assumptions)
+            self._assumed_of(fn).append(assumptions)
 
-    def assumed_of(self, fn: Function) -> list[Assumptions]:
+    def stateless_call(self, fn: Function, tree: Any, modes: tuple[Mode, ...]) -> Call:
+        """The user's function with this layout of its arguments, so far without variables."""
+        replicas, assumed = self._workers.replicas_in_sync, self._assumed_of(fn)
+        return Call(self.cache.of(fn)[0], tree, modes, replicas, check_weights=self._check_weights, assumed=assumed)
+
+    def _assumed_of(self, fn: Function) -> list[Assumptions]:
         """The assumptions under which `fn` was compiled; the list grows with `rely_on`."""
         found: list[Assumptions] = self.cache.of(fn)[1].setdefault("assumed", [])
         return found
@@ -114,19 +115,11 @@ class StrategyPrograms:
         self, fn: Function, signature: Signature, modes: tuple[Mode, ...], arguments: list[Any]
     ) -> tuple[Call, Any]:
         """The user's function with the variables that it uses, and its program if there are none."""
-        reference, programs = self.cache.of(fn)
+        programs = self.cache.of(fn)[1]
         key = ("call", signature.tree, modes)
         known: tuple[Call, Any] | None = programs.get(key)
         if known is None:
-            replicas = self._workers.replicas_in_sync
-            call = Call(
-                reference,
-                signature.tree,
-                modes,
-                replicas,
-                check_weights=self.check_weights,
-                assumed=self.assumed_of(fn),
-            )
+            call = self.stateless_call(fn, signature.tree, modes)
             known = with_variables(call, self._program_of, arguments, self._placement, self._launcher.wait)
             programs[key] = known
         return known
@@ -137,7 +130,7 @@ class StrategyPrograms:
     def _with_variables(self, program: Any, call: Call) -> Any:
         if call.framework is None:
             return program
-        return StatefulProgram(program, call, call.framework, self._placement.on_all, _return_unchanged)
+        return StatefulProgram(program, call, call.framework, self._placement.on_all, lambda value: value)
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form that it takes, on the devices."""
@@ -170,7 +163,3 @@ def _donated_leaves(call: Call, numbers: Sequence[int]) -> list[int]:
         if not isinstance(mode, Static)
     ]
     return [number for number, own in enumerate(entering) if own]
-
-
-def _return_unchanged(value: Any) -> Any:
-    return value
