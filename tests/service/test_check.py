@@ -60,7 +60,7 @@ def test_a_pipeline_that_is_not_the_same_twice_is_told_before_any_service() -> N
     calls = iter(range(1000))
     found = check(ps.Dataset.range(3).map(lambda x: x + 10 * next(calls)), worker_counts=[], kills=0, limit=1)
     assert str(found[0]).startswith("in process, once more: element 0 is")
-    assert "a function depends on the time, the process or a random generator of its own; map(fn, seed" in str(found[0])
+    assert "a function depends on the time, the process or its own random generator; map(fn, seed" in str(found[0])
 
 
 @pytest.mark.parametrize(

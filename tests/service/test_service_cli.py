@@ -145,7 +145,7 @@ def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
             ["dispatcher", "--host", "0.0.0.0"],
             2,
             "penstock: --host 0.0.0.0 lets other machines in, who could run their programs here: give --token-file and "
-            "--tls-cert and --tls-key too, or --insecure where",
+            "--tls-cert and --tls-key too, or --insecure if no",
         ),
         (["worker"], 2, "the following arguments are required: --dispatcher"),
     ],

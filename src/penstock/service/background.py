@@ -1,4 +1,4 @@
-"""A server that runs in threads of its own: starting it, waiting for it and stopping it."""
+"""Starting, waiting for and stopping a server that runs in separate threads."""
 
 import threading
 import weakref
@@ -43,7 +43,7 @@ class BackgroundServer(ABC, Generic[R]):
     """
 
     _name: ClassVar[str]
-    """What errors call it."""
+    """The name of the server in errors."""
 
     def __init__(self, *, start: bool) -> None:
         self._started: R | None = None

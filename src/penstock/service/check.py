@@ -31,7 +31,7 @@ class Difference:
     """The first element that differs from that in process.
 
     Attributes:
-        run: what was done to the service.
+        run: the description of the run.
         position: the number of the element.
         expected: the element in process; "the end" after the last one.
         found: the element from the service.
@@ -47,8 +47,8 @@ class Difference:
         if self.run != _ONCE_MORE:
             return what
         return (
-            f"{what}. So it is another one whenever it is read: a function depends on the time, the process or a "
-            "random generator of its own; map(fn, seed=...) gives it one that depends on the element only"
+            f"{what}. So it is another one whenever it is read: a function depends on the time, the process or its "
+            "own random generator; map(fn, seed=...) gives it one that depends on the element only"
         )
 
 

@@ -29,7 +29,7 @@ PORT_WILDCARD: Final = "%port%"
 LOCAL_ADDRESS: Final = f"localhost:{PORT_WILDCARD}"
 """For readers on the worker's own machine."""
 _PROTOCOL = NotHere("it is always TCP, by TLS with tls_cert and tls_key")
-_NO_SNAPSHOTS = NotHere("a data worker writes as many shards at a time as it makes spans")
+_NO_SNAPSHOTS = NotHere("a data worker writes one shard for each span that it makes at a time")
 _DISPATCHER = OtherNames(
     keywords={
         "__init__": {
@@ -61,7 +61,7 @@ _WORKER = OtherNames(
 @_DISPATCHER
 @dataclass(frozen=True, kw_only=True)
 class DispatcherConfig:
-    """How a dispatcher is set up. All times are seconds.
+    """Settings of a dispatcher. All times are seconds.
 
     Args:
         port: where it listens; 0 lets the system choose one.
@@ -74,7 +74,7 @@ class DispatcherConfig:
         finished_job_seconds: how long a finished job without readers is kept for late readers; after that its name is
             free.
         job_gc_seconds: the same for a job that is not finished.
-        dataset_gc_seconds: how long an unused dataset is kept. A dataset that was registered with an id of its own is
+        dataset_gc_seconds: how long an unused dataset is kept. A dataset that was registered with a `dataset_id` is
             kept for ever.
         worker_gc_seconds: how long a lost worker is shown in `penstock status`.
         max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
@@ -178,7 +178,7 @@ class DispatcherConfig:
 @_WORKER
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """How a data worker is set up.
+    """Settings of a data worker.
 
     Args:
         dispatcher_address: "host:port" of its dispatcher, with or without a protocol in front, or what says where it
@@ -262,7 +262,7 @@ class WorkerConfig:
         return Renewed(lambda: self.credentials().access(), _files(self))
 
     def credentials_for_dispatcher(self) -> ClientCredentials:
-        """Read the files of what it shows to its dispatcher."""
+        """Read the files of its credentials for the dispatcher."""
         return client_credentials(
             token=self.token,
             token_file=self.token_file,

@@ -36,9 +36,9 @@ def status(service: Service, *, patience_seconds: float = _PATIENCE_SECONDS) -> 
 
 
 def readers_of(found: Status) -> str:
-    """The readers of a service, in words: which epochs of which jobs they read."""
+    """The readers of a service, as text, with their epochs and jobs."""
     return ", ".join(
-        f"{reader.consumer} of epoch {epoch.epoch} of {f'the job {epoch.job!r}' if epoch.job else 'a job of its own'}"
+        f"{reader.consumer} of epoch {epoch.epoch} of {f'the job {epoch.job!r}' if epoch.job else 'an unnamed job'}"
         for epoch in found.epochs
         for reader in epoch.consumers
     )

@@ -53,7 +53,7 @@ def distribute(
         processing_mode: "distributed_epoch" gives every element once; "parallel_epochs" gives it once from each worker,
             in that worker's order; or any `ShardingPolicy`.
         service: the dispatcher: "host:port", "protocol://host:port" or (protocol, "host:port"); by TLS
-            "grpc+tls://host:port". The environment names what it asks for: PENSTOCK_TOKEN_FILE, PENSTOCK_TLS_ROOT, and
+            "grpc+tls://host:port". The environment names the credentials: PENSTOCK_TOKEN_FILE, PENSTOCK_TLS_ROOT, and
             PENSTOCK_TLS_CERT with PENSTOCK_TLS_KEY. A service of this user's on this machine needs none of them. Also
             a service's object; a `ServiceAddress`, which holds the token itself; or a function without arguments that
             returns an address, and is asked again whenever the dispatcher is lost, because it may come up elsewhere.
@@ -61,22 +61,22 @@ def distribute(
             that needs it. Every iteration is an epoch of the job. None: a job for this dataset alone.
         consumer_index: for coordinated reads, which of the `num_consumers` this is. In every step all consumers get
             their elements from the same group of `num_consumers` consecutive elements of the same worker. An incomplete
-            group at the end of a worker's elements is left out.
+            group at the end of a worker's elements is skipped.
         num_consumers: for coordinated reads, how many there are.
         max_outstanding_requests: how many elements to fetch in advance at most. None, or `ps.AUTOTUNE`: 64 MiB of them.
         data_transfer_protocol: how elements travel; None uses the fastest that both sides have.
         compression: "AUTO" lets each worker measure whether it pays; None; or a codec: "LZ4", "ZSTD", "SNAPPY".
-        cross_trainer_cache: share what is produced with other trainers, each of which gets all of it.
+        cross_trainer_cache: share the elements with other trainers, each of which gets all of them.
         target_workers: "ANY"; "LOCAL" for the workers in this process only. Under all policies but DYNAMIC each worker
             has its own part of the data, so "LOCAL" reads these parts only; with a `job_name`, "LOCAL" is allowed under
-            DYNAMIC only. "AUTO" leaves out workers on other machines that have the tag COLOCATED.
+            DYNAMIC only. "AUTO" skips workers on other machines that have the tag COLOCATED.
         ordered: whether elements come in the same order as in process. None: yes, if one dataset reads alone under
             "distributed_epoch" and its options do not say deterministic=False.
-        skip_poison: whether to leave out an element whose function ends the processes of data workers, by a crash or
+        skip_poison: whether to skip an element whose function ends the processes of data workers, by a crash or
             for lack of memory, and to count it (`penstock status`). If False, a `ps.PoisonError` is raised in its
             place, after which the iterator continues.
         dispatcher_timeout_seconds: how long to wait for a dispatcher that cannot be reached, or cannot write its
-            journal, before the iterator raises. Meanwhile the log says what it waits for. A dispatcher that has never
+            journal, before the iterator raises. Meanwhile the log has the reason. A dispatcher that has never
             answered is tried for a minute at most.
 
     Returns:
@@ -133,7 +133,7 @@ def _distributed(
     divided = cut(node, ordered=ordered) if cutting else None
     if divided is not None and not settings.alone:
         check_shared(divided)
-    # Coordinated readers need an element each in every round, so there the workers leave out failures.
+    # Coordinated readers need an element each in every round, so there the workers skip failures.
     produced, counted = (node, []) if settings.by_element else without_last_guards(node)
     if divided is not None:
         produced, counted = divided.worker, list(divided.above)
@@ -205,7 +205,7 @@ def register_dataset(
         check_name("register_dataset", "dataset_id", dataset_id)
     try:
         spec = spec_to_data(dataset.element_spec)
-    except ElementError:  # it is empty, so nothing tells
+    except ElementError:  # it is empty, so its specification is not known
         spec = None
     definition, info = _defined(node, dataset.options(), compression, spec)
     reply = _ask_dispatcher(
@@ -239,7 +239,7 @@ def from_dataset_id(
 
     Args:
         dataset_id: what `register_dataset` returned.
-        element_spec: what the elements are expected to be; None takes what was registered.
+        element_spec: the expected specification of the elements; None takes the registered one.
 
     Raises:
         InvalidArgumentError: as `distribute`; an id that the dispatcher does not know; another `element_spec`.

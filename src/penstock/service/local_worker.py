@@ -66,7 +66,7 @@ class LocalWorker:
             self.kill()
         if not self.address:
             status = status_in_words(self._process.wait())
-            raise ServiceError(f"a local data worker ended with {status} before it was ready; what it wrote says why")
+            raise ServiceError(f"a local data worker ended with {status} before it was ready: see its output")
 
     def kill(self) -> None:
         """Kill it, without waiting until it has ended."""
@@ -86,7 +86,7 @@ class LocalWorker:
         self._relay.join(_LAST_OUTPUT_SECONDS)  # a process that it has forked may hold its output open
 
     def _pass_on(self) -> None:
-        """Pass on what it prints, but for the line that says that it is ready."""
+        """Pass on its output, except the line by which it reports that it is ready."""
         assert self._process.stdout is not None
         with self._process.stdout as output:
             while line := output.readline(_LONGEST_LINE):

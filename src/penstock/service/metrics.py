@@ -30,11 +30,9 @@ _logger = logging.getLogger(__name__)
 _PATH: Final = "/metrics"
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _CONNECTION_SECONDS: Final = 5.0
-"""A connection is closed after so long, whatever came by it."""
+"""A connection is closed after this time, whether or not a request came."""
 _MOST_CONNECTIONS: Final = 32
-"""Where one more comes, the oldest is closed: each takes a thread."""
-
-
+"""For one more, the oldest is closed: each takes a thread."""
 _STARTED: Final = time.time()
 
 Number = tuple[str, str, str, float]
@@ -94,7 +92,7 @@ def _text(gauges: Sequence[tuple[str, str, float]], counters: Sequence[tuple[str
 
 
 def _of_process() -> Iterator[Number]:
-    """Return what Prometheus's own libraries say of a process."""
+    """The metrics of a process, as Prometheus's own libraries give them."""
     yield "process_start_time_seconds", "gauge", "When this process began, in seconds since 1970.", _STARTED
     yield "process_cpu_seconds_total", "counter", "Processor time that this process has used.", time.process_time()
     with suppress(OSError):  # only Linux has these files
@@ -105,7 +103,7 @@ def _of_process() -> Iterator[Number]:
 
 
 class MetricsServer:
-    """Answers `GET`, to anyone who can connect, until it is closed. It tells numbers only.
+    """Answers `GET`, to anyone who can connect, until it is closed. It exposes numbers only.
 
     `/metrics` has the numbers, `/healthz` answers while the process does, and `/readyz` says 503 and why while it takes
     no work.
@@ -113,8 +111,8 @@ class MetricsServer:
     Args:
         host: the address it listens at.
         port: 0 takes any free port.
-        status: asked at every request; what it returns says by `trouble` why it takes no work.
-        text: makes the numbers of what `status` returns.
+        status: called at every request; the `trouble` of its result is the reason why it takes no work.
+        text: makes the text of the numbers in a status.
 
     Attributes:
         port: the port it listens at.

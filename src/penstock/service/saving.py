@@ -17,7 +17,7 @@ from penstock.service.wire.definitions import from_bytes, to_bytes
 class WriteShard:
     """Writes the shard of a number in a data worker; gives the number and its description, as JSON.
 
-    What it writes depends on the number alone. So a shard may be begun several times, by several workers: each attempt
+    The files depend on the number alone. So a shard may be begun several times, by several workers: each attempt
     writes the same files, and moves them into place only when they are complete.
     """
 

@@ -1,6 +1,6 @@
-"""How many data workers a service should have: from how long readers wait, and how busy the workers are.
+"""The number of data workers that a service needs, from the waiting time of readers and the load of the workers.
 
-The rule in words: as many workers as would be busy four fifths of the time if no reader waited. A reader that waits
+The rule: enough workers that they would be busy four fifths of the time if no reader waited. A reader that waits
 half of the time could take twice as much; one decision assumes no more than four times as much. Workers are added at
 the first sign. They are removed only after several decisions in a row, down to the largest number among these.
 """
@@ -22,7 +22,7 @@ _CALM_DECISIONS: Final = 5
 
 @dataclass(frozen=True)
 class ServiceLoad:
-    """What a service does.
+    """The load of a service.
 
     Args:
         workers: the data workers that take requests.
@@ -45,7 +45,7 @@ class ServiceLoad:
 
     @property
     def needed(self) -> float:
-        """Return how many workers would be busy four fifths of the time if no reader waited; not rounded."""
+        """The number of workers that would be busy four fifths of the time if no reader waited; not rounded."""
         return self.workers * self.busy / (_BUSY_TARGET * max(_LEAST_READING, 1 - self.waiting))
 
 

@@ -100,8 +100,7 @@ def as_target_workers(target_workers: object) -> TargetWorkers:
     Raises:
         InvalidArgumentError: anything else.
     """
-    if isinstance(target_workers, str):
-        for target in _TARGETS:
-            if target_workers.upper() == target:
-                return target
+    for target in _TARGETS:
+        if isinstance(target_workers, str) and target_workers.upper() == target:
+            return target
     raise InvalidArgumentError(f'target_workers must be "AUTO", "ANY" or "LOCAL", got {target_workers!r}')

@@ -30,10 +30,7 @@ def first_passes(
     if policy is ShardingPolicy.DYNAMIC and not fixed:
         one = PassInfo(number=0, length=info.length)
         return [one if info.kind != "sequence" else _assigned(one, workers, 0)]
-    if fixed:
-        count = at_least or len(config.addresses) or len(workers)
-    else:
-        count = max(at_least, len(workers))
+    count = (at_least or len(config.addresses) or len(workers)) if fixed else max(at_least, len(workers))
     if policy is ShardingPolicy.OFF:
         return [_assigned(PassInfo(number=i, length=info.length), workers, i) for i in range(count)]
     return [_assigned(_shard(i, count, -1, policy, info), workers, i) for i in range(count)]

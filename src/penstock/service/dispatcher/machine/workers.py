@@ -48,21 +48,11 @@ class Workers:
                 return [], self._welcome(worker.info.worker_id)
         # Two cannot listen at one address, so an earlier worker with this address is gone.
         gone = {worker.info.worker_id for worker in before}
-        joined = Worker(
-            WorkerInfo(
-                worker_id=state.next_worker,
-                endpoint=message.endpoint,
-                place=self._place(address, gone),
-                colocated=COLOCATED in message.tags,
-            ),
-            message.tags,
-        )
-        changes: list[Change] = [
-            *losing(state, gone),
-            WorkerJoined(info=joined.info, tags=joined.tags),
-            *on_join(state, joined, gone),
-        ]
-        return changes, self._welcome(joined.info.worker_id)
+        place, colocated = self._place(address, gone), COLOCATED in message.tags
+        info = WorkerInfo(worker_id=state.next_worker, endpoint=message.endpoint, place=place, colocated=colocated)
+        joined = WorkerJoined(info=info, tags=message.tags)
+        moved = on_join(state, Worker(info, message.tags), gone)
+        return [*losing(state, gone), joined, *moved], self._welcome(info.worker_id)
 
     def _welcome(self, worker_id: int) -> WorkerWelcome:
         return WorkerWelcome(worker_id=worker_id, heartbeat_seconds=self._known.config.heartbeat_seconds)
