@@ -188,7 +188,7 @@ def _read(trainer: Trainer) -> bool:
     try:
         _read_once(trainer)
     except ps.ServiceError as error:
-        if "try again when it was silent" in str(error):
+        if "s of silence" in str(error):
             return False
         raise
     return True
