@@ -531,7 +531,7 @@ def test_take_and_skip_of_what_is_shuffled_anew_log_a_warning(caplog):
     dataset.skip(3)
     (record,) = caplog.records
     assert record.getMessage().startswith("shuffle(buffer_size=10, seed=1) at ")
-    assert "what take(3) and skip(3) divide" in record.getMessage()
+    assert "before take(3) and skip(3) divide the rows" in record.getMessage()
     assert "reshuffle_each_iteration=False" in record.getMessage()
 
 
