@@ -169,16 +169,12 @@ def test_a_state_that_one_rank_alone_loads_fails_all_within_the_timeout() -> Non
             return error_of(lambda: loader.load_state_dict(loader.state_dict()))
         return error_of(lambda: [None for _ in loader])
 
+    # Each waits for the other at its own call: whose limit ends first is open, and both then know who did not come.
     one, other = on_ranks(scenario, 2, seconds=30)
-    did_not_come = (
-        "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.torch.loader(...) within 3 "
-        "seconds: every rank must make the same calls in the same order; where one has more to do before it, give all "
-        "of them a larger failure_timeout_seconds"
-    )
-    assert (one, other) == (
-        f"WorkerError: {did_not_come}",
-        f"WorkerError: rank 0 of 2 has given up: {did_not_come}",
-    )
+    loading = "rank 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.torch.loader(...) within 3 "
+    iterating = "rank 0 of 2 did not come to ps.torch.loader, begin 0 of an iteration within 3 "
+    assert one.startswith((f"WorkerError: {loading}", f"WorkerError: rank 1 of 2 has given up: {iterating}"))
+    assert other.startswith((f"WorkerError: {iterating}", f"WorkerError: rank 0 of 2 has given up: {loading}"))
 
 
 def test_ranks_that_are_not_alike_are_told_so_at_once_on_every_rank() -> None:
