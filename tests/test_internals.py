@@ -1,6 +1,7 @@
 """What is private stays private, and names of classes and files say one thing each."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -107,6 +108,18 @@ def test_a_class_name_stands_once_in_the_package() -> None:
                 found.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}, line {node.lineno}")
     doubles = [f"{name}: {'; '.join(places)}" for name, places in found.items() if len(places) > 1]
     assert not doubles, "\n".join(doubles)
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    questions = re.compile(r"(What|Whether|How|Which|Where|Who|As `|Of )\b")
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        f"{path.relative_to(PACKAGE)}, line {getattr(node, 'lineno', 1)}"
+        for path in PACKAGE.rglob("*.py")
+        for node in nodes_of(path)
+        if isinstance(node, documented) and questions.match(ast.get_docstring(node) or "")
+    ]
+    assert not found
 
 
 def test_no_two_files_of_a_folder_differ_by_a_plural_alone() -> None:

@@ -82,7 +82,7 @@ def link_of_others(path: str | os.PathLike[str]) -> str:
 
 
 def content_of_others(directory: str | os.PathLike[str]) -> str:
-    """Which part of a directory other users have made or may change, and the remedy, in words; "" where none is.
+    """Name the part of a directory that other users have made or may change, and the remedy; "" where there is none.
 
     What the administrator has made is as good as what this user has.
     """

@@ -71,7 +71,7 @@ class LeafSpec:
         return self.assumed_dtype or bool(self.assumed_axes)
 
     def is_compatible_with(self, spec_or_value: Any) -> bool:
-        """Whether a value fits, or whether some value can fit both specifications: where one is None, any length does.
+        """Return whether a value fits, or some value can fit both specifications: where one is None, any length does.
 
         A value is taken as an element's leaf is: Python integers are int64, Python floats float32. Assumed lengths
         count as they are.

@@ -106,7 +106,7 @@ class Structure:
 
     @cached_property
     def sized_parts(self) -> tuple[type | None, int, PartsOf | None, list[tuple[int, type | None, int, PartsOf]]]:
-        """What takes apart a nest of tuples and dictionaries: the type and length of the outermost, and its parts.
+        """Recipe to take apart nested tuples and dictionaries: the type and length of the outermost, and its parts.
 
         Then the same of each of those within, with its place among the parts that are found by then. The functions that
         give the parts raise a KeyError where a key is missing; None is that of a tuple, which holds just them. The type
