@@ -596,7 +596,7 @@ def test_bytes_of_a_parquet_file_that_were_altered_do_not_come_back_as_data(tmp_
     with pytest.raises(ps.StorageError, match=r"part-00000\.parquet.*(CRC|checksum)"):
         list(ps.Dataset.load(tmp_path / "saved"))
     assert main(["inspect", str(tmp_path / "saved")]) == 1
-    assert "CRC" in capsys.readouterr().out
+    assert "could not verify page integrity" in capsys.readouterr().out
 
 
 def test_a_path_with_a_protocol_is_refused():

@@ -141,11 +141,11 @@ def test_a_loader_that_one_process_cannot_make_fails_on_all_at_once(workers) -> 
 def test_a_state_that_one_process_alone_loads_fails_all_within_the_timeout(workers) -> None:
     ended = workers("mesh_failures", "loaded_by_one", workers=2, devices=4)
     one, other = (seen["loaded_by_one"] for seen in ended.seen)
-    assert one.startswith(
-        "worker 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.jax.loader(...) within 3 "
-        "seconds: every"
-    )
-    assert other == f"worker 0 of 2 has given up: {one}"
+    # Each waits for the other at its own call: whose limit ends first is open, and both then know who did not come.
+    loading = "worker 1 of 2 did not come to call 1 of state_dict or load_state_dict of ps.jax.loader(...) within 3 "
+    iterating = "worker 0 of 2 did not come to ps.jax.loader (call 1), begin 0 of an iteration within 3 "
+    assert one.startswith((loading, f"worker 1 of 2 has given up: {iterating}"))
+    assert other.startswith((iterating, f"worker 0 of 2 has given up: {loading}"))
 
 
 def test_a_process_that_is_lost_is_named(workers) -> None:

@@ -248,7 +248,7 @@ def test_a_compiled_model_brings_its_optimizer_and_metrics(tmp_path: Path, caplo
 def test_compiled_and_not_compiled_are_told_apart(tmp_path: Path) -> None:
     compiled, plain = make_compiled(), make_model()
     path = ps.Checkpoint(model=compiled).save(tmp_path / "compiled")
-    message = "expected nothing, got model/optimizer/iteration.*compile the model before, or leave out"
+    message = "expected nothing, got model/optimizer/iteration.*compile the model before, or omit"
     with pytest.raises(ps.StateMismatchError, match=message):
         ps.Checkpoint(model=plain).restore(path)
     ps.Checkpoint(model=plain).restore(path, partial=True)
