@@ -138,7 +138,7 @@ def test_wrong_arguments_are_explained(arguments: tuple[str, ...], message: str)
 
 
 @pytest.mark.slow
-def test_a_program_in_a_directory_that_may_not_be_read_is_named_without_a_traceback(tmp_path: Path) -> None:
+def test_a_program_in_an_unreadable_directory_is_named_without_traceback(tmp_path: Path) -> None:
     without_rights = ["--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
         pytest.skip("root may read everything, unless setpriv takes that away")
@@ -376,7 +376,7 @@ print(jax.process_index(), jax.process_count(), jax.local_device_count(), jax.de
 
 
 @pytest.mark.slow
-def test_a_group_without_the_lost_worker_goes_on_and_grows_at_its_checkpoint(tmp_path: Path) -> None:
+def test_a_group_without_the_lost_worker_grows_at_its_checkpoint(tmp_path: Path) -> None:
     source = f"""
 count, saved = os.environ["PENSTOCK_NUM_WORKERS"], {str(tmp_path / "saved")!r}
 if count == "2":

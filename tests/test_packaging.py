@@ -45,7 +45,7 @@ def links(page: str) -> list[str]:
         "ssh://git@host.example:2222/owner/penstock",
     ],
 )
-def test_the_page_of_the_package_links_into_the_repository_it_was_cloned_from(tmp_path: Path, origin: str) -> None:
+def test_the_packages_page_links_into_its_repository(tmp_path: Path, origin: str) -> None:
     metadata = ProjectMetadata(str(checkout(tmp_path, origin)), PluginManager())
     assert metadata.core.urls == {
         "Repository": ADDRESS,
@@ -66,7 +66,7 @@ def test_the_page_of_the_package_links_into_the_repository_it_was_cloned_from(tm
 @pytest.mark.parametrize(
     "origin", ["/srv/git/penstock", "../penstock", "file:///srv/penstock.git", "http://localhost/penstock"]
 )
-def test_a_checkout_without_a_public_address_builds_a_page_without_its_links(tmp_path: Path, origin: str) -> None:
+def test_a_checkout_without_a_public_address_builds_a_page_without_links(tmp_path: Path, origin: str) -> None:
     metadata = ProjectMetadata(str(checkout(tmp_path, origin)), PluginManager())
     assert metadata.core.urls == {}
     assert "operators" in metadata.core.readme

@@ -151,7 +151,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.extended
-def test_one_certificate_with_one_name_serves_machines_that_it_does_not_know(tls: dict[str, Any]) -> None:
+def test_one_certificate_with_one_name_serves_unknown_machines(tls: dict[str, Any]) -> None:
     with ps.ray.service(1, worker_options={"num_cpus": 0.5}, **tls) as service:
         address = ray.get(service._dispatcher.address.remote())
         assert address.target.startswith(f"grpc+tls://{ray.util.get_node_ip_address()}:")
@@ -197,16 +197,14 @@ def coordinated(num_ps: int, *, shared_memory: bool, **tls: Any) -> Iterator[ps.
 
 
 @pytest.mark.extended
-def test_workers_and_servers_that_are_actors_share_memory_and_raise_errors_once(tmp_path: Path) -> None:
+def test_actors_share_memory_and_raise_errors_once(tmp_path: Path) -> None:
     with coordinated(2, shared_memory=True) as coordinator:
         promises.pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator)
         promises.the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path)
 
 
 @pytest.mark.extended
-def test_actors_that_encrypt_lose_no_update_and_a_checkpoint_replaces_a_lost_server(
-    tmp_path: Path, tls: dict[str, Any]
-) -> None:
+def test_encrypted_actors_lose_no_update_when_a_server_is_replaced(tmp_path: Path, tls: dict[str, Any]) -> None:
     def created(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
         return coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0, momentum=0.5))
 

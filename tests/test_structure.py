@@ -50,7 +50,7 @@ def test_unflatten_undoes_flatten(value):
     assert flatten(map_structure(lambda leaf: leaf, value))[1] == structure
 
 
-def test_dictionaries_are_visited_in_sorted_order_whatever_order_they_were_made_in():
+def test_dictionaries_are_visited_in_sorted_order():
     assert flatten({"b": 1, "a": 2})[0] == flatten(OrderedDict(a=2, b=1))[0] == [2, 1]
     assert flatten({"b": 1, "a": 2})[1] == flatten({"a": 0, "b": 0})[1]
 

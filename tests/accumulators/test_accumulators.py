@@ -141,7 +141,7 @@ def test_quantiles_of_many_values_are_within_the_stated_error():
         lambda generator: np.arange(60_000.0),
     ],
 )
-def test_quantiles_of_numbers_of_any_distribution_are_within_the_stated_error(monkeypatch, draw):
+def test_quantiles_of_any_distribution_are_within_the_stated_error(monkeypatch, draw):
     monkeypatch.setattr(quantiles, "EXACT_VALUES", 4096)
     monkeypatch.setattr(quantiles, "KEPT_VALUES", 1024)
     values = draw(np.random.default_rng(5))

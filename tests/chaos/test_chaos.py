@@ -99,7 +99,7 @@ def test_what_goes_wrong_at_once_does_so_when_all_trainers_are_ready(tmp_path: P
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_and_nothing_comes_twice_while_machines_are_cut_off_for_long(network: Any) -> None:
+def test_nothing_is_lost_or_doubled_while_machines_are_cut_off(network: Any) -> None:
     assert chaos("--network", "--dispatcher", "--trials", "63") == "63 trials, 0 failed"
 
 

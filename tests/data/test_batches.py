@@ -51,7 +51,7 @@ def test_buckets_pad_only_unknown_axes_to_their_boundary(declared):
     assert [batch.tolist() for batch in pairs] == [[[1, -1], [2, -2]], [[4, -4], [5, -5]]]
 
 
-def test_a_fixed_axis_that_happens_to_be_as_long_as_the_sequence_is_not_padded():
+def test_a_fixed_axis_as_long_as_the_sequence_is_not_padded():
     lengths = [1, 2, 2, 2, 2]  # the second batch has rows of length 2 alone, as its pairs
     dataset = ps.Dataset.from_tensor_slices(lengths).map(lambda n: (np.full(n, n), np.array([n, -n])))
     buckets = dataset.bucket_by_sequence_length(
@@ -64,7 +64,7 @@ def test_a_fixed_axis_that_happens_to_be_as_long_as_the_sequence_is_not_padded()
     )
 
 
-def test_an_axis_that_differs_is_padded_to_the_boundary_though_the_length_is_that_of_another_leaf():
+def test_a_differing_axis_is_padded_to_the_boundary_of_another_leaf():
     dataset = ps.Dataset.from_tensor_slices([2, 3, 3]).map(lambda n: (np.full(n, n), np.zeros((n + 1, 2))))
     buckets = dataset.bucket_by_sequence_length(
         lambda source, target: len(source), [7], [3, 3], pad_to_bucket_boundary=True
@@ -83,7 +83,7 @@ def test_shapes_that_are_given_for_some_leaves_hold_for_those():
     ]
 
 
-def test_an_element_too_long_for_its_buckets_is_named_and_costs_itself_alone():
+def test_an_element_too_long_for_its_buckets_costs_only_itself():
     dataset = ps.Dataset.from_tensor_slices([1, 9, 2]).map(lambda n: [n] * int(n))
     iterator = iter(dataset.bucket_by_sequence_length(len, [3], [2, 2], pad_to_bucket_boundary=True))
     with pytest.raises(ps.ElementError, match=r"test_batches.*length 9 is longer than 2.*add a boundary"):
@@ -100,7 +100,7 @@ def test_ragged_batch_is_dense_where_all_shapes_are_known_to_be_equal():
     assert dataset.element_spec == (ps.TensorSpec((None, 2), "int64"), ps.TensorSpec((None,), "int64"))
 
 
-def test_ragged_batch_is_ragged_where_the_length_of_an_axis_is_open_though_rows_are_alike():
+def test_ragged_batch_is_ragged_for_open_axes_of_equal_rows():
     signature = ps.TensorSpec((None,), "int64")
     dataset = ps.Dataset.from_generator(lambda: iter([[1, 2], [3, 4], [5]]), output_signature=signature).ragged_batch(2)
     assert [(batch.dtype, [row.tolist() for row in batch]) for batch in dataset] == [

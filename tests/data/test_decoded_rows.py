@@ -75,7 +75,7 @@ def test_rows_at_random_keep_no_more_than_the_bound(file, tmp_path):
     assert held_by_arrow() - before < _SLACK
 
 
-def test_large_groups_of_many_datasets_are_decoded_once_while_they_are_read_in_turn():
+def test_large_groups_of_many_datasets_are_decoded_once_in_turn():
     """Each has one group of half the bound, of which all use another row in turn."""
     datasets = [DecodedRows() for _ in range(8)]
     for number, kept in enumerate(datasets):
@@ -98,7 +98,7 @@ def test_a_dataset_that_is_read_no_more_keeps_nothing_of_what_others_need():
     assert [read.get(("read", group)) for group in range(255, 512)] == list(range(255, 512))
 
 
-def test_groups_that_share_memory_are_dropped_together_and_those_used_last_stay():
+def test_groups_that_share_memory_go_together_and_the_last_used_stay():
     kept = DecodedRows()
     kept.put({("a", 0): 0, ("a", 1): 1}, CACHE_BYTES // 2)
     kept.put({("b", 0): 2}, CACHE_BYTES // 2)

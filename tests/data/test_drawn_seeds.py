@@ -15,7 +15,7 @@ def frozen(count=12, **options):
     return ps.Dataset.range(count).shuffle(count, reshuffle_each_iteration=False, **options)
 
 
-def test_training_data_leaked_into_the_validation_data_of_an_unseeded_shuffle():
+def test_training_data_leaked_into_an_unseeded_validation_split():
     shuffled = frozen()
     validation, training = shuffled.take(4), shuffled.skip(4).shuffle(8)
     for _ in range(2):

@@ -247,7 +247,7 @@ ABOVE_FEW = {
 
 
 @pytest.mark.parametrize("name", ABOVE_FEW)
-def test_a_function_above_a_first_group_of_too_few_elements_was_never_called(name):
+def test_a_function_above_a_short_first_group_was_never_called(name):
     dataset = ABOVE_FEW[name](ps.Dataset.range(10))
     spec = dataset.element_spec
     assert spec.assumed and all(spec.is_compatible_with(element) for element in dataset)
@@ -395,7 +395,7 @@ def test_a_result_that_breaks_the_signature_is_an_error_at_its_row(function, sig
 
 
 @pytest.mark.parametrize("threads", [None, 2])
-def test_python_numbers_take_the_dtype_of_the_signature_where_that_loses_nothing(threads):
+def test_python_numbers_take_the_declared_dtype_without_loss(threads):
     def promised(function, dtype, shape=()):
         signature = ps.TensorSpec(shape, dtype)
         return list(ps.Dataset.range(40).map(function, num_parallel_calls=threads, output_signature=signature))

@@ -47,7 +47,7 @@ KINDS = ["index", "stream", "generator"]
 
 @pytest.mark.parametrize("threads", [None, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_elements_before_an_error_are_delivered_and_iteration_goes_on_after_it(kind, threads):
+def test_elements_before_an_error_come_first_and_iteration_continues(kind, threads):
     dataset = over(kind).map(fails_at(5, 7), num_parallel_calls=threads)
     assert drain(iter(dataset)) == [0, 10, 20, 30, 40, "no 5", 60, "no 7"]
     assert drain(iter(dataset.prefetch(3))) == [0, 10, 20, 30, 40, "no 5", 60, "no 7"]
@@ -75,7 +75,7 @@ CALLED_ROW_BY_ROW = {
 
 
 @pytest.mark.parametrize("build", CALLED_ROW_BY_ROW.values(), ids=CALLED_ROW_BY_ROW)
-def test_a_function_that_fails_is_called_once_for_the_element_after_those_before_it(build):
+def test_a_failing_function_is_called_once_after_the_elements_before(build):
     calls = []
 
     def function(x):
@@ -640,7 +640,7 @@ def test_a_generator_function_that_returns_no_iterator_is_told_so():
         list(ps.Dataset.from_generator(lambda: 3))
 
 
-def test_python_numbers_of_a_generator_take_the_declared_dtype_where_that_loses_nothing():
+def test_a_generators_python_numbers_take_the_declared_dtype():
     signature = (ps.TensorSpec((), np.float64), ps.TensorSpec((), np.uint8), ps.TensorSpec((2,), np.float32))
     (element,) = ps.Dataset.from_generator(lambda: iter([(1, 2, [1, 2])]), output_signature=signature)
     assert [leaf.dtype for leaf in element] == [np.float64, np.uint8, np.float32]
@@ -658,7 +658,7 @@ def test_python_numbers_of_a_generator_take_the_declared_dtype_where_that_loses_
         (lambda: ps.Dataset.range(10).batch(2).take(1), r"node 2 was missing, here it is take\(count=1\)"),
     ],
 )
-def test_a_state_of_another_dataset_is_refused_with_the_first_node_that_differs(other, message):
+def test_a_state_of_another_dataset_names_the_first_node_that_differs(other, message):
     state = iter(ps.Dataset.range(10).batch(2)).state_dict()
     with pytest.raises(ps.StateMismatchError, match=message):
         iter(other()).load_state_dict(state)
@@ -721,7 +721,7 @@ def test_padding_that_fits_is_taken():
     assert [batch.tolist() for batch in numbers.padded_batch(2, padding_values=-1.0)] == [[[0, -1], [1, 1]]]
 
 
-def test_a_generator_that_was_used_up_in_the_first_epoch_is_told_in_the_second():
+def test_a_generator_used_up_in_the_first_epoch_is_an_error_in_the_second():
     generator = (i for i in range(3))
     dataset = ps.Dataset.from_generator(lambda: generator)
     assert [int(x) for x in dataset] == [0, 1, 2]
@@ -776,7 +776,7 @@ def test_names_that_are_loaded_when_they_are_asked_for_are_listed():
 
 
 @pytest.mark.parametrize("wrapped", ["plain", "prefetch", "parallel"])
-def test_a_function_that_exits_does_so_at_its_element_and_leaves_nobody_waiting(wrapped):
+def test_a_function_that_exits_does_so_at_its_element(wrapped):
     def function(x):
         if x == 5:
             raise SystemExit(3)

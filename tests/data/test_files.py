@@ -185,7 +185,7 @@ def test_records_of_one_length_in_turn_are_found_up_to_the_first_other(tmp_path)
             assert f"record {at} at byte {begin}: the checksum of its length is wrong" in str(error)
 
 
-def test_a_writer_that_fails_leaves_nothing_and_one_that_goes_on_shows_nothing(tmp_path):
+def test_a_failing_writer_leaves_nothing_and_a_running_one_shows_nothing(tmp_path):
     path = tmp_path / "a"
     with pytest.raises(ZeroDivisionError), ps.TFRecordWriter(path) as writer:
         writer.write(bytes([1 // 0]))

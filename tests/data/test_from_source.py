@@ -287,7 +287,7 @@ def test_a_chunk_without_rows_may_have_no_memory():
     assert [row["x"].tolist() for row in ps.Dataset.from_source(Mapped(table))] == [[1, 2], [3]]
 
 
-def test_a_null_of_a_hugging_face_table_is_an_error_after_the_rows_before_it():
+def test_a_null_of_a_hugging_face_table_comes_after_the_rows_before():
     rows = iter(ps.Dataset.from_source(Mapped(pa.table({"x": pa.chunked_array([[1, 2], [3, None, 5]])}))))
     assert [next(rows)["x"] for _ in range(3)] == [1, 2, 3]
     with pytest.raises(ps.InvalidArgumentError, match=r"from_source takes columns without nulls.* at \['x'\]"):

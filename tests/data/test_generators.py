@@ -90,9 +90,7 @@ def test_results_are_the_same_alone_and_in_blocks(values: list[Any], calls: int 
 
 @CALLS
 @pytest.mark.parametrize("taken", [0, 1, 2, 5, 8])
-def test_maps_of_a_generator_resume_and_fail_at_the_element_where_they_would_in_blocks(
-    taken: int, calls: int | None
-) -> None:
+def test_maps_of_a_generator_resume_and_fail_as_in_blocks(taken: int, calls: int | None) -> None:
     def fails(x: Any) -> Any:
         return next(iter(())) if x == 3 else 12 // int(x - 5)
 
@@ -123,7 +121,7 @@ def test_maps_of_a_generator_resume_and_fail_at_the_element_where_they_would_in_
 
 
 @CALLS
-def test_a_map_of_a_generator_runs_it_no_further_than_the_element_that_is_asked_for(calls: int | None) -> None:
+def test_a_map_of_a_generator_runs_it_only_to_the_asked_element(calls: int | None) -> None:
     done: list[str] = []
 
     def numbers() -> Iterator[int]:
@@ -196,7 +194,7 @@ def test_what_is_unlike_the_first_fails_at_its_place(
     assert len(list(resumed)) == 1
 
 
-def test_numbers_after_one_out_of_bounds_come_in_their_order_and_failures_at_their_places() -> None:
+def test_numbers_after_one_out_of_bounds_come_in_order() -> None:
     def numbers() -> Iterator[Any]:
         yield from (1, 2, np.uint8(3), 300, 4, -1, 5)
         yield np.array(6, np.uint8)
@@ -243,7 +241,7 @@ def test_numbers_in_a_batch_are_those_that_come_alone(values: list[Any], dtype: 
     assert repr(list(batch)) == repr(alone)
 
 
-def test_an_array_without_axes_that_a_generator_changes_is_taken_as_it_was_yielded() -> None:
+def test_an_array_without_axes_is_taken_as_the_generator_yielded_it() -> None:
     def numbers() -> Iterator[Any]:
         yield from (1, 2)
         changing = np.array(0)
@@ -265,7 +263,7 @@ PAIRED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("make", PAIRED.values(), ids=PAIRED)
-def test_a_number_out_of_bounds_within_a_container_fails_at_its_place_in_a_batch(make: Callable[[Any], Any]) -> None:
+def test_a_number_out_of_bounds_in_a_container_fails_at_its_place(make: Callable[[Any], Any]) -> None:
     def rows() -> Iterator[Any]:
         yield from map(make, (1, 2, np.uint8(3), 300, 4, -1, 5))
         raise ValueError("the end")
@@ -293,9 +291,7 @@ def test_a_number_out_of_bounds_within_a_container_fails_at_its_place_in_a_batch
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("make", PAIRED.values(), ids=PAIRED)
-def test_what_a_generator_changes_later_in_a_container_is_taken_as_it_was_yielded(
-    make: Callable[[Any], Any], batched: bool
-) -> None:
+def test_a_container_is_taken_as_the_generator_yielded_it(make: Callable[[Any], Any], batched: bool) -> None:
     kept = []
 
     def rows() -> Iterator[Any]:
@@ -323,7 +319,7 @@ def _outcome(iterator: Iterator[Any]) -> Any:
     return None if found is None else found.tolist()
 
 
-def test_restoring_runs_the_generator_no_further_and_looks_only_at_the_first_element() -> None:
+def test_restoring_runs_a_generator_no_further_and_checks_one_element() -> None:
     yielded = []
 
     def numbers() -> Iterator[Any]:
@@ -352,7 +348,7 @@ def test_restoring_runs_the_generator_no_further_and_looks_only_at_the_first_ele
     assert list(again) == []
 
 
-def test_an_iterator_that_was_closed_gives_no_further_element_of_a_generator() -> None:
+def test_a_closed_iterator_gives_no_further_element_of_a_generator() -> None:
     iterator = iter(generated([1, 2, 3]))
     next(iterator)
     iterator.close()
@@ -361,7 +357,7 @@ def test_an_iterator_that_was_closed_gives_no_further_element_of_a_generator() -
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 3, 5, 6])
-def test_windows_of_a_generator_are_those_of_an_index_and_resume_and_fail_alike(taken: int) -> None:
+def test_windows_of_a_generator_equal_those_of_an_index(taken: int) -> None:
     def key(x: Any) -> Any:
         return next(iter(())) if x == 5 else 12 // int(x - 7) % 2
 
@@ -384,7 +380,7 @@ def test_windows_of_a_generator_are_those_of_an_index_and_resume_and_fail_alike(
     assert next(iterator, None) is next(resumed, None) is next(by_index, None) is None
 
 
-def test_a_window_of_a_generator_reads_it_no_further_than_the_element_that_fills_it() -> None:
+def test_a_window_reads_a_generator_only_to_its_last_element() -> None:
     done: list[str] = []
 
     def numbers() -> Iterator[int]:

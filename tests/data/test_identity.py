@@ -116,7 +116,7 @@ def test_a_state_was_unusable_after_a_change_that_changes_no_order(name, source)
                 assert values(again) == expected[count:], (name, count)
 
 
-def test_a_shuffle_that_two_inputs_of_a_zip_share_was_two_shuffles_under_a_map():
+def test_a_shuffle_shared_by_a_zip_was_two_shuffles_under_a_map():
     shuffled = streamed(8).map(lambda x: x).shuffle(8)
     pairs = values(ps.Dataset.zip(shuffled, shuffled.skip(1)))
     assert [pair[1] for pair in pairs[:-1]] == [pair[0] for pair in pairs[1:]]
@@ -224,7 +224,7 @@ def test_the_first_node_that_differs_is_named():
         iter(numbers().filter(above(4)).batch(3)).load_state_dict(state)
 
 
-def test_a_node_that_differs_in_what_its_label_does_not_show_was_named_as_if_it_did_not_differ():
+def test_a_node_that_differs_beyond_its_label_was_named_as_equal():
     def halves(first, second):
         return ps.Dataset.from_tensor_slices(np.arange(8)).scan(first, lambda total, x: (total + x, second))
 

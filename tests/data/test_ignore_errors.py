@@ -177,7 +177,7 @@ AHEAD = {
 
 
 @pytest.mark.parametrize("name", AHEAD)
-def test_a_prefetch_below_what_is_read_by_index_changes_neither_elements_nor_states(name):
+def test_a_prefetch_below_an_index_changes_no_elements_or_states(name):
     rows = ps.Dataset.range(20).map(failing(3, 11))
     plain, ahead = (AHEAD[name](d).with_options(SKIP) for d in (rows, rows.prefetch(2)))
     elements = [str(element) for element in plain]

@@ -399,7 +399,7 @@ def test_a_file_or_folder_that_may_not_be_read_is_named_with_the_reason(kind, fi
 
 
 @pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "**"])
-def test_the_files_of_a_folder_that_may_not_be_listed_were_left_out_in_silence(pattern):
+def test_files_of_an_unlistable_folder_were_skipped_in_silence(pattern):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -119,7 +119,7 @@ def test_datasets_of_unlike_dtypes_are_not_joined_and_both_lines_are_named(join)
 
 
 @pytest.mark.parametrize("join", JOINED.values(), ids=JOINED.keys())
-def test_what_a_function_makes_by_index_is_refused_when_it_is_joined_with_another_kind(join):
+def test_a_functions_results_by_index_do_not_join_another_kind(join):
     calls = []
     numbers, line = ps.Dataset.range(3).map(lambda x: calls.append(int(x)) or x), inspect.currentframe().f_lineno
     others = ps.Dataset.from_tensor_slices([1.5, 2.5])
@@ -141,7 +141,7 @@ def test_what_a_function_makes_by_index_is_refused_when_it_is_joined_with_anothe
 
 
 @pytest.mark.parametrize("join", JOINED.values(), ids=JOINED.keys())
-def test_functions_that_fail_at_once_or_have_no_element_are_joined_all_the_same(join):
+def test_functions_that_fail_or_have_no_element_are_joined_all_the_same(join):
     failing = ps.Dataset.range(3).map(lambda x: 1 // int(x)).ignore_errors()
     assert join(failing, ps.Dataset.range(2)).element_spec.dtype == np.int64
     nothing = ps.Dataset.range(0).map(lambda x: "a word")

@@ -153,7 +153,7 @@ def test_maps_above_each_other_make_no_more_large_rows_than_may_wait() -> None:
         assert lower.ahead(number) <= 5 * CALLS + OVERTAKING
 
 
-def test_the_first_large_result_makes_tasks_small_while_other_calls_of_its_block_still_run() -> None:
+def test_the_first_large_result_makes_tasks_small_at_once() -> None:
     dataset = ps.Dataset.range(8).map(lambda number: (np.zeros(2 * ROW, np.uint8), number))
     node: Any = dataset.node
     threads, tasks = Threads(), []
@@ -216,7 +216,7 @@ class Call(Pending):
         return None
 
 
-def test_where_the_consumer_is_slower_no_more_results_wait_than_calls_may_run() -> None:
+def test_a_slow_consumer_leaves_no_more_results_than_calls() -> None:
     bell = Bell()
     callers = ByHand(bell)
 

@@ -300,7 +300,7 @@ def test_strings_that_are_not_utf8_name_their_column(tmp_path):
     assert ps.JsonLinesDataset(tmp_path / "a.jsonl", types={"x": bytes})[1]["x"] == b"\xff"
 
 
-def test_objects_are_cached_saved_and_come_through_a_data_service_as_they_were(tmp_path):
+def test_objects_are_cached_saved_and_served_unchanged(tmp_path):
     stamp = np.datetime64("2024-05-01T12:00", "us")
     rows = [
         {

@@ -313,7 +313,7 @@ def test_an_iterator_says_what_its_threads_gain():
 
 
 @pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
-def test_calls_that_become_slow_and_fail_give_the_same_rows_and_errors_as_a_fixed_number_and_resume(below):
+def test_calls_that_become_slow_and_fail_give_equal_rows_and_errors(below):
     def uneven(x):
         if x == 26:
             raise ValueError("bad row")
@@ -335,7 +335,7 @@ def test_calls_that_become_slow_and_fail_give_the_same_rows_and_errors_as_a_fixe
 
 
 @pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
-def test_a_map_that_finds_its_threads_while_it_runs_gives_the_same_and_resumes(below):
+def test_a_map_that_finds_its_threads_meanwhile_gives_equal_rows(below):
     def waits(x):
         time.sleep(0.003)
         return x * 10

@@ -37,7 +37,7 @@ def test_a_prefetch_of_nothing_is_gone():
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_a_shuffle_over_a_stream_sinks_below_a_map_without_changing_the_order(seed):
+def test_a_shuffle_over_a_stream_sinks_below_a_map(seed):
     stream = ps.Dataset.range(50).filter(lambda x: True)
     above = stream.map(lambda x: np.full(1000, x)).map(lambda x: x[0]).shuffle(10, seed=seed)
     below = stream.shuffle(10, seed=seed).map(lambda x: np.full(1000, x)).map(lambda x: x[0])

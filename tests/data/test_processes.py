@@ -278,7 +278,7 @@ def test_closing_an_iterator_leaves_the_calls_of_another_alone():
     assert [int(x) for x in other] == list(range(1, 200))
 
 
-def test_processes_that_nobody_has_asked_for_a_while_end_and_others_take_their_place(monkeypatch):
+def test_idle_processes_end_and_others_take_their_place(monkeypatch):
     monkeypatch.setattr("penstock.runtime.processes._IDLE_SECONDS", 0.05)
     mapped = in_processes(ps.Dataset.range(3), lambda x: (x, os.getpid())[1], calls=1)
     *_, last = map(int, mapped)
@@ -287,7 +287,7 @@ def test_processes_that_nobody_has_asked_for_a_while_end_and_others_take_their_p
 
 
 @pytest.mark.parametrize("what", ["answers no more", "asks no more"])
-def test_a_process_that_has_closed_its_pipes_and_goes_on_is_ended_with_an_error(monkeypatch, what):
+def test_a_process_that_closed_its_pipes_is_ended_with_an_error(monkeypatch, what):
     monkeypatch.setattr("penstock.runtime.processes._END_SECONDS", 0.05)
 
     def closes(x):

@@ -95,9 +95,7 @@ def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
     threads=st.sampled_from([None, 2]),
     failing=st.integers(0, 12),
 )
-def test_interleave_gives_the_rows_of_each_turn_in_order_and_failures_in_their_places(
-    parts, cycle, block, threads, failing
-):
+def test_interleave_gives_rows_of_each_turn_and_failures_in_order(parts, cycle, block, threads, failing):
     def row(number, x):
         if x % 6 == failing:
             raise ZeroDivisionError

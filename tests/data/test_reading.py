@@ -165,7 +165,7 @@ def test_where_hardly_any_element_is_kept_the_others_are_read_together(build, ex
     assert len(source.reads) < 300
 
 
-def test_a_parallel_map_is_not_asked_for_thousands_of_rows_because_a_few_came_at_once():
+def test_a_parallel_map_is_not_asked_for_thousands_of_rows_at_once():
     """Pieces that were made ahead came at once, so the next were allowed to be twice as large, without an end."""
     calls = []
 
@@ -196,7 +196,7 @@ def test_unbatch_does_not_read_its_input_element_by_element(ragged):
     assert len(source.reads) < 1000
 
 
-def test_a_generator_is_run_ahead_as_far_as_prefetch_declares_and_no_further():
+def test_a_generator_runs_ahead_only_as_far_as_prefetch_declares():
     arrived = threading.Semaphore(0)
     allowed = threading.Semaphore(0)
 
@@ -330,7 +330,7 @@ def assert_threads_end():
         lambda d: ps.Dataset.range(2).interleave(lambda x: d.skip(2).map(fails_at_four), 2, 1),
     ],
 )
-def test_a_forgotten_iterator_closes_its_file_though_the_next_row_has_failed(tmp_path, failing, restored):
+def test_a_forgotten_iterator_closes_its_file_after_a_failed_row(tmp_path, failing, restored):
     (tmp_path / "numbers").write_text("".join(f"{number}\n" for number in range(9)))
     dataset = failing(ps.TextLineDataset(tmp_path / "numbers").map(int))
     iterator = iter(dataset)
@@ -571,7 +571,7 @@ def test_float_rows_of_a_batch_are_written_without_a_copy_of_the_block():
     assert first.base is not None and first.base.shape[-1] == 8
 
 
-def test_threads_that_share_an_iterator_get_each_element_once_and_the_state_knows_of_all():
+def test_threads_that_share_an_iterator_get_each_element_once():
     iterator = iter(ps.Dataset.range(20_000).map(lambda x: (x, -x)))
     seen = []
 
@@ -592,7 +592,7 @@ def test_threads_that_share_an_iterator_get_each_element_once_and_the_state_know
     assert int(next(resumed)[0]) == 16_000
 
 
-def test_a_thread_that_asks_for_the_state_waits_until_another_has_its_element():
+def test_a_thread_waits_for_the_state_until_another_has_its_element():
     waits, goes_on = threading.Event(), threading.Event()
 
     def numbers():

@@ -176,9 +176,7 @@ def test_floats_that_float32_would_make_infinite_are_an_error_at_their_row(paral
 
 @pytest.mark.parametrize("kind", ["alone", "in a tuple"])
 @pytest.mark.parametrize("wrong", [1e39, 2**64])
-def test_a_number_that_no_dtype_holds_is_an_error_at_its_row_wherever_that_is(
-    kind: str, wrong: Any, parallel: int | None
-) -> None:
+def test_a_number_without_a_dtype_is_an_error_at_its_row(kind: str, wrong: Any, parallel: int | None) -> None:
     rows = 40  # in blocks of growing size, whose rows are taken in pieces of growing size: it is the first of some
 
     def late(x: np.int64, row: int) -> Any:
@@ -194,7 +192,7 @@ def test_a_number_that_no_dtype_holds_is_an_error_at_its_row_wherever_that_is(
         assert len(list(iterator)) == rows - row - 1
 
 
-def test_a_map_of_rows_that_come_alone_after_others_came_in_blocks_ends_where_they_do():
+def test_a_map_of_single_rows_after_blocks_ends_where_they_do():
     def make(size):
         rows = ps.Dataset.from_generator(lambda: (np.full(size, i, np.float32) for i in range(9)))
         grouped = rows.group_by_window(lambda x: int(x[0]) % 2, lambda key, window: window, window_size=2)

@@ -286,7 +286,7 @@ def test_a_dataset_saved_without_rows_tells_what_its_elements_would_be(format, t
     assert (loaded.cardinality(), list(loaded.shuffle().batch(2))) == (0, [])
 
 
-def test_a_dataset_saved_without_rows_of_which_no_element_could_be_made_says_so(tmp_path):
+def test_a_dataset_saved_without_any_good_row_is_an_error(tmp_path):
     numbers(0).save(tmp_path / "saved")
     with pytest.raises(
         ps.ElementError, match=r"load\(\) at .* has no elements to find element_spec from: give output_signature="
@@ -387,7 +387,7 @@ CALLER = """
 
 
 @pytest.mark.slow
-def test_a_caller_of_distributed_save_that_is_killed_leaves_the_complete_shards_to_the_next_call(tmp_path):
+def test_a_killed_distributed_save_leaves_its_complete_shards(tmp_path):
     arguments = "-c", textwrap.dedent(CALLER), str(tmp_path)
     for name in ("reached", "resume"):
         os.mkfifo(tmp_path / name)

@@ -27,7 +27,7 @@ def plain(element):
     return element.tolist() if isinstance(element, (np.ndarray, np.generic)) else element
 
 
-def test_interleave_takes_blocks_from_a_cycle_and_refills_exhausted_slots_at_their_turn():
+def test_interleave_takes_blocks_in_turn_and_refills_empty_slots():
     dataset = ps.Dataset.range(1, 6).interleave(
         lambda x: ps.Dataset.from_tensors(x).repeat(6), cycle_length=2, block_length=4
     )
@@ -90,7 +90,7 @@ def test_window_size_zero_is_an_error():
         values(ps.Dataset.range(3).group_by_window(lambda x: 0, lambda key, w: w, window_size_func=lambda key: 0))
 
 
-def test_a_seeded_dataset_gives_two_orders_in_two_epochs_and_the_same_two_when_built_again():
+def test_a_seeded_dataset_repeats_its_two_orders_when_built_again():
     first, again = (ps.Dataset.range(20).shuffle(20, seed=4) for _ in range(2))
     orders = [values(first), values(first)]
     assert orders[0] != orders[1]
@@ -105,7 +105,7 @@ def test_shuffle_of_buffer_one_changes_nothing():
     assert values(ps.Dataset.counter().shuffle(1).skip(7).take(2)) == [7, 8]
 
 
-def test_shuffle_then_repeat_keeps_epochs_apart_and_repeat_then_shuffle_mixes_them():
+def test_shuffle_then_repeat_keeps_epochs_and_the_reverse_mixes_them():
     apart = values(ps.Dataset.range(8).shuffle(8, seed=1).repeat(2))
     assert sorted(apart[:8]) == sorted(apart[8:]) == list(range(8))
     assert apart[:8] != apart[8:]
@@ -126,7 +126,7 @@ def test_an_unseeded_shuffle_draws_a_seed_that_the_state_carries():
     assert sorted(map(int, expected + rest)) == list(range(50))
 
 
-def test_rows_came_twice_and_others_never_after_a_state_taken_right_after_a_restore():
+def test_rows_were_lost_and_doubled_by_a_state_right_after_a_restore():
     def make():
         return ps.Dataset.from_generator(lambda: iter(range(12))).shuffle(3, seed=1)
 
@@ -373,7 +373,7 @@ def test_the_state_of_a_scan_keeps_its_dtype_over_a_restore(state):
     assert [(row.dtype, row.tolist()) for row in rest] == [(state.dtype, state.tolist())] * 3
 
 
-def test_unique_compares_arrays_of_strings_by_their_strings_and_not_by_the_longest_beside_them():
+def test_unique_compares_arrays_of_strings_by_their_strings():
     words = [["a", "b" * length] for length in (1, 1, 3, 1, 1, 9, 1, 3)]
     for dtype in (np.str_, np.bytes_, np.dtypes.StringDType()):
         rows = ps.Dataset.from_generator(lambda dtype=dtype: (np.array(word, dtype) for word in words))
@@ -486,7 +486,7 @@ def test_elements_without_leaves_go_through_functions():
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_the_order_of_a_shuffle_over_rows_that_fail_does_not_depend_on_a_prefetch(ahead):
+def test_the_order_over_failing_rows_does_not_depend_on_a_prefetch(ahead):
     def fails(x):
         if x % 5 == 2:
             raise ValueError(f"row {x}")

@@ -46,7 +46,7 @@ def test_what_was_worked_out_goes_with_the_dataset() -> None:
     assert [node() for node in nodes] == [None] * 3
 
 
-def test_a_seed_that_a_state_brings_counts_in_a_dataset_that_was_iterated_before() -> None:
+def test_a_seed_from_a_state_counts_in_an_iterated_dataset() -> None:
     dataset = ps.Dataset.range(50).shuffle(50, reshuffle_each_iteration=False)
     iterator = iter(dataset)
     state, order = iterator.state_dict(), list(iterator)

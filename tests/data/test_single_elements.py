@@ -57,7 +57,7 @@ def test_at_refuses_what_is_not_there():
 
 
 @pytest.mark.parametrize("index", ["x", [0, 1], np.array([0, 1]), True, None])
-def test_an_index_that_is_no_number_is_answered_with_ways_to_columns_and_rows(index):
+def test_an_index_that_is_no_number_names_ways_to_columns_and_rows(index):
     dataset = ps.Dataset.from_tensor_slices({"x": np.arange(6)})
     with pytest.raises(
         ps.InvalidTypeError, match=r"^dataset\[...\] takes a number or a slice, got .* gives a column, "

@@ -120,7 +120,7 @@ def test_altered_bytes_do_not_come_back_as_data(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_not_the_end_of_the_process(tmp_path):
+def test_a_mapped_file_that_is_cut_is_an_error_not_the_end_of_the_process(tmp_path):
     ps.Dataset.from_tensor_slices(np.zeros((4096, 256))).save(tmp_path / "rows")
     program = """
         import os, sys
@@ -362,7 +362,7 @@ def test_a_shuffle_below_a_cache_is_frozen_and_above_it_is_not():
     assert list(fresh) != list(fresh)
 
 
-def test_an_unseeded_shuffle_below_a_cache_stays_whole_in_every_dataset_made_of_it():
+def test_an_unseeded_shuffle_below_a_cache_stays_whole():
     cached = ps.Dataset.range(30).shuffle(30).cache()
     first, second = cached.map(lambda x: x), cached.batch(7).unbatch()
     one, other = iter(first), iter(second)

@@ -52,7 +52,7 @@ def test_rows_of_every_kind_come_in_the_order_of_their_numbers(row: Callable[[in
 
 
 @pytest.mark.slow
-def test_everything_is_shuffled_of_what_has_an_end_though_a_source_below_has_none() -> None:
+def test_finite_data_is_shuffled_whole_above_an_endless_source() -> None:
     stream = ps.Dataset.range(10).filter(lambda x: True)
     for dataset, times in (
         (ps.Dataset.counter().map(lambda x: x).take_while(lambda x: x < 10), 1),

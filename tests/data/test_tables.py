@@ -78,7 +78,7 @@ def test_lists_of_one_length_are_rows_of_an_array_that_is_not_copied(kind):
     assert dataset.element_spec == {"x": ps.TensorSpec((3,), np.float32)} and not dataset.element_spec["x"].assumed
 
 
-def test_the_type_of_a_row_with_lists_in_lists_does_not_depend_on_other_rows():
+def test_the_type_of_nested_lists_does_not_depend_on_other_rows():
     even, uneven = [[[1, 2], [3, 4]]] * 2, [[[1, 2], [3]]] * 2
     for rows in (even, uneven):
         (row, _) = ps.Dataset.from_arrow(pa.table({"x": rows}))

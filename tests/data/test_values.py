@@ -108,7 +108,7 @@ def test_integers_that_int64_cannot_hold_are_an_error_that_names_them(made: Call
     assert [row.tolist() for row in made([[2**63 + 1, 2**63]])] == [[2**63 + 1, 2**63]]  # uint64, as NumPy has it
 
 
-def test_large_integers_take_the_dtype_of_the_signature_without_being_rounded() -> None:
+def test_large_integers_take_the_declared_dtype_without_rounding() -> None:
     signature = ps.TensorSpec((2,), np.uint64)
     rows = ps.Dataset.from_generator(lambda: iter([[1, 2**63 + 1]]), signature)
     assert [row.tolist() for row in rows] == [[1, 2**63 + 1]]

@@ -165,7 +165,7 @@ def test_a_gather_gives_every_worker_all_values_in_the_workers_order() -> None:
         assert [control.sent for control in controls] == [1, 1, 1]
 
 
-def test_turns_of_a_topic_are_taken_in_order_however_far_one_worker_is_ahead() -> None:
+def test_turns_of_a_topic_stay_in_order_with_one_worker_ahead() -> None:
     with connected(3) as controls:
 
         def turns(control: Control) -> list[Any]:
@@ -617,7 +617,7 @@ def test_nothing_stays_open(caplog) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-control")]
 
 
-def test_a_worker_whose_input_fails_raises_that_whatever_the_others_do_meanwhile() -> None:
+def test_a_worker_whose_input_fails_raises_its_own_error() -> None:
     with connected(2) as controls:
         controls[1].fail_step("iteration 0", 2, "ValueError: bad row")
         controls[0].fail("ended with KeyError")

@@ -484,7 +484,7 @@ def test_the_specification_promises_what_every_step_keeps(rows, size, workers, r
                         assert one.shape[0] in (None, part.shape[0]) or 0 in one.assumed_axes
 
 
-def test_the_specification_of_a_functions_only_step_is_open_where_a_replica_gets_none() -> None:
+def test_the_spec_of_an_only_step_is_open_if_a_replica_gets_none() -> None:
     distributed = ps.HostStrategy(2).distribute_datasets_from_function(lambda context: ps.Dataset.range(4).batch(4))
     assert steps_of(distributed) == [[[0, 1, 2, 3], []]]
     assert distributed.element_spec.values[0].shape == (None,)

@@ -217,7 +217,7 @@ def shown(rows: np.ndarray) -> list[Any]:
 @pytest.mark.slow
 @given(lengths, sizes, st.integers(2, 4), replicas, st.booleans(), above_batches, batchings)
 @examples
-def test_a_worker_that_reads_only_its_rows_gets_those_that_cutting_whole_batches_gives(
+def test_a_worker_that_reads_only_its_rows_gets_the_same_slices(
     length, size, count, local, drop, operators, batching
 ) -> None:
     def make(whole: bool) -> ps.Dataset:

@@ -263,7 +263,7 @@ def test_a_state_of_divided_data_is_not_for_a_function_and_the_reverse() -> None
     refused(made, state_of(divided), "has no datasets: distribute_dataset, distribute_datasets_from_function and")
 
 
-def test_a_worker_without_others_has_states_of_global_batches_whatever_the_policy() -> None:
+def test_a_single_worker_has_states_of_global_batches_under_any_policy() -> None:
     dataset = under(Policy.OFF, ps.Dataset.range(8).batch(2))
     alone = ps.HostStrategy(2).distribute_dataset(dataset)
     with iter(alone) as steps, iter(dataset) as plain:
@@ -275,7 +275,7 @@ def test_a_worker_without_others_has_states_of_global_batches_whatever_the_polic
     refused(several, state_of(alone), "of global batches, but here every worker reads data of its own")
 
 
-def test_a_state_in_the_middle_of_a_batch_of_ones_own_is_for_as_many_replicas() -> None:
+def test_a_state_within_an_own_batch_fits_only_as_many_replicas() -> None:
     dataset = under(Policy.OFF, ps.Dataset.range(14).batch(7))
     with iter(ps.HostStrategy(2, 2, 0).distribute_dataset(dataset)) as steps:
         assert rows_of(next(steps)) == [[0, 1], [2, 3]]
@@ -290,7 +290,7 @@ def test_a_state_in_the_middle_of_a_batch_of_ones_own_is_for_as_many_replicas() 
         assert [rows_of(step) for step in resumed] == [[[7, 8], [9, 10], [11, 12]], [[13], [], []]]
 
 
-def test_a_functions_state_is_for_as_many_replicas_where_several_workers_count_their_steps() -> None:
+def test_a_functions_state_fits_its_replicas_where_workers_count_steps() -> None:
     def distributed(replicas: int, workers: int) -> ps.DistributedDataset:
         strategy = ps.HostStrategy(replicas, workers)
         return strategy.distribute_datasets_from_function(lambda context: ps.Dataset.range(8).batch(1))

@@ -113,9 +113,7 @@ def test_a_ragged_step_refuses_collectives_that_combine_not_all_replicas(four, f
 
 @pytest.mark.parametrize("options", [{}, {"fetch_to_device": False}])
 @pytest.mark.parametrize("dataset", [ps.Dataset.range(15).batch(8), unknown_length(16).batch(8)])
-def test_a_loop_over_rows_that_meets_is_refused_in_the_first_step_where_a_ragged_one_may_come(
-    four, dataset, options: dict
-) -> None:
+def test_a_loop_over_rows_is_refused_at_once_if_ragged_steps_follow(four, dataset, options: dict) -> None:
     first = steps_of(four, dataset, **options)[0]
 
     def step(scale, batch):
@@ -148,7 +146,7 @@ def test_a_loop_over_rows_that_meets_is_welcome_where_no_ragged_step_comes(four,
 
 
 @pytest.mark.slow
-def test_loops_that_work_in_the_ragged_step_of_a_dataset_are_not_refused_before_it(four) -> None:
+def test_loops_that_work_in_the_ragged_step_are_not_refused_before(four) -> None:
     def in_pairs(rows):
         """Turns 2 times for a full share of 4 rows, once for 3, and never in the ragged step, with 1 and 0 rows."""
         pairs = rows[: len(rows) // 2 * 2].reshape(-1, 2)

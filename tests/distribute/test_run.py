@@ -101,7 +101,7 @@ def test_run_does_not_nest(strategy_of) -> None:
         strategy.run(lambda: strategy.run(lambda: 1))
 
 
-def test_results_must_agree_in_structure_where_a_branch_depends_on_the_share(strategy_of) -> None:
+def test_results_must_agree_in_structure_in_branches_by_share(strategy_of) -> None:
     strategy = strategy_of(2)
     (batch,) = strategy.distribute_dataset(ps.Dataset.range(3).batch(4))
 
@@ -284,7 +284,7 @@ def test_results_must_be_numbers(four) -> None:
 
 @pytest.mark.parametrize("rows", [8, 6])  # in equal shares, and in shares that differ
 @pytest.mark.parametrize("ask", [lambda x: float(x.sum()), lambda x: x if x.sum() > 0 else -x, np.array])
-def test_a_step_that_asks_for_values_while_it_is_compiled_is_told_what_to_do(four, rows: int, ask) -> None:
+def test_a_step_that_reads_values_while_compiled_gets_a_remedy(four, rows: int, ask) -> None:
     (batch,) = four.distribute_dataset(ps.Dataset.range(rows).batch(8))
     with pytest.raises(TypeError) as raised:
         four.run(ask, args=(batch,))
@@ -304,7 +304,7 @@ def test_arguments_that_devices_would_cut_are_refused(four) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_steps_that_nobody_waits_for_do_not_wait_for_each_other_for_ever(four) -> None:
+def test_a_thousand_unawaited_steps_do_not_wait_for_each_other(four) -> None:
     (batch,) = four.distribute_dataset(ps.Dataset.from_tensor_slices(np.ones((256, 64), np.float32)).batch(256))
 
     def step(weight, batch):

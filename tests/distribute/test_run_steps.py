@@ -198,7 +198,7 @@ def test_a_dataset_is_no_iterator(strategy_of) -> None:
         strategy.run_steps(sums, distributed(strategy, 16), 2)
 
 
-def test_results_that_differ_in_shape_from_step_to_step_are_refused_on_devices() -> None:
+def test_results_of_varying_shapes_are_refused_on_devices() -> None:
     strategy = mirrored(2)
     with pytest.raises(ps.InvalidArgumentError, match=r"the result.*rows.* has shape \(4,\).*\(1,\).*strategy\.run"):
         strategy.run_steps(lambda rows: {"rows": rows}, iter(distributed(strategy, 10)), 2)
@@ -271,7 +271,7 @@ def test_a_generator_may_end_with_the_data(four) -> None:
 
 
 @pytest.mark.slow
-def test_rows_in_results_are_refused_before_the_first_step_where_the_last_one_is_ragged(four) -> None:
+def test_rows_in_results_are_refused_before_a_ragged_last_step(four) -> None:
     state = four.run(lambda: 0)
 
     def step(total, rows):
@@ -361,7 +361,7 @@ def test_a_failure_before_the_first_step_is_raised(strategy_of) -> None:
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(16, 2), (16, 1), (7, 2), (5, 2)])
-def test_a_state_of_several_shapes_was_let_through_where_no_two_batches_were_alike(rows: int, steps: int) -> None:
+def test_a_state_of_several_shapes_was_accepted_without_equal_batches(rows: int, steps: int) -> None:
     strategy = mirrored(2)
     state = ps.PerReplica([jnp.zeros(2), jnp.zeros(3)])
     with pytest.raises(ps.InvalidArgumentError, match="whose shapes differ between replicas.*pad it to one shape"):

@@ -300,7 +300,7 @@ def test_saved_rows_are_no_files_to_deal_out(tmp_path) -> None:
     assert views(ps.Dataset.load(str(tmp_path / "saved")).batch(4)) == [[[0, 1]], [[2, 3]]]
 
 
-def test_names_in_a_random_order_without_a_seed_are_still_the_same_files_on_each_worker(tmp_path) -> None:
+def test_names_in_an_unseeded_order_are_the_same_files_on_each_worker(tmp_path) -> None:
     files = write(tmp_path, [range(2 * i, 2 * i + 2) for i in range(8)])
     dataset = lines(ps.Dataset.list_files(files, shuffle=True)).batch(2)
     distributed = [on(worker).distribute_dataset(dataset) for worker in range(2)]
@@ -405,7 +405,7 @@ def test_a_hint_cannot_be_read_undistributed() -> None:
 
 
 @pytest.mark.parametrize("worker", [0, 1])
-def test_an_unseeded_shuffle_above_a_data_shard_is_refused_where_workers_cannot_agree(worker) -> None:
+def test_an_unseeded_shuffle_above_a_shard_is_refused_without_agreement(worker) -> None:
     shuffled = ps.Dataset.range(12).shuffle(12)
     for dataset in (shuffled.batch(4), shuffled.filter(lambda x: True).batch(4), shuffled.batch(4).map(lambda x: x)):
         with pytest.raises(ps.InvalidArgumentError, match=r"shuffle\(buffer_size=12\) at .* has no seed, so every"):
@@ -430,7 +430,7 @@ def test_a_seed_makes_the_workers_shares_fit_in_every_epoch(streamed) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_look_at_the_plain_dataset_on_one_worker_leaves_the_workers_in_step(streamed) -> None:
+def test_reading_the_plain_dataset_on_one_worker_keeps_workers_in_step(streamed) -> None:
     def shuffled() -> ps.Dataset:
         numbers = ps.Dataset.range(12).filter(lambda x: True) if streamed else ps.Dataset.range(12)
         return numbers.shuffle(12, seed=3).batch(4)
@@ -582,7 +582,7 @@ def test_explain_reads_no_rows_and_opens_each_file_once(files, monkeypatch) -> N
     assert (sorted(opened), mapped) == (files, [])
 
 
-def test_distributing_files_opens_none_and_calls_a_function_of_names_for_the_first_alone(files, monkeypatch) -> None:
+def test_distributing_files_opens_none_and_calls_a_function_of_names_once(files, monkeypatch) -> None:
     def untouched(self: TextLines, name: str, *rest: Any) -> Any:
         raise AssertionError(f"{name} was opened")
 

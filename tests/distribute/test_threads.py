@@ -241,9 +241,7 @@ def test_an_interrupted_loop_leaves_nothing(tmp_path: Path, buffer_size: int, ke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("buffer_size", [0, 2])
-def test_ctrl_c_while_the_first_step_is_made_loses_no_step_and_leaves_no_thread(
-    tmp_path: Path, buffer_size: int
-) -> None:
+def test_ctrl_c_in_the_first_step_loses_no_step_and_leaves_no_thread(tmp_path: Path, buffer_size: int) -> None:
     program = f"""
         import gc, os, signal, sys, threading
         import penstock as ps

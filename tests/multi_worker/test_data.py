@@ -84,7 +84,7 @@ def test_workers_draw_a_common_seed_for_a_shuffle_without_one(seen, case: str, l
     assert epochs[0] != epochs[1]
 
 
-def test_training_and_validation_data_of_an_unseeded_shuffle_are_apart_on_all_workers_together(seen) -> None:
+def test_an_unseeded_split_is_disjoint_on_all_workers(seen) -> None:
     parts = zip(*seen.of("divided_by_take_and_skip"), strict=True)
     validation, training = (sorted(chain(*chain(*chain(*workers)))) for workers in parts)
     assert (len(validation), len(training)) == (8, 12)

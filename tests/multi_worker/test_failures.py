@@ -41,7 +41,7 @@ def test_the_others_end_with_worker_0(workers) -> None:
     assert ended.seconds < SECONDS
 
 
-def test_a_program_that_fails_is_named_where_others_wait_for_it_in_a_collective(workers) -> None:
+def test_a_failing_program_is_named_where_others_wait_in_a_collective(workers) -> None:
     ended = workers("broken")
     assert ended.statuses == [1, 1]
     assert "[1] RuntimeError: a mistake in the program" in ended.errors
@@ -71,7 +71,7 @@ def test_a_call_of_one_worker_alone_paired_with_another_call_of_the_others(worke
     assert ended.seconds < SECONDS
 
 
-def test_a_worker_that_lives_and_does_not_come_to_a_step_was_waited_for_without_end(workers) -> None:
+def test_a_living_worker_absent_from_a_step_was_waited_for_without_end(workers) -> None:
     ended = workers("failures", "absent_from_a_step")
     assert ended.statuses == [1, 1]
     assert (
@@ -104,7 +104,7 @@ def test_a_row_that_one_worker_cannot_take(disagreements, case: str) -> None:
     assert first == {"worker": 0, "done": 6, "error": ["WorkerError", message]}
 
 
-def test_a_step_that_one_worker_could_not_place_ended_the_process_of_the_others(disagreements) -> None:
+def test_a_step_that_one_worker_could_not_place_ended_the_others(disagreements) -> None:
     first, second = disagreements.of("row_that_fits_no_device")
     kind, message = second["error"]
     assert kind == "InvalidArgumentError" and "1099511627776, but JAX keeps only int32" in message

@@ -15,7 +15,7 @@ def fitted(scenario) -> Any:
     return scenario("fitting")
 
 
-def test_a_loop_of_ones_own_gives_the_weights_of_one_process_on_every_worker(fitted: Any) -> None:
+def test_a_custom_loop_gives_equal_weights_on_every_worker(fitted: Any) -> None:
     first, second = fitted.of("own_loop")
     assert first == second
     expected = trained(mirrored(4), seed=0)

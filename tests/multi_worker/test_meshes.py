@@ -70,7 +70,7 @@ def test_files_of_a_share(seen) -> None:
     assert all(len(batch) == 4 for batch, _ in steps)
 
 
-def test_full_batches_of_files_need_no_padding_though_the_function_does_not_say_what_it_returns(seen) -> None:
+def test_full_batches_of_files_need_no_padding_without_a_signature(seen) -> None:
     told = alike(seen, "full_files")
     by_file = [[row, row] for row in range(6)]
     assert told == {"length": 6, "steps": by_file if len(seen.seen) == 2 else [[0, 1], [2, 3], [4, 5]] * 2}

@@ -142,7 +142,7 @@ def test_one_epoch_of_a_data_service_is_visited_once_by_all_workers(coordinator)
 
 
 @pytest.mark.slow
-def test_a_worker_lost_in_its_first_function_leaves_its_rows_to_the_next_one(coordinator, tmp_path: Path) -> None:
+def test_a_worker_lost_in_its_first_function_leaves_its_rows(coordinator, tmp_path: Path) -> None:
     died = tmp_path / "died"
 
     def step(rows):
@@ -370,7 +370,7 @@ def test_misuse_is_refused_where_it_happens(coordinator) -> None:
 
 
 @pytest.mark.slow  # starts four processes
-def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tmp_path, capfd) -> None:
+def test_a_lost_server_is_unavailable_until_a_checkpoint_restores_it(tmp_path, capfd) -> None:
     def start() -> tuple[ps.ClusterCoordinator, ps.ServerVariables]:
         strategy = ps.ParameterServerStrategy(num_workers=1, num_ps=1)
         variables = strategy.create_variables(np.zeros(2, np.float32), optax.sgd(-1.0, momentum=0.5))

@@ -256,9 +256,7 @@ def test_half_a_message_of_one_worker_holds_up_no_other(remote, arena, encryptio
         other.close()
 
 
-def test_a_worker_that_does_not_read_its_answer_holds_up_no_other_and_has_all_of_it_later(
-    remote, arena, encryption
-) -> None:
+def test_a_worker_that_does_not_read_its_reply_holds_up_no_other(remote, arena, encryption) -> None:
     size = 1 << 22  # more than both ends of a socket keep
     with served(remote, arena, encryption) as (address, reader):
         created(reader, size)

@@ -88,7 +88,7 @@ def test_an_answer_for_which_a_server_has_no_room_is_an_error_of_who_asked() -> 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_for_which_a_server_has_no_room_leaves_as_much_as_there_was() -> None:
+def test_a_checkpoint_too_large_for_a_server_leaves_its_memory() -> None:
     with server_of_tables(2) as (server, control, reader), memory_left(server, 120):
         control.send(Snapshot())  # there is room for one of two copies
         taken = control.receive()

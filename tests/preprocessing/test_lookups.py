@@ -124,7 +124,7 @@ def test_counting_is_the_same_when_counts_are_summed_up_in_between(monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_mapped_layer_gives_the_same_before_and_after_batch_and_by_threads() -> None:
+def test_a_mapped_layer_is_the_same_before_and_after_batch_and_in_threads() -> None:
     tokens = np.array([f"t{number % 700}" for number in range(3000)], object)
     layer = StringLookup(vocabulary=[f"t{number}" for number in range(500)], output_mode="one_hot")
     dataset = ps.Dataset.from_tensor_slices(tokens)

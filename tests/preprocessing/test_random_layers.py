@@ -36,7 +36,7 @@ def taken(dataset: Any) -> Any:
     ],
     ids=["translation", "brightness", "sequential", "dropout", "flip", "crop"],
 )
-def test_random_images_are_the_same_in_parallel_after_a_restore_and_in_other_processes(make: Any) -> None:
+def test_random_images_are_equal_in_parallel_and_in_other_processes(make: Any) -> None:
     function = make()
     expected = taken(mapped(function))
     assert np.array_equal(taken(mapped(function, num_parallel_calls=3)), expected)

@@ -73,7 +73,7 @@ def test_functions_of_the_user_standardize_and_split() -> None:
         TextVectorization(split=lambda texts: [["a"]], vocabulary=["a"])(["a", "b"])
 
 
-def test_one_long_text_among_many_costs_functions_no_more_memory_than_its_own() -> None:
+def test_one_long_text_costs_functions_only_its_own_memory() -> None:
     sizes = []
 
     def noted(texts: Any) -> Any:

@@ -112,7 +112,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_of_a_data_loader_have_processes_for_functions_of_the_main_program(tmp_path: Path) -> None:
+def test_data_loader_workers_run_functions_of_the_main_program(tmp_path: Path) -> None:
     """Spawned workers said that no module is named '__mp_main__', and were not made where a function has no name."""
     (tmp_path / "program.py").write_text(SPAWNING)
     ran = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120)

@@ -295,7 +295,7 @@ def test_a_killed_rank_ends_the_others_within_the_timeout() -> None:
     assert survivor.status == 1
 
 
-def test_ranks_of_which_one_is_signalled_stop_at_one_step_and_go_on_from_there() -> None:
+def test_a_signal_to_one_rank_stops_all_at_one_step() -> None:
     def scenario(rank: int) -> Any:
         dataset = ps.Dataset.range(100).filter(lambda row: row != 5).batch(4, drop_remainder=True)
         seen = []
@@ -316,7 +316,7 @@ def test_ranks_of_which_one_is_signalled_stop_at_one_step_and_go_on_from_there()
     ]
 
 
-def test_torchruns_variables_are_enough_and_a_later_group_shares_their_store() -> None:
+def test_torchruns_variables_suffice_and_a_later_group_shares_the_store() -> None:
     def scenario(rank: int) -> tuple[list[Any], int]:
         with ps.torch.loader(ps.Dataset.range(8).shuffle(8).batch(4)) as loader:
             rows = taken(loader)
@@ -332,7 +332,7 @@ def test_torchruns_variables_are_enough_and_a_later_group_shares_their_store() -
 
 
 @pytest.mark.parametrize("first", [[True, True], [True, False]])
-def test_ranks_that_torchrun_starts_again_find_each_other_and_not_the_lost_ones(first: list[bool]) -> None:
+def test_ranks_restarted_by_torchrun_find_each_other_not_the_lost_ones(first: list[bool]) -> None:
     """Its agents keep their store, with the values of the ranks that were there before, or of one of them."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port

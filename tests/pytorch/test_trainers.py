@@ -73,7 +73,7 @@ def fitted(rank: int, learner: Learner, folder: Path, devices: int, steps: int, 
     return learner.rows
 
 
-def test_lightning_goes_on_in_the_middle_of_an_epoch_on_another_number_of_ranks(tmp_path: Path) -> None:
+def test_lightning_resumes_within_an_epoch_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     before = on_ranks(fitted, 2, Learner(), tmp_path, 2, 2, False, group=False)
     (after,) = on_ranks(fitted, 1, Learner(), tmp_path, 1, 6, True, group=False)
     assert [a + b for a, b in zip(*before, strict=True)] == [ROWS[:8], ROWS[8:16]]
@@ -116,7 +116,7 @@ def accelerated(rank: int, folder: Path, steps: int | None, restore: bool) -> li
     return seen
 
 
-def test_accelerate_goes_on_in_the_middle_of_an_epoch_on_another_number_of_ranks(tmp_path: Path) -> None:
+def test_accelerate_resumes_within_an_epoch_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     before = on_ranks(accelerated, 2, tmp_path / "checkpoint", 2, False, group=False)
     after = on_ranks(accelerated, 4, tmp_path / "checkpoint", None, True, group=False)
     assert [a + b for a, b in zip(*before, strict=True)] == [ROWS[:8], ROWS[8:16]]

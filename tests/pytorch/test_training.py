@@ -53,7 +53,7 @@ def trained(rank: int, shape: tuple[int, ...], folder: Path, steps: int | None, 
     return seen
 
 
-def test_fsdp_goes_on_from_a_checkpoint_on_other_ranks_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_fsdp_resumes_within_an_epoch_on_other_ranks(tmp_path: Path) -> None:
     whole = [n for n in map(int, ps.Dataset.range(48).shuffle(48, seed=5)) if n % 6 != 1]
     before = on_ranks(trained, 4, (4,), tmp_path / "checkpoint", 2, False)
     two = on_ranks(trained, 2, (2,), tmp_path / "checkpoint", None, True)

@@ -298,7 +298,7 @@ def test_a_forked_process_does_not_keep_a_connection_open() -> None:
         its.close()
 
 
-def test_freed_memory_goes_back_with_the_next_message_of_a_line_that_gathers() -> None:
+def test_freed_memory_returns_with_the_next_message_of_a_gathering_line() -> None:
     arena = Arena()
     with two_ends(arena=arena, lends=True) as (near, far):
         near.send(Said("one", (near.part(np.zeros(1 << 20, np.uint8)),)))

@@ -78,7 +78,7 @@ def test_pools_of_threads_take_work_until_the_end_of_the_main_program() -> None:
 
 
 @pytest.mark.slow
-def test_everything_ends_in_its_order_and_a_forked_process_ends_its_own_only() -> None:
+def test_everything_ends_in_order_and_a_forked_process_ends_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", THINGS], capture_output=True, text=True, check=False)
     ended = done.stdout.splitlines()
     assert ended == ["of the child", "writer", "library", "channel", "hub", "reader", "service", "iteration"]

@@ -37,7 +37,7 @@ def test_blocks_have_a_largest_size():
     assert pace.start() == 1 << 16
 
 
-def test_a_block_for_which_fewer_rows_were_asked_does_not_let_the_next_ones_grow() -> None:
+def test_a_block_cut_short_does_not_stop_the_next_ones_from_growing() -> None:
     pace = Pace(seconds=10.0)
     for asked in (1, 1, 1, 1):
         pace.start()

@@ -94,7 +94,7 @@ def test_a_thread_that_is_just_starting_can_be_waited_for(threads, monkeypatch):
     assert (failures, ended) == ([], [True])
 
 
-def test_threads_can_be_stopped_by_the_garbage_collector_while_another_one_starts():
+def test_garbage_collection_may_stop_threads_while_another_starts():
     # The collector may run inside of the very call that starts a thread: whatever it stops there must wait for nothing.
     stopped = threading.Event()
 

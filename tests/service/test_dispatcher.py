@@ -90,7 +90,7 @@ def test_the_target_has_a_protocol_and_an_address(dispatcher: ps.service.Dispatc
     assert dispatcher.target == f"grpc://localhost:{dispatcher.port}"
 
 
-def test_starting_and_stopping_twice_does_no_harm_and_starting_again_is_refused() -> None:
+def test_starting_and_stopping_twice_is_harmless_and_restarting_refused() -> None:
     server = ps.service.DispatchServer(start=False)
     with pytest.raises(ps.ServiceError, match="no address before it is started"):
         _ = server.target
@@ -224,7 +224,7 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(client: DispatcherClient
         client.ask(GetDataset(dataset_id="no"))
 
 
-def test_an_unreachable_dispatcher_is_an_error_after_the_time_that_was_given() -> None:
+def test_an_unreachable_dispatcher_is_an_error_after_its_timeout() -> None:
     client = DispatcherClient(NOBODY, patience_seconds=0.3)
     begun = time.monotonic()
     with pytest.raises(
@@ -341,7 +341,7 @@ def test_a_dispatcher_leaves_no_descriptors_behind() -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_is_closed_while_others_ask_does_not_take_the_process_with_it() -> None:
+def test_a_client_closed_while_others_ask_leaves_the_process_alive() -> None:
     with ps.service.DispatchServer() as server:
         for number in range(100):
             client = DispatcherClient(server.target)

@@ -156,7 +156,7 @@ def test_a_reader_waits_for_its_dispatcher_as_long_as_it_was_told_to(
         assert "waiting for the dispatcher, for 2 s at most: the dispatcher at localhost:" in caplog.text
 
 
-def test_nobody_is_lost_because_the_dispatcher_was_stopped_for_longer_than_a_lease(
+def test_no_peer_is_lost_because_the_dispatcher_was_stopped(
     start_dispatcher: Callable[..., Any],
 ) -> None:
     dispatcher = start_dispatcher("--lease-seconds", "1.5")

@@ -219,7 +219,7 @@ def raising_at(number: int, kind: type[BaseException]) -> Callable[[int], int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 @pytest.mark.parametrize("place", ["map", "filter", "flat_map", "generator", "parallel map"])
-def test_a_function_that_would_end_its_process_is_an_error_in_the_elements_place(
+def test_a_function_that_would_end_its_process_is_an_error_there(
     target: str, place: str, kind: type[BaseException]
 ) -> None:
     function = raising_at(7, kind)
@@ -242,7 +242,7 @@ def test_a_function_that_would_end_its_process_is_an_error_in_the_elements_place
     assert given == [*range(7), f"a function of this dataset raised {kind.__name__}", *range(8, 20)]
 
 
-def test_an_exception_of_a_workers_function_comes_after_the_elements_before_it(target: str) -> None:
+def test_an_exception_in_a_worker_comes_after_the_elements_before_it(target: str) -> None:
     dataset = through(ps.Dataset.range(8).map(failing), target)
     given = []
     with iter(dataset) as iterator:

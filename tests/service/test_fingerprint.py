@@ -53,7 +53,7 @@ def of(dataset: ps.Dataset) -> str:
 
 
 @pytest.mark.slow
-def test_readers_in_two_processes_were_told_that_they_read_different_datasets(tmp_path: Path) -> None:
+def test_readers_in_two_processes_seemed_to_read_different_datasets(tmp_path: Path) -> None:
     found = []
     # The second one stands elsewhere, by a few lines too, as after a change to what is above.
     for seed, folder, above in (("1", "one", ""), ("2", "two", "# changed\n\n")):

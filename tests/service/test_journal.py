@@ -353,7 +353,7 @@ def killed_at_once(process: Forked) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_dispatcher_on_a_work_dir_is_refused_as_long_as_the_first_one_lives(tmp_path: Path) -> None:
+def test_a_second_dispatcher_on_a_work_dir_is_refused(tmp_path: Path) -> None:
     first = dispatcher(tmp_path)
     try:
         address_of(first)

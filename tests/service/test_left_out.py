@@ -93,7 +93,7 @@ def read(dataset: ps.Dataset, most: int = 1000) -> tuple[list[object], list[int]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DATASETS)
-def test_rows_left_out_by_workers_count_at_their_elements_and_in_every_state(target: str, name: str) -> None:
+def test_rows_skipped_by_workers_count_at_their_elements_and_in_states(target: str, name: str) -> None:
     def make() -> ps.Dataset:
         return through(DATASETS[name](), target)
 
@@ -234,7 +234,7 @@ def test_readers_in_step_count_what_was_left_out_of_each_round_alike(target: str
         assert resumed.errors.count == counts[1][-1]
 
 
-def test_every_trainer_that_shares_a_window_counts_what_comes_before_its_elements(
+def test_trainers_that_share_a_window_count_rows_before_their_elements(
     dispatcher: "ps.service.DispatchServer",
 ) -> None:
     dataset = numbers().map(fails_at_fives).repeat()
@@ -291,7 +291,7 @@ def test_of_very_many_rows_the_first_are_named_and_all_counted(target: str, capl
     assert len(said) == 22 and said[-1] == "skipped 1992 rows in this iteration, 1972 of them without a line here"
 
 
-def test_rows_that_ignore_errors_leaves_out_in_silence_are_counted_and_not_logged(
+def test_rows_that_ignore_errors_skips_are_counted_and_not_logged(
     target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset = numbers().map(fails_at_fives).ignore_errors().batch(4)
@@ -321,7 +321,7 @@ def test_another_worker_that_takes_over_counts_nothing_twice(
 
 
 @pytest.mark.slow
-def test_of_a_worker_that_is_killed_nothing_is_counted_twice_and_nothing_lost(tmp_path: Path) -> None:
+def test_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
 
     def deadly(x: int) -> int:

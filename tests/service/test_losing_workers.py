@@ -132,7 +132,7 @@ def test_a_pass_of_parallel_epochs_goes_on_elsewhere_where_it_was(fleet: Fleet) 
     assert sorted(given) == sorted([*range(300), *range(300)])
 
 
-def test_a_restored_reader_of_parallel_epochs_finds_the_passes_of_workers_that_are_gone(fleet: Fleet) -> None:
+def test_a_restored_reader_of_parallel_epochs_finds_passes_of_lost_workers(fleet: Fleet) -> None:
     lost, _ = fleet.add(), fleet.add()
     fleet.await_workers(2)
     dataset = through(ps.Dataset.range(300).map(slowly), fleet, "parallel_epochs")
@@ -222,7 +222,7 @@ def saved_rows(folder: str) -> ps.Dataset:
     return ps.Dataset.range(120).shuffle().map(row)
 
 
-def test_workers_save_every_element_once_though_one_dies_in_the_middle_of_a_shard(fleet: Fleet, tmp_path: Path) -> None:
+def test_workers_save_every_element_once_though_one_dies(fleet: Fleet, tmp_path: Path) -> None:
     workers = [fleet.add() for _ in range(3)]
     fleet.await_workers(3)
     dataset = saved_rows(str(tmp_path))
@@ -246,7 +246,7 @@ def test_a_stream_is_made_by_workers_and_saved_by_the_process_that_asks(fleet: F
     assert os.getpid() not in {process for _, process in found}
 
 
-def test_what_a_worker_cannot_write_is_an_error_here_and_the_complete_shards_stay(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_row_a_worker_cannot_write_is_an_error_and_shards_stay(fleet: Fleet, tmp_path: Path) -> None:
     fleet.add()
 
     def row(x: int) -> dict[str, object]:

@@ -176,7 +176,7 @@ def test_an_unknown_dataset_is_to_be_registered_first() -> None:
     assert refusal(dispatcher.open("no")).startswith(expected)
 
 
-def test_a_dataset_that_nobody_asks_for_is_forgotten_unless_its_user_named_it() -> None:
+def test_an_unnamed_dataset_without_readers_is_forgotten() -> None:
     dispatcher = Dispatcher(dataset_gc_seconds=60)
     unnamed, named = dispatcher.dataset(10), dispatcher.dataset(11, dataset_id="eleven")
     reader = dispatcher.opened(unnamed, job="")
@@ -209,7 +209,7 @@ def test_a_worker_that_says_hello_twice_is_one_worker() -> None:
     assert dispatcher.worker("host:1", "process") == dispatcher.worker("host:1", "process")
 
 
-def test_a_worker_that_comes_back_under_its_address_takes_the_place_of_the_old_one() -> None:
+def test_a_worker_back_under_its_address_replaces_the_old_one() -> None:
     dispatcher = Dispatcher()
     old, new = dispatcher.worker("host:1", "process 1"), dispatcher.worker("host:1", "process 2")
     assert old != new
@@ -257,7 +257,7 @@ def test_a_worker_with_no_address_or_of_a_stopping_dispatcher_is_refused() -> No
     assert "this dispatcher is stopping: it takes no more workers" in refusal(dispatcher.tell(hello))
 
 
-def test_a_reader_is_believed_that_a_worker_is_lost_which_has_missed_a_report() -> None:
+def test_a_reader_is_believed_about_a_worker_that_missed_a_report() -> None:
     dispatcher = Dispatcher(heartbeat_seconds=2)
     worker = dispatcher.worker()
     reader = dispatcher.opened(dispatcher.dataset())
@@ -328,7 +328,7 @@ def test_a_sequence_is_asked_of_one_worker_and_moves_when_that_is_lost() -> None
     assert [part.worker_id for part in news.passes] == [second]
 
 
-def test_parallel_epochs_have_a_pass_for_every_worker_also_for_one_that_joins() -> None:
+def test_parallel_epochs_have_a_pass_for_each_worker_that_joins() -> None:
     dispatcher = Dispatcher()
     first, second = dispatcher.workers(2)
     reader = dispatcher.opened(dispatcher.dataset(5), OFF, job="")
@@ -337,7 +337,7 @@ def test_parallel_epochs_have_a_pass_for_every_worker_also_for_one_that_joins() 
     assert [part.worker_id for part in dispatcher.beat(reader).passes] == [first, second, third]
 
 
-def test_a_worker_that_returns_takes_its_pass_up_again_instead_of_adding_one() -> None:
+def test_a_returning_worker_takes_up_its_pass_instead_of_a_new_one() -> None:
     dispatcher = Dispatcher()
     old = dispatcher.worker("host:1", "process 1")
     reader = dispatcher.opened(dispatcher.dataset(5), OFF)
@@ -439,7 +439,7 @@ def test_what_is_returned_goes_first_with_what_was_handed_on_left_out() -> None:
     assert dispatcher.lease(second, 8).spans == [span(4, 10, skip=3), span(10, 12)]
 
 
-def test_a_pass_of_unknown_length_ends_for_all_when_one_reader_finds_its_end() -> None:
+def test_a_pass_of_unknown_length_ends_for_all_readers() -> None:
     dispatcher = Dispatcher()
     first = dispatcher.opened(dispatcher.dataset(-2))
     second = dispatcher.opened(dispatcher.dataset(-2), consumer="b")
@@ -544,7 +544,7 @@ def test_positions_are_wanted_back_for_a_reader_that_has_nothing() -> None:
     assert not dispatcher.ask(idle, 0, unread=1).wanted, "the other one has not asked for long"
 
 
-def test_an_idle_reader_is_not_granted_again_what_it_gave_back_for_one_that_waits() -> None:
+def test_an_idle_reader_is_not_granted_again_what_it_gave_back() -> None:
     dispatcher, idle, other = two_readers(8)
     dispatcher.ask(idle, 2, unread=0)
     while (dispatcher.ask(other, 100, unread=0)).spans:
@@ -622,7 +622,7 @@ def test_a_restored_reader_gets_back_what_it_consumed_after_its_state() -> None:
     assert dispatcher.lease(restored, 8).spans == [span(25, 33)]
 
 
-def test_a_reader_that_has_nothing_gets_what_a_restored_one_does_not_ask_for_again() -> None:
+def test_an_empty_reader_gets_what_a_restored_one_does_not_ask_for() -> None:
     dispatcher, first, other = two_readers(40)
     assert dispatcher.ask(first, 10, unread=0).spans == [span(0, 10)]
     restored = dispatcher.opened(dispatcher.dataset(40), resumed=[span(0, 1)])
@@ -647,7 +647,7 @@ def test_a_state_in_the_middle_of_a_position_continues_there() -> None:
     assert dispatcher.lease(restored, 100).spans == [span(4, 10, skip=5)]
 
 
-def test_elements_that_were_left_out_of_a_span_stay_left_out_after_a_restore() -> None:
+def test_elements_skipped_in_a_span_stay_skipped_after_a_restore() -> None:
     dispatcher = Dispatcher()
     first = dispatcher.opened(dispatcher.dataset(100, "groups"))
     dispatcher.lease(first, 10)
@@ -659,7 +659,7 @@ def test_elements_that_were_left_out_of_a_span_stay_left_out_after_a_restore() -
     assert dispatcher.lease(restored, 6).spans == [span(4, 10, skip=3)]
 
 
-def test_an_older_state_gives_back_what_was_consumed_up_to_where_others_go_on() -> None:
+def test_an_older_state_gives_back_all_up_to_the_others_positions() -> None:
     dispatcher = Dispatcher()
     first = dispatcher.opened(dispatcher.dataset(100, "groups"))
     dispatcher.lease(first, 10)
@@ -688,7 +688,7 @@ def test_of_what_follows_a_state_only_what_others_have_not_read_is_left() -> Non
     assert dispatcher.drained(restored) == [span(6, 10, skip=1)]
 
 
-def test_a_new_dispatcher_waits_for_all_restored_readers_to_say_what_is_theirs() -> None:
+def test_a_new_dispatcher_waits_for_the_claims_of_restored_readers() -> None:
     dispatcher = Dispatcher(lease_seconds=10)
     first = dispatcher.opened(dispatcher.dataset(40), resumed=[span(0, 10)])
     assert dispatcher.lease(first, 10) == Leased(retry_after=0.2)
@@ -702,7 +702,7 @@ def test_a_new_dispatcher_waits_for_all_restored_readers_to_say_what_is_theirs()
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
-def test_a_new_dispatcher_gives_out_again_nothing_that_another_one_had_given_to_two(order: str) -> None:
+def test_a_new_dispatcher_gives_nothing_again_that_two_readers_had(order: str) -> None:
     dispatcher = Dispatcher(lease_seconds=10)
     pasts = {"a": [span(0, 4, more=3), span(10, 10)], "b": [span(4, 6, skip=3, more=1), span(10, 10)]}
     readers = [
@@ -745,7 +745,7 @@ def test_readers_of_a_job_must_agree_and_are_told_on_what_they_do_not() -> None:
     assert "cross_trainer is False, got True" in refusal(dispatcher.open(ten, consumer="b", cross_trainer=True))
 
 
-def test_epochs_of_a_job_are_told_apart_by_their_number_and_share_the_first_seed() -> None:
+def test_epochs_of_a_job_have_numbers_and_share_the_first_seed() -> None:
     dispatcher = Dispatcher()
     reader = dispatcher.opened(dispatcher.dataset(4))
     assert numbers(dispatcher.drained(reader)) == [0, 1, 2, 3]
@@ -756,7 +756,7 @@ def test_epochs_of_a_job_are_told_apart_by_their_number_and_share_the_first_seed
     assert late.seed == 7
 
 
-def test_a_name_is_free_again_some_time_after_its_job_is_finished_and_has_no_readers() -> None:
+def test_a_name_is_free_again_after_its_job_has_finished() -> None:
     dispatcher = Dispatcher(finished_job_seconds=30)
     reader = dispatcher.opened(dispatcher.dataset(4))
     dispatcher.drained(reader)

@@ -147,7 +147,7 @@ def test_a_worker_that_says_goodbye_costs_no_element(drain: bool, caplog: pytest
     assert "is lost" not in caplog.text
 
 
-def test_memory_that_cannot_be_had_is_an_error_of_the_element_and_costs_no_worker() -> None:
+def test_a_failed_allocation_is_the_elements_error_and_costs_no_worker() -> None:
     """Where the function is told, its process goes on."""
     with Service(num_workers=1) as service:
         makers = ps.Dataset.range(20).map(lambda x: np.empty(1 << 50, np.uint8) if x == 7 else os.getpid())

@@ -128,7 +128,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_elements_before_a_failure_come_first_and_those_after_it_from_next_on(serve, kind):
+def test_elements_before_a_failure_come_first_and_those_after_it_follow(serve, kind):
     production = serve(KINDS[kind])
     elements, last = fetched(production, 0, FAR)
     assert elements == ([0, 2] if kind == "groups" else [0, 1, 2])
@@ -164,7 +164,7 @@ FAILING = {
 }
 
 
-def test_after_each_failure_all_elements_of_the_group_before_it_were_made_again(serve):
+def test_after_each_failure_the_elements_of_its_group_were_made_again(serve):
     Counting.calls = 0
     production = serve(FAILING["groups"].map(Counting()).map(fails_at(*range(0, 1000, 10))))
     assert read_past_failures(production, 0, FAR) == ([x for x in range(1000) if x % 10], 100)
@@ -437,7 +437,7 @@ def test_nothing_else_is_made_beside_an_element_that_is_made_alone(serve, here):
     assert [entered.get() for _ in range(2)] == [5, 7]
 
 
-def test_an_interleave_of_one_dataset_at_a_time_says_where_each_of_its_elements_is(serve):
+def test_an_interleave_of_one_names_the_place_of_each_element(serve):
     """It reads the next dataset in the same turn, so the end of one was said to be at the row after it."""
     tens = ps.Dataset.range(4).interleave(
         lambda x: ps.Dataset.range(10).map(lambda y: 10 * x + y), cycle_length=1, block_length=3

@@ -203,7 +203,7 @@ def test_what_was_leased_is_fetched_in_pieces() -> None:
     assert [piece and (piece.start, piece.stop) for piece in pieces] == [(10, 12), (12, 13), None, (13, 15), None]
 
 
-def test_a_span_that_skips_is_not_cut_because_it_may_skip_more_than_its_first_piece_has() -> None:
+def test_a_span_that_skips_is_not_cut_at_its_first_piece() -> None:
     span = Span(pass_number=0, start=10, stop=15, skip=7)
     assert leased(span).next(1) == span
 
@@ -225,7 +225,7 @@ def test_as_much_is_leased_at_a_time_as_lasts_for_a_while() -> None:
     assert wanted == [4, 8, 16, 16, 8, 4]
 
 
-def test_what_was_granted_only_in_part_does_not_let_more_be_leased_at_a_time() -> None:
+def test_a_partly_granted_lease_does_not_grow_the_next_one() -> None:
     leases = Leases(0, DispatcherClient("localhost:1"), RLock(), lambda: (0, False, False))
     for _ in range(3):
         assert leases.begin(SpanPace(None), 1, 0)
@@ -249,7 +249,7 @@ def shared_position(*spans: Span) -> tuple[EpochProgress, list[FetchTask]]:
     return position, [position.passes[0].adopt(span) for span in spans]
 
 
-def test_of_what_was_begun_that_is_given_back_first_of_which_nothing_has_come() -> None:
+def test_begun_work_without_results_is_given_back_first() -> None:
     begun, arrived_part, asked = (Span(pass_number=0, start=start, stop=start + 10) for start in (0, 10, 20))
     position, tasks = shared_position(begun, arrived_part, asked)
     for task in tasks[:2]:
@@ -292,7 +292,7 @@ def test_a_reader_of_a_shared_job_has_what_its_caller_uses_in_a_second() -> None
     assert pace.lease(1 << 20, 2, 0) == 4, "it has not come for long"
 
 
-def test_few_positions_of_a_shared_job_are_begun_at_a_time_so_that_others_can_have_the_rest() -> None:
+def test_few_positions_of_a_shared_job_are_begun_at_a_time() -> None:
     now = 0.0
     usage = Usage(clock=lambda: now)
     pace = SpanPace(None, usage)
@@ -316,7 +316,7 @@ def group(position: int, skip: int, values: range) -> Arrived:
     return Arrived(Chunk(position=position, skip=skip, rows=len(values)), block_of(values))
 
 
-def test_what_is_counted_behind_the_last_position_is_fetched_after_it_and_named_from_there() -> None:
+def test_counts_after_the_last_position_are_fetched_and_named_there() -> None:
     task = FetchTask(Span(pass_number=0, start=3, stop=5, skip=7, more=6))
     assert task.missing() == Span(pass_number=0, start=3, stop=5, skip=7)
     task.arrive(group(4, 1, range(2)), "groups", 1)
@@ -337,7 +337,7 @@ def left_out(count: int) -> LeftOut:
     return LeftOut(count=count, rows=[row])
 
 
-def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behind_it() -> None:
+def test_rows_skipped_after_a_span_come_last_or_with_its_count() -> None:
     task = FetchTask(Span(pass_number=0, start=3, stop=5))
     task.arrive(group(4, 1, range(2)), "groups", 1)
     task.arrive_behind(left_out(2), (5, 0))
@@ -354,7 +354,7 @@ def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behi
     assert item.left_out == LeftOut(count=5, rows=[*left_out(2).rows, *left_out(3).rows])
 
 
-def test_what_was_left_out_behind_elements_is_deliveries_again_and_is_nothing_to_use() -> None:
+def test_rows_skipped_after_elements_are_delivered_again_and_unused() -> None:
     reading = ReadOptions(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
     position = EpochProgress(reading, shared=False, replay=None, number=0)
     position.update([PassInfo(number=0)])
@@ -386,7 +386,7 @@ def test_what_is_counted_may_all_have_been_left_out_before() -> None:
 
 @pytest.mark.slow
 @given(st.data())
-def test_a_reader_that_is_restored_says_that_it_has_consumed_what_its_state_says(data: st.DataObject) -> None:
+def test_a_restored_reader_reports_the_consumed_elements_of_its_state(data: st.DataObject) -> None:
     edges = sorted(data.draw(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=2, max_size=9)))
     progress, consumed = SharedProgress(0, 12), []
     for first, end in pairwise(edges):
@@ -432,7 +432,7 @@ def test_spans_at_the_end_are_not_divided_below_the_calls_that_run_together() ->
     assert [pace.size(remaining, 2, 0) for remaining in (100, 40, 16, 8)] == [40, 20, 8, 7]
 
 
-def test_of_elements_that_take_their_time_one_by_one_single_ones_are_fetched_at_the_end() -> None:
+def test_slow_single_elements_are_fetched_one_by_one_at_the_end() -> None:
     pace = SpanPace(None)
     for _ in range(30):
         pace.began(rows=2, seconds=0.04)
@@ -483,7 +483,7 @@ def test_no_more_is_under_way_than_the_limit() -> None:
     assert [pace.holds(rows) for rows in (3, 4)] == [True, False]
 
 
-def test_without_a_limit_64_mebibytes_are_under_way_two_large_elements_at_a_time() -> None:
+def test_without_a_limit_64_mebibytes_are_in_flight() -> None:
     pace = SpanPace(None)
     pace.arrived(rows=1, nbytes=16 << 20)
     pace.measured(positions=1, nbytes=16 << 20, seconds=0.001)

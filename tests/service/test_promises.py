@@ -13,7 +13,7 @@ def rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def test_every_promise_says_how_long_it_takes_and_names_a_test_that_is_there() -> None:
+def test_every_promise_names_its_duration_and_an_existing_test() -> None:
     shown = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("*.py"))
     modes = set(re.findall(r'"(\w+)"', re.search(r"^MODES = .*$", shown, re.MULTILINE)[0]))  # type: ignore[index]
     assert len(rows()) > 20

@@ -237,9 +237,7 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(
 
 
 @pytest.mark.parametrize("kind", [ROWS, "shuffled", pytest.param("strategy", marks=pytest.mark.extended)])
-def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
-    start_both: Callable[..., list[Trainer]], kind: str
-) -> None:
+def test_a_trainer_resumes_with_the_rest_after_its_lease(start_both: Callable[..., list[Trainer]], kind: str) -> None:
     with service(lease_seconds=1.0) as address:
         first, second = start_both(address, kind=kind, every=4)
         first.await_step(10)
@@ -260,7 +258,7 @@ ELEMENTS = {
 
 
 @pytest.mark.parametrize("kind", [ROWS, pytest.param("uneven groups", marks=pytest.mark.extended), "filtered"])
-def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothing(
+def test_a_trainer_with_an_older_state_after_its_lease_misses_nothing(
     start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
     with service(lease_seconds=1.0) as address:
@@ -275,7 +273,7 @@ def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothi
 
 
 @pytest.mark.extended
-def test_a_dispatcher_that_was_killed_meanwhile_knows_what_an_older_state_misses(
+def test_a_dispatcher_killed_meanwhile_knows_the_gap_of_an_older_state(
     start_both: Callable[..., list[Trainer]], start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:
     dispatcher = start_dispatcher("--work-dir", str(tmp_path / "journal"), "--lease-seconds", "1")
@@ -295,7 +293,7 @@ def test_a_dispatcher_that_was_killed_meanwhile_knows_what_an_older_state_misses
         assert sorted(first.elements + second.elements) == list(ELEMENTS["uneven groups"])
 
 
-def test_an_older_state_gives_back_what_was_used_of_a_row_whose_rest_others_had() -> None:
+def test_an_older_state_gives_back_a_row_whose_rest_others_had() -> None:
     def shared(address: str) -> ps.Dataset:
         rows = ps.Dataset.range(40).flat_map(lambda x: ps.Dataset.range(10 * x, 10 * x + 10))
         return rows.apply(ps.service.distribute("distributed_epoch", address, job_name="older"))
@@ -351,7 +349,7 @@ def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer:
         assert all(before == after for before, after in first.redone)
 
 
-def test_a_coordinated_trainer_that_comes_back_without_a_state_is_in_step_again(
+def test_a_coordinated_trainer_without_a_state_is_in_step_again(
     start_trainer: Callable[..., Trainer],
 ) -> None:
     reading = {"saving": "nothing", "every": 1, "job_name": "step", "num_consumers": 2}

@@ -36,7 +36,7 @@ def test_more_workers_come_at_once(load: ServiceLoad, wanted: int | None) -> Non
     assert (None if decision is None else decision.workers) == wanted
 
 
-def test_fewer_only_after_five_calm_reports_and_as_many_as_the_busiest_of_them_needs() -> None:
+def test_workers_decrease_only_after_five_calm_reports() -> None:
     scaler = Scaler(1, 8)
     loads = [CALM, CALM, ServiceLoad(workers=4, busy=0.5, waiting=0.0, readers=1), CALM]
     assert [scaler.decide(load, 4) for load in loads] == [None] * 4

@@ -339,7 +339,7 @@ def test_a_second_reader_gets_what_a_restored_one_that_is_idle_had_before(target
 
 
 @pytest.mark.slow
-def test_endless_training_goes_on_where_another_reader_has_had_a_whole_epoch(target: str) -> None:
+def test_endless_training_resumes_where_another_reader_had_an_epoch(target: str) -> None:
     readers = [shared_job(ps.Dataset.range(5), target, "endless").repeat() for _ in range(2)]
     with iter(readers[0]) as first, iter(readers[1]) as second:
         had = [int(next(first)) for _ in range(5)]  # the epoch that the second one begins with
@@ -349,7 +349,7 @@ def test_endless_training_goes_on_where_another_reader_has_had_a_whole_epoch(tar
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_state_of_an_epoch_before_the_one_that_is_read_loses_nothing_of_either(times: int, target: str) -> None:
+def test_a_state_of_an_earlier_epoch_loses_nothing(times: int, target: str) -> None:
     with iter(shared_job(ps.Dataset.range(20), target, f"crossed {times}").repeat(3)) as iterator:
         given = [int(x) for x in islice(iterator, 5)]
         state = iterator.state_dict()
@@ -400,7 +400,7 @@ def test_a_registered_pipeline_that_streams_is_made_by_one_worker(target: str) -
 
 
 @pytest.mark.slow
-def test_what_a_reader_of_filtered_rows_leaves_is_not_given_again_from_what_it_had(target: str) -> None:
+def test_the_rest_of_filtered_rows_comes_from_where_a_reader_left(target: str) -> None:
     dataset = ps.Dataset.range(2000).filter(lambda x: x % 2 == 0)
     shared = ps.service.distribute("distributed_epoch", target, job_name="left")
     with iter(dataset.apply(shared)) as leaving:
@@ -411,7 +411,7 @@ def test_what_a_reader_of_filtered_rows_leaves_is_not_given_again_from_what_it_h
 
 
 @pytest.mark.slow
-def test_two_strategies_workers_share_a_named_job_without_being_sharded_again(target: str) -> None:
+def test_two_strategies_share_a_named_job_without_sharding_it_again(target: str) -> None:
     def read(index: int) -> list[object]:
         strategy = ps.HostStrategy(replicas_per_worker=2, num_workers=2, worker_index=index)
         dataset = ps.Dataset.range(24).batch(4)

@@ -195,7 +195,7 @@ def test_a_state_taken_while_the_reader_came_to_its_end_met_a_closed_line(
     assert sorted(given) == list(range(ROWS))
 
 
-def test_what_a_reader_had_was_given_again_where_it_ended_while_the_dispatcher_was_away(
+def test_a_readers_elements_came_again_after_the_dispatcher_was_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     away: list[ReleaseConsumer] = []
@@ -217,7 +217,7 @@ def test_what_a_reader_had_was_given_again_where_it_ended_while_the_dispatcher_w
             assert consumed_at(dispatcher) == set(range(ROWS))
 
 
-def test_a_dataset_was_unknown_to_a_dispatcher_that_was_started_anew_before_the_epoch_was_opened(
+def test_a_restarted_dispatcher_did_not_know_a_dataset_before_its_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     servers = [ps.service.DispatchServer()]
@@ -239,7 +239,7 @@ def test_a_dataset_was_unknown_to_a_dispatcher_that_was_started_anew_before_the_
     servers[1].stop()
 
 
-def test_what_a_state_of_a_strategys_iterator_says_is_known_when_it_is_there() -> None:
+def test_a_strategy_iterators_state_is_known_when_it_says_so() -> None:
     with ps.service.DispatchServer() as dispatcher:
         worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
         with ps.service.WorkerServer(worker):
@@ -258,7 +258,7 @@ def test_what_a_state_of_a_strategys_iterator_says_is_known_when_it_is_there() -
             assert set(undone) <= set(rest)
 
 
-def test_what_the_service_reads_and_what_this_process_does_are_parts_of_one_order(address: str) -> None:
+def test_the_service_and_this_process_are_parts_of_one_order(address: str) -> None:
     def parts(service: str) -> tuple[ps.Dataset, ps.Dataset]:
         shuffled = ps.Dataset.range(ROWS).shuffle(ROWS, reshuffle_each_iteration=False)
         distribute = ps.service.distribute("distributed_epoch", service, ordered=True)
@@ -304,7 +304,7 @@ def fails_at_fives(x: int) -> int:
     return x
 
 
-def test_a_prefetch_below_rows_that_are_left_out_made_a_state_of_the_service_unusable(address: str) -> None:
+def test_a_prefetch_below_skipped_rows_made_a_state_unusable(address: str) -> None:
     def make(tuned: int) -> ps.Dataset:
         dataset = ps.Dataset.range(20).map(fails_at_fives)
         dataset = (dataset.prefetch(2) if tuned == 1 else dataset).with_options(ps.Options(on_error="skip"))
@@ -342,7 +342,7 @@ def check_restored_twice(make: Callable[[], ps.Dataset], cuts: list[tuple[int, i
             assert given + [int(x) for x in resumed] == expected, (first, second)
 
 
-def test_random_numbers_between_two_ignore_errors_were_others_after_a_restore(address: str) -> None:
+def test_random_numbers_between_two_ignore_errors_changed_on_restore(address: str) -> None:
     def make() -> ps.Dataset:
         workers = ps.Dataset.range(20).map(fails_at_fives).ignore_errors(log=False).map(jittered, seed=1)
         dataset = workers.apply(ps.service.distribute("distributed_epoch", address))
@@ -352,9 +352,7 @@ def test_random_numbers_between_two_ignore_errors_were_others_after_a_restore(ad
 
 
 @pytest.mark.parametrize("follows", ["another epoch", "another dataset", "another, after one of this process"])
-def test_a_window_that_goes_on_into_what_follows_lost_its_elements_when_it_was_restored(
-    address: str, follows: str
-) -> None:
+def test_a_window_across_datasets_lost_elements_when_restored(address: str, follows: str) -> None:
     def part(first: int) -> ps.Dataset:
         return ps.Dataset.range(first, first + 5).apply(ps.service.distribute("distributed_epoch", address))
 
@@ -370,7 +368,7 @@ def test_a_window_that_goes_on_into_what_follows_lost_its_elements_when_it_was_r
     check_restored_twice(make, [(2, 6), (5, 3), (7, 0), (8, 0)])
 
 
-def test_a_dataset_for_each_element_was_refused_behind_the_first_epoch_of_a_restored_iterator(address: str) -> None:
+def test_a_restored_iterator_opened_no_dataset_of_its_second_epoch(address: str) -> None:
     def make() -> ps.Dataset:
         dataset = ps.Dataset.range(8).apply(ps.service.distribute("distributed_epoch", address)).repeat(2)
         return dataset.flat_map(lambda x: ps.Dataset.range(x % 3))

@@ -406,7 +406,7 @@ def test_protocols_are_checked_where_they_are_named(worker: Endpoint) -> None:
         connect(worker, "in_process")
 
 
-def test_a_killed_worker_whose_socket_was_cleared_away_is_lost_and_ends_no_reader() -> None:
+def test_a_killed_worker_without_its_socket_is_lost_and_ends_no_reader() -> None:
     gone = Endpoint(address="x:1", machine=this_machine(), socket="@nowhere")
     with pytest.raises(LostDataWorkerError, match="x:1 cannot be reached.*refused"):
         connect(gone, "shared_memory")

@@ -143,7 +143,7 @@ def test_no_message_makes_a_journal_that_cannot_be_read(data: st.DataObject) -> 
         )
 
 
-def test_a_state_of_passes_that_an_epoch_does_not_have_is_refused_and_written_nowhere(kept: Kept) -> None:
+def test_a_state_of_passes_unknown_to_an_epoch_is_refused(kept: Kept) -> None:
     kept.tell(RegisterDataset(definition=b"x", info=INFO, dataset_id="d"), 0.0)
     for span in (
         Span(pass_number=3, start=0, stop=0, more=2),

@@ -181,9 +181,7 @@ def test_a_reader_whose_dispatcher_comes_back_in_another_version_ends(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["in_process", "flight"])
-def test_a_worker_that_meets_another_version_when_it_asks_for_the_dataset_ends_no_reader(
-    dispatcher: Any, protocol: str
-) -> None:
+def test_a_worker_that_meets_another_version_ends_no_reader(dispatcher: Any, protocol: str) -> None:
     """The reader was told that its own dispatcher had another version, in the words of the worker."""
     refused = []
 
@@ -201,7 +199,7 @@ def test_a_worker_that_meets_another_version_when_it_asks_for_the_dataset_ends_n
     assert refused
 
 
-def test_a_worker_that_says_itself_that_it_cannot_answer_has_not_ended_over_an_element() -> None:
+def test_a_worker_that_refuses_to_answer_has_not_ended_over_an_element() -> None:
     with pytest.raises(UnreachedDataWorkerError, match="it is ending"):
         raise_refused(refusal_of(LostDataWorkerError("it is ending")))
 
@@ -484,6 +482,6 @@ def test_bad_endpoints_alone_are_an_error_that_says_so(dispatcher: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_says_a_pass_is_shorter_than_it_is_known_to_be_hides_no_element(dispatcher: Any) -> None:
+def test_a_worker_that_shortens_a_pass_hides_no_element(dispatcher: Any) -> None:
     with altering.workers_of(dispatcher.address, [ending(End(length=0)), None]):
         assert read_all(dispatcher) == list(range(100))

@@ -297,7 +297,7 @@ def test_a_column_without_rows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["<U1", ">U1", [["a", "<i4"], ["b", "<U1"]]])
-def test_text_that_is_none_is_refused_where_it_comes_and_not_where_it_is_shown(dtype: Any) -> None:
+def test_text_that_is_none_is_refused_where_it_comes(dtype: Any) -> None:
     size = np.dtype("<U1").itemsize if isinstance(dtype, str) else 8
     header = BlockHeader(["leaf", [], []], 1, (ColumnHeader((1,), dtype),))
     with pytest.raises(ServiceError, match="U1 came with the number 4294967295 instead of a character"):

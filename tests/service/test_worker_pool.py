@@ -28,7 +28,7 @@ def chosen(pool: WorkerPool, preferred: int = -1) -> int:
     return worker.worker_id
 
 
-def test_a_worker_that_took_long_to_be_given_up_is_asked_again_where_there_is_no_other(
+def test_a_worker_given_up_late_is_asked_again_if_it_is_the_only_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or what was asked of it would wait as long again, beside others that are well."""

@@ -75,7 +75,7 @@ def test_the_newest_is_found_beside_a_writer_that_keeps_one(tmp_path: Path) -> N
     assert len(set(found)) >= 10
 
 
-def test_a_checkpoint_that_was_deleted_while_it_was_read_is_not_called_damaged(
+def test_a_checkpoint_deleted_while_it_is_read_is_not_called_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ps.Checkpoint(x=1).save(tmp_path / "ckpt", x=1)
@@ -289,7 +289,7 @@ def test_what_a_killed_process_left_in_a_remote_directory_is_no_checkpoint(tmp_p
     assert not fsspec.filesystem("memory").exists(f"{prefix}-1")
 
 
-def test_python_that_would_lose_a_checkpoint_at_its_end_waits_until_it_is_written(
+def test_python_that_would_lose_a_last_checkpoint_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")

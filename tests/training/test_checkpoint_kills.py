@@ -155,7 +155,7 @@ def history(directory: Path, worker: int) -> tuple[list[int], list[dict[str, Any
         pytest.param("keras", 2, 4, [KILL_OF_ONE, KILLS[2]], id="keras on two workers, long", marks=pytest.mark.long),
     ],
 )
-def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weights(
+def test_a_training_killed_repeatedly_ends_with_equal_weights(
     tmp_path: Path, kind: str, workers: int, replicas: int, kills: list[Kill]
 ) -> None:
     quiet, stormy = tmp_path / "quiet", tmp_path / "stormy"

@@ -174,7 +174,7 @@ def first_of_each_epoch(fit: Callable[[ps.Dataset], object]) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_epochs_are_those_of_the_dataset_though_keras_looks_at_a_batch_first() -> None:
+def test_epochs_are_the_datasets_though_keras_reads_a_batch_first() -> None:
     plain = ps.Dataset.from_tensor_slices(NUMBERS).shuffle(30, seed=1).batch(30)
     expected = [next(iter(plain))[:2].tolist() for _ in range(4)]
 
@@ -297,7 +297,7 @@ def test_predictions_come_in_the_order_of_the_dataset() -> None:
 
 
 @pytest.mark.slow
-def test_averages_of_weights_that_keras_puts_in_the_weights_place_stay_averages_in_the_next_fit() -> None:
+def test_averaged_weights_stay_averages_in_the_next_fit() -> None:
     weights = []
     for replicas in (1, 4):
         keras.utils.set_random_seed(1)
@@ -323,7 +323,7 @@ def test_a_model_goes_from_one_strategy_to_another() -> None:
 
 
 @pytest.mark.slow
-def test_a_row_of_each_example_in_a_variable_does_not_split_it_over_the_devices() -> None:
+def test_a_row_of_each_example_does_not_split_a_variable() -> None:
     class Last(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
             self.last = self.add_weight(shape=(8, 4), trainable=False)
@@ -343,7 +343,7 @@ def test_a_row_of_each_example_in_a_variable_does_not_split_it_over_the_devices(
 
 
 @pytest.mark.slow
-def test_a_model_that_was_compiled_in_a_scope_is_trained_over_its_devices_outside_too() -> None:
+def test_a_model_compiled_in_a_scope_trains_on_its_devices_outside() -> None:
     with mirrored(4).scope():
         model = plain_model()
     model.fit(rows(FEATURES, LABELS), verbose=0)
@@ -463,7 +463,7 @@ def test_data_that_no_model_can_take_is_refused() -> None:
         ps.keras.as_input([1])
 
 
-def test_strategies_without_devices_are_refused_and_so_are_two_ways_to_split() -> None:
+def test_strategies_without_devices_and_two_ways_to_split_are_refused() -> None:
     with ps.HostStrategy(2).scope(), pytest.raises(ps.InvalidArgumentError, match=r"use ps\.MirroredStrategy"):
         plain_model().fit(rows(FEATURES, LABELS))
     model, distribution = plain_model(), keras.distribution.DataParallel(devices=jax.devices())

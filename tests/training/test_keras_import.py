@@ -94,7 +94,7 @@ def test_another_backend_is_left_alone_and_refused_where_jax_is_needed() -> None
         ("tensorflow", None, "tensorflow"),
     ],
 )
-def test_jax_is_taken_unasked_only_where_keras_would_fail_and_nobody_has_chosen(
+def test_jax_is_chosen_unasked_only_where_keras_would_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str, written: str | None, chosen: str
 ) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))

@@ -110,7 +110,7 @@ def test_a_step_runs_inside_the_scope_that_its_model_was_made_in(strategy) -> No
     assert int(metric.count.value) == 4
 
 
-def test_an_object_that_takes_the_place_of_a_forgotten_one_is_not_taken_for_it(strategy) -> None:
+def test_an_object_at_the_place_of_a_forgotten_one_is_another(strategy) -> None:
     with strategy.scope():
         forgotten = [keras.Variable(0.0) for _ in range(20)]
     del forgotten

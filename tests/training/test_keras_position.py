@@ -37,7 +37,7 @@ def assert_every_row_once_an_epoch(variables: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_fit_goes_on_with_the_next_batch_and_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_fit_resumes_with_the_next_batch_and_equal_weights(tmp_path: Path) -> None:
     killed = forked.run(str(PROGRAM), str(tmp_path / "killed"), "finite", "7", timeout=110, training=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     with (tmp_path / "killed/position/position.jsonl").open("a") as file:
@@ -75,7 +75,7 @@ def test_two_kills_and_a_length_that_is_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_epochs_after_one_that_was_entered_in_the_middle_are_whole_where_the_length_is_not_known(
+def test_epochs_after_one_entered_in_the_middle_are_whole(
     tmp_path: Path,
 ) -> None:
     """Two of the second epoch's four steps are left; the third epoch must not end after three."""

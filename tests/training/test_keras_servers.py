@@ -34,7 +34,7 @@ def a_model() -> keras.Model:
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
 
 
-def test_optimizer_weights_and_metrics_of_a_function_are_those_of_an_undisturbed_loop(strategy) -> None:
+def test_optimizer_weights_and_metrics_equal_an_undisturbed_loop(strategy) -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     with strategy.scope():
         model, metric = a_model(), keras.metrics.MeanSquaredError()
@@ -82,7 +82,7 @@ def test_optimizer_weights_and_metrics_of_a_function_are_those_of_an_undisturbed
     assert np.asarray(optimizer.variables[2].value).tolist() == [[3.0] * 4] * 3
 
 
-def test_workers_release_the_variables_of_models_that_the_program_has_forgotten(strategy) -> None:
+def test_workers_release_variables_of_forgotten_models(strategy) -> None:
     def held():
         gc.collect()
         return sum(type(found).__name__ == "ServedVariable" for found in gc.get_objects())
@@ -144,7 +144,7 @@ def test_fit_evaluates_here_and_counts_every_row_once(strategy) -> None:
         model.fit(finite, None, 8)
 
 
-def test_callbacks_end_fit_by_stop_training_or_an_error_and_see_the_optimizers_iterations(strategy) -> None:
+def test_callbacks_end_fit_and_see_the_optimizers_iterations(strategy) -> None:
     with strategy.scope():
         model = a_model()
         model.compile(keras.optimizers.SGD(0.01), loss="mse")
@@ -193,7 +193,7 @@ def test_fit_refuses_models_that_it_cannot_train(strategy) -> None:
         unbuilt.fit(empty, steps_per_epoch=1, verbose=0)
 
 
-def test_a_compiled_models_optimizer_is_built_for_the_first_function_that_uses_it(strategy) -> None:
+def test_a_compiled_models_optimizer_is_built_for_its_first_function(strategy) -> None:
     with strategy.scope():
         model = a_model()
         model.compile(keras.optimizers.SGD(0.5), loss="mse")
@@ -224,7 +224,7 @@ def test_what_functions_add_to_variables_without_gradients_is_summed(strategy, l
     assert np.asarray(other.value).tolist() == [5] * length
 
 
-def test_weights_without_an_optimizer_are_those_of_the_program_whenever_a_function_reads_them(strategy) -> None:
+def test_weights_without_an_optimizer_are_the_programs_at_each_read(strategy) -> None:
     with strategy.scope():
         model = a_model()
 
@@ -285,7 +285,7 @@ def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
             coordinator.join()
 
 
-def test_an_optimizer_that_was_built_with_variables_from_outside_the_scope_is_refused(strategy) -> None:
+def test_an_optimizer_with_variables_from_outside_the_scope_is_refused(strategy) -> None:
     outside = a_model()
 
     def use_it():

@@ -64,7 +64,7 @@ class Training:
 
 
 @pytest.mark.slow
-def test_a_step_is_traced_once_more_for_its_variables_and_then_runs_compiled(four_replicas) -> None:
+def test_a_step_is_traced_once_for_its_variables_and_then_compiled(four_replicas) -> None:
     training = Training(four_replicas).run(epochs=1)
     traced = training.traced
     training.run(epochs=2)
@@ -185,7 +185,7 @@ def test_a_scaled_loss_gives_the_numbers_of_a_plain_one(four_replicas) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale(four_replicas) -> None:
+def test_overflowing_gradients_leave_the_weights_and_halve_the_scale(four_replicas) -> None:
     with four_replicas.scope():
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
         plain = keras.optimizers.SGD(0.1)
@@ -197,7 +197,7 @@ def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale
     assert int(scaled.iterations.value) == 1
 
 
-def test_a_loss_scaling_optimizer_wants_the_variables_of_gradients_inside_a_step(four_replicas) -> None:
+def test_a_loss_scaling_optimizer_needs_variables_inside_a_step(four_replicas) -> None:
     with four_replicas.scope():
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5))
     with pytest.raises(ps.InvalidArgumentError, match="was called inside strategy.run.* without variables: use"):
@@ -206,7 +206,7 @@ def test_a_loss_scaling_optimizer_wants_the_variables_of_gradients_inside_a_step
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
-def test_a_variable_that_was_assigned_the_value_of_another_one_keeps_its_own(replicas: int) -> None:
+def test_a_variable_assigned_from_another_keeps_its_own_value(replicas: int) -> None:
     strategy = mirrored(replicas)
     with strategy.scope():
         weight, target, average = (keras.Variable(start) for start in (1.0, 0.0, 0.0))

@@ -55,7 +55,7 @@ def checked(replicas: int) -> ps.MirroredStrategy:
 
 
 @pytest.mark.slow
-def test_many_steps_leave_the_variables_of_single_ones_and_are_compiled_once() -> None:
+def test_many_steps_equal_single_ones_and_are_compiled_once() -> None:
     single, many = Training(mirrored(4)), Training(checked(4))  # what is right passes the check
     losses = []
     for _ in range(2):

@@ -31,7 +31,7 @@ def test_the_tutorials_losses() -> None:
 
 
 @pytest.mark.slow
-def test_short_shares_weigh_more_unless_the_true_number_of_examples_is_asked_for() -> None:
+def test_short_shares_weigh_more_without_the_true_number_of_examples() -> None:
     assert losses_of([[2, 4], [6]]) == ([1.5, 3.0], 4.5)
     assert losses_of([[2, 4], [6]], global_batch_size=3) == ([2.0, 2.0], 4.0)
     assert losses_of([[2, 4], [6]], global_batch_size="actual") == ([2.0, 2.0], 4.0)
@@ -145,7 +145,7 @@ def test_regularisation_is_divided_by_the_replicas() -> None:
         ps.scale_regularization_loss(1.0)
 
 
-def test_a_regularisation_that_depends_on_the_input_adds_nothing_where_there_is_none() -> None:
+def test_a_regularisation_by_the_input_adds_nothing_without_input() -> None:
     """`Layer.add_loss` of a mean over the rows is NaN for a share without rows; weight decay still counts there."""
 
     def step(rows):

@@ -89,7 +89,7 @@ def test_every_analyzer_and_mapper_of_both_is_among_the_cases():
 
 
 @pytest.mark.parametrize("name", sorted(VALUES["parameters"]))
-def test_arguments_and_defaults_are_those_of_tft_or_the_page_says_what_differs(name):
+def test_arguments_and_defaults_are_those_of_tft_or_documented(name):
     ours = getattr(ps.transform, name, None)
     if ours is None:
         assert f"`{name}`" in PAGE or f".{name}`" in PAGE, f"neither penstock nor docs/transform.md has {name}"

@@ -59,7 +59,7 @@ def test_a_saved_model_transforms_as_the_function_does(output, tmp_path):
 
 
 @pytest.mark.extended
-def test_a_model_is_loaded_by_a_process_that_has_imported_penstock_and_keras_alone(output, tmp_path):
+def test_a_model_loads_where_only_penstock_and_keras_are_imported(output, tmp_path):
     rows, transform = output
     column = keras.Input((), name="x")
     keras.Model(column, transform.to_keras(["z"])({"x": column})["z"]).save(tmp_path / "model.keras")

@@ -90,7 +90,7 @@ def test_what_is_no_value_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize("given", [["a", None], pa.array(["a", None])])
-def test_missing_values_that_nothing_fills_are_an_error_that_says_how_to_fill_them(tmp_path, given):
+def test_missing_values_without_a_filler_are_an_error_with_the_remedy(tmp_path, given):
     rows = {"word": np.array(["a", "b"], object)}
     layer = analyzed(
         lambda c: {"y": ps.transform.hash_strings(c["word"], 3)}, tmp_path, rows
@@ -115,7 +115,7 @@ def test_empty_rows_keep_the_dtype_of_the_others(tmp_path):
     assert [found.tolist() for found in layer({"r": [[1], [], [0]]})["y"]] == [[1], [], [0]]
 
 
-def test_whole_numbers_of_a_request_were_refused_where_a_column_of_floats_is_filled(tmp_path):
+def test_whole_numbers_were_refused_in_a_filled_column_of_floats(tmp_path):
     """JSON writes 50.0 as 50. An array says of what kind its column is."""
     rows = {"x": np.array([20.0, np.nan, 40.0])}
     layer = analyzed(lambda c: {"y": ps.transform.fill_missing(c["x"], 0.5)}, tmp_path, rows).transform_features_layer()
@@ -144,7 +144,7 @@ def test_whole_numbers_of_a_request_were_refused_where_a_column_of_floats_is_fil
         pa.array([True, False]),
     ],
 )
-def test_whether_a_float_was_put_among_integers_depended_on_what_was_missing_in_a_block(tmp_path, given, value):
+def test_a_float_among_integers_depended_on_nulls_in_its_block(tmp_path, given, value):
     """Arrow made 0 of 0.5, and integers of which none was missing were let through."""
     rows = {"x": np.array([20.0, np.nan, 40.0])}
     layer = analyzed(
@@ -154,7 +154,7 @@ def test_whether_a_float_was_put_among_integers_depended_on_what_was_missing_in_
         layer({"x": given})
 
 
-def test_a_column_of_integers_that_a_float_fills_is_refused_at_its_first_row(tmp_path):
+def test_a_column_of_integers_refuses_a_float_at_its_first_row(tmp_path):
     rows = {"n": np.arange(5000)}
     with pytest.raises(
         InvalidTypeError, match=r"'n': fill_missing cannot put 0.0 among int64: give a value of the same"
@@ -163,7 +163,7 @@ def test_a_column_of_integers_that_a_float_fills_is_refused_at_its_first_row(tmp
 
 
 @pytest.mark.parametrize(("value", "given"), [(300, [1, 2]), (300, [1, None]), (-1, [1, 2]), (-1, [1, None])])
-def test_a_number_that_a_column_of_arrow_cannot_hold_is_refused_whatever_is_missing(tmp_path, value, given):
+def test_a_number_beyond_arrows_column_is_refused_with_any_nulls(tmp_path, value, given):
     rows = {"n": np.array([1, None], object)}
     layer = analyzed(
         lambda c: {"y": ps.transform.fill_missing(c["n"], value)}, tmp_path, rows

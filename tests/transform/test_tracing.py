@@ -210,7 +210,7 @@ def test_arrays_in_memory_are_known_again_by_what_is_learned_from_them(tmp_path)
     assert ps.transform.TransformOutput(tmp_path).summary() == first.summary()
 
 
-def test_an_interrupted_analysis_of_arrays_in_memory_learns_nothing_from_others(tmp_path, monkeypatch):
+def test_an_interrupted_analysis_of_arrays_learns_nothing_from_others(tmp_path, monkeypatch):
     def function(c):
         return {"y": ps.transform.bucketize(ps.transform.scale_to_0_1(c["x"]), 2)}
 
@@ -284,7 +284,7 @@ def test_a_vocabulary_of_the_users_is_kept_in_the_working_directory(tmp_path):
         moved.transform_features_layer()
 
 
-def test_a_vocabulary_of_the_users_that_has_changed_is_named_when_the_data_is_analyzed_again(tmp_path):
+def test_a_changed_vocabulary_of_the_user_is_named_at_the_next_analysis(tmp_path):
     given = tmp_path / "words.txt"
     given.write_text("b\na\n")
 
@@ -507,7 +507,7 @@ def changing(first, then):
     ("first", "then"),
     [(1, 2.5), (1.5, "a"), ("a", 5), (np.float32(1), np.float64(1)), (np.array([1, 2]), np.array([1.5, 2.5]))],
 )
-def test_dtypes_that_differ_between_rows_are_refused_with_the_row_and_the_users_line(tmp_path, first, then):
+def test_dtypes_that_differ_between_rows_name_the_row_and_the_line(tmp_path, first, then):
     with pytest.raises(ElementError, match=r"after it had returned .*return one kind of element") as caught:
         ps.transform.analyze(changing(first, then), counted, tmp_path)
     assert any("test_tracing.py:" in note and "element 100" in note for note in caught.value.__notes__)
