@@ -12,6 +12,10 @@ NO_WAITS = ("accumulators", "transform", "demo")
 
 # What ends each wait that has no deadline. A new one needs a reason, and better a deadline.
 ENDED_BY = {
+    "the limit of the meeting": """
+        distribute/jax/processes.py: meeting.join()
+        jax/loader.py: meeting.join()
+        torch/meeting.py: meeting.join()""",
     "a thread of this process, which waits for nothing without an end itself": """
         data/dataset.py: threads.join()
         data/iterator.py: self._pass.threads.join()

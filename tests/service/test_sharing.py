@@ -118,9 +118,9 @@ def test_another_number_of_consumers_is_refused(target: str) -> None:
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        (ps.Dataset.range(1 << 40).batch(8), r"'batch\(batch_size=8\) .*' in place of 'batch\(batch_size=4\) "),
-        (ps.Dataset.range(1 << 40), r"'range\(.*' in place of 'batch\(batch_size=4\) "),
-        (ps.Dataset.range(1 << 41).batch(4), "'.* index, 549,755,813,888' in place of '.* index, 274,877,906,944'"),
+        (ps.Dataset.range(1 << 40).batch(8), r"'batch\(batch_size=8\) .*' instead of 'batch\(batch_size=4\) "),
+        (ps.Dataset.range(1 << 40), r"'range\(.*' instead of 'batch\(batch_size=4\) "),
+        (ps.Dataset.range(1 << 41).batch(4), "'.* index, 549,755,813,888' instead of '.* index, 274,877,906,944'"),
     ],
 )
 def test_a_job_of_another_dataset_is_refused(target: str, other: ps.Dataset, difference: str) -> None:

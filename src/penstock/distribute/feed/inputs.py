@@ -330,8 +330,10 @@ class DividedInput(Inputs):
         return _lengths(self.shard.node)
 
     def lengths_of_all(self) -> list[Lengths] | None:
-        if self.lengths is None or not self.has_own_data:
-            return super().lengths_of_all()
+        if self.lengths is None:
+            return None
+        if not self.has_own_data:  # all workers have slices of the same batches
+            return [self.lengths] * self.workers.count
         every = [_lengths(shard.node) for shard in self.shards()]
         known = [one for one in every if one is not None]
         return known if len(known) == len(every) else None

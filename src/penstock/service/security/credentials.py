@@ -50,7 +50,7 @@ def worker_token(token: str) -> str:
 
     Example:
         >>> worker_token("0123456789abcdef")[:15], worker_token(worker_token("0123456789abcdef"))[:15]
-        ('worker-30e0c1cd', 'worker-30e0c1cd')
+        ('worker-626dc648', 'worker-626dc648')
     """
     if not token or token.startswith(_OF_WORKERS):
         return token
