@@ -257,6 +257,7 @@ def test_a_worker_reads_its_own_rows_alone_or_one_where_it_has_none(length, size
 @pytest.mark.slow
 @given(lengths, sizes, workers, replicas, st.booleans(), st.sampled_from(["DATA", "OFF", "HINT"]), st.booleans())
 @example(length=1, size=1, count=2, local=1, drop=False, policy="HINT", known=False)
+@example(length=26, size=3, count=2, local=1, drop=False, policy="DATA", known=True)
 @examples
 def test_replicas_that_get_no_rows_in_a_step_are_known_beforehand(
     length, size, count, local, drop, policy, known
