@@ -231,6 +231,7 @@ SOURCES = {
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
     "from_generator": generated,
     "select": lambda: ps.Dataset.range(20).map(noisy, seed=1).select([4, 19, 0, 4, 4, 7]),
+    "with_lengths": lambda: ps.Dataset.range(20).map(noisy, seed=1).with_lengths(range(20)).shuffle(seed=3),
     "select of a shuffle": lambda: ps.Dataset.range(20).shuffle(seed=2).select(slice(15, 2, -3)),
     "list_files": lambda: named("*"),
     "list_files shuffled": lambda: named("*", shuffle=True),

@@ -41,6 +41,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.lengths import LeafLength, WithLengths, as_length, check_lengths
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
@@ -54,7 +55,7 @@ from penstock.data.operators.window import Window
 from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
-from penstock.data.skip_guards import settled
+from penstock.data.skip_guards import settled, without_guards
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats import media, tables
@@ -1100,6 +1101,61 @@ class Dataset(Generic[Element]):
                 )
             indices = Block.concatenate(blocks).columns[0] if blocks else []
         return self._then(Select(self.node, checked_rows(self.node, indices), site=user_site()))
+
+    def with_lengths(
+        self,
+        lengths: Any = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        num_parallel_calls: int | None = None,
+    ) -> "Dataset[Element]":
+        """The same elements, whose lengths `pack` and `mix` then know without reading them.
+
+        Files of tokens (`ps.text.TokenFiles`, Megatron's) know them by themselves. Operators that only choose or order
+        elements keep the lengths; `map` forgets them, so put it before.
+
+        Args:
+            lengths: None for elements that are arrays; the name of a leaf, which has that length or, if it is an
+                integer, is the length; a function of an element; or the lengths: an array, also one that maps a file,
+                or a dataset.
+            path: a directory in which the lengths are kept, 4 bytes each, with the `fingerprint()` of this dataset.
+                The first call reads all elements once, later calls read the lengths. None: this call reads the
+                elements, and holds the lengths in memory.
+            num_parallel_calls: as of `map`, for reading the elements.
+
+        Raises:
+            InvalidArgumentError: another number of lengths than elements, or elements that are not read by number.
+            InvalidTypeError: lengths that are no integers.
+            ElementError: an element without such a leaf, or whose length is no integer.
+            StorageError: the lengths at `path` are those of another dataset.
+
+        Example:
+            >>> import penstock as ps
+            >>> documents = ps.Dataset.from_list([[5, 6, 7], [8], [9, 9]]).with_lengths()
+            >>> documents.node.has_lengths, documents.shuffle(seed=1).node.has_lengths
+            (True, True)
+        """
+        bare = without_guards(self.node)
+        if not bare.indexable or bare.cardinality < 0:
+            raise InvalidArgumentError(
+                f"with_lengths: {bare.where()} has no elements by number: put it before that step, or pack without it"
+            )
+        if isinstance(lengths, Dataset):
+            found = lengths
+        elif lengths is None or isinstance(lengths, str) or callable(lengths):
+            function = lengths if callable(lengths) else LeafLength(lengths)
+            found = Dataset(bare).map(function, num_parallel_calls).map(as_length, num_parallel_calls)
+            if path is not None:
+                found = found.snapshot(path)
+            else:
+                with iter(found) as numbers:
+                    blocks = [block.columns[0] for block in blocks_of(numbers)]
+                found = Dataset.from_tensor_slices(np.concatenate([np.empty(0, np.uint32), *blocks]))
+        else:
+            given = np.asanyarray(lengths)
+            found = Dataset.from_tensor_slices(given if given.size else given.astype(np.uint32))
+        check_lengths(bare, found.node, found.element_spec)
+        return self._then(WithLengths(self.node, found.node, site=user_site()))
 
     def concatenate(self, dataset: "Dataset[Any]", *datasets: "Dataset[Any]") -> "Dataset[Element]":
         """All elements of this dataset, then all of the other, or of the others one after the other.

@@ -31,6 +31,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.skipped import Skips, SkipsAhead
@@ -429,6 +430,18 @@ class Node(ABC):
         """Return whether it, or a node below, can fail by itself at an element."""
         return self.fails or any(node.any_fails for node in self.inputs)
 
+    @derived
+    def has_lengths(self) -> bool:
+        """Return whether the length of every element is known without reading it. Only for indexable nodes."""
+        return False
+
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        """The lengths of the elements at these positions, such as their numbers of tokens. Only where `has_lengths`.
+
+        `mix`, `pack` and others read them by window, so that few are in memory.
+        """
+        raise NotImplementedError(self.name)
+
     @property
     def draws_unseeded(self) -> bool:
         """Return whether this node draws random numbers without a given seed."""
@@ -673,6 +686,13 @@ class SameElements(OneInput):
     @derived
     def indexable(self) -> bool:
         return self.input.indexable
+
+    @derived
+    def has_lengths(self) -> bool:
+        return self.indexable and self.input.has_lengths
+
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        return self.input.lengths_at(run, epoch, self.sources(run, epoch, indices))
 
     @property
     def fails(self) -> bool:

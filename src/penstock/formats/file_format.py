@@ -86,6 +86,16 @@ class FileFormat(ABC):
         """
         return None
 
+    has_lengths: bool = False
+    """True if `lengths` works."""
+
+    def lengths(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
+        """The lengths of the rows of these numbers, such as their tokens, for formats that find them without reading.
+
+        `pack` and `mix` ask for them. By default there are none.
+        """
+        raise NotImplementedError(self.name)
+
     def prepare(self, name: str) -> None:
         """Open a remote file that will be read soon, while others are read. By default it does nothing.
 

@@ -166,6 +166,18 @@ class Concatenate(SeveralInputs):
             parts.append((which, of_one_kind(run, self, rows, int(positions[0]), member)))
         return Block.in_places(parts)
 
+    @derived
+    def has_lengths(self) -> bool:
+        return all(node.has_lengths for node in self.members)
+
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        found = np.empty(len(indices), np.int64)
+        numbers = np.searchsorted(self._ends, as_positions(indices), side="right")
+        for number, which, positions in by_part(indices, numbers):
+            own = shifted(positions, -int(self._ends[number - 1])) if number else positions
+            found[which] = self.members[number].lengths_at(run, epoch, own)
+        return found
+
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)
 

@@ -116,6 +116,19 @@ class IndexedFiles(ByMethod, OneInput):
         number = int(np.searchsorted(ends, position, side="right"))
         return f"row {position + int(self._shifts[number])} of {names[number]}"
 
+    @derived
+    def has_lengths(self) -> bool:
+        return self.format.has_lengths
+
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        names, _, ends = self._pieces
+        found = np.empty(len(indices), np.int64)
+        numbers = np.searchsorted(ends, as_positions(indices), side="right")
+        for number, which, rows in by_part(indices, numbers):
+            wanted, inverse = np.unique(as_positions(shifted(rows, int(self._shifts[number]))), return_inverse=True)
+            found[which] = self.format.lengths(names[number], wanted)[inverse]
+        return found
+
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         forward = isinstance(indices, range) and indices.step == 1
         if forward or len(indices) == 0:

@@ -69,6 +69,15 @@ class Repeat(SameElements):
             parts.append((which, (yield from self.input.reading(run, first_epoch + number, own))))
         return Block.in_places(parts)
 
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        length, first_epoch = self.input.cardinality, self.first_epoch(epoch)
+        if length == INFINITE_CARDINALITY or len(indices) == 0:
+            return self.input.lengths_at(run, first_epoch, indices)
+        found = np.empty(len(indices), np.int64)
+        for number, which, rows in by_part(indices, as_positions(indices) // length):
+            found[which] = self.input.lengths_at(run, first_epoch + number, shifted(rows, -number * length))
+        return found
+
     def stream(self, run: Run, epoch: int) -> "RepeatStream":
         return RepeatStream(self, run, epoch)
 

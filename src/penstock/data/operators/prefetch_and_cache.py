@@ -71,6 +71,11 @@ class Cache(SameElements):
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality >= 0
 
+    @derived
+    def has_lengths(self) -> bool:
+        """Return whether lengths are known: of rows whose order no earlier run can have decided."""
+        return self.indexable and self.input.has_lengths and not (self.input.varies or self.input.unseeded)
+
     def forgetful(self) -> "Cache":
         return replace(self, rows=CachedRows(self.input))
 

@@ -1,0 +1,94 @@
+"""with_lengths: the length of each element, known without reading it."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Indices
+from penstock.data.node import DependsOn, Node, Run, SameElements, derived
+from penstock.data.streams.stream import Stream
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.spec import TensorSpec
+
+_MOST = (1 << 32) - 1
+"""The largest length that is kept: four bytes for each element."""
+
+
+@dataclass(frozen=True, eq=False)
+class WithLengths(SameElements):
+    """The elements of the input, whose lengths are the elements of `of`, by the same positions."""
+
+    name: ClassVar[str] = "with_lengths"
+    depends_on = DependsOn.ALL  # of a part of the elements they would be those of others
+    of: Node = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.input, self.of
+
+    @property
+    def spec_inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @derived
+    def has_lengths(self) -> bool:
+        return self.input.indexable
+
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        return self.of.read(run, epoch, indices).columns[0].astype(np.int64)
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        return self.input.open(run, epoch)
+
+
+@dataclass(frozen=True)
+class LeafLength:
+    """A function for `map` that gives the length of a leaf, or its value if it is an integer.
+
+    Args:
+        leaf: its name; None: the element is the leaf.
+    """
+
+    leaf: str | None
+
+    def __call__(self, *element: Any) -> Any:
+        """Return the length of an element."""
+        value: Any = element[0] if len(element) == 1 else element
+        if self.leaf is not None or isinstance(value, (dict, tuple)):
+            names = sorted(value) if isinstance(value, dict) else []
+            if self.leaf not in names:
+                found = f"the leaves {names}" if names else "no named leaves"
+                raise ElementError(
+                    f"with_lengths(lengths={self.leaf!r}) takes the name of a leaf, and there are {found}"
+                )
+            value = value[self.leaf]
+        return len(value) if isinstance(value, (str, bytes)) or np.ndim(value) else value
+
+
+def as_length(length: Any) -> np.uint32:
+    """Return a length as it is kept.
+
+    Raises:
+        ElementError: it is no integer, or negative, or too large.
+    """
+    if getattr(length, "dtype", np.dtype(object)).kind not in "iu" or not 0 <= length <= _MOST:
+        raise ElementError(f"with_lengths: a length must be an integer from 0 to {_MOST:,}, got {length!r:.200}")
+    return np.uint32(length)
+
+
+def check_lengths(node: Node, lengths: Node, spec: Any) -> None:
+    """Refuse lengths of this specification that do not belong to the elements of a node.
+
+    Raises:
+        InvalidArgumentError: they are more or fewer, or have no order by number.
+        InvalidTypeError: they are no integers.
+    """
+    if lengths.cardinality and (not isinstance(spec, TensorSpec) or spec.shape or spec.dtype.kind not in "iu"):
+        raise InvalidTypeError(f"with_lengths(lengths=...) takes integers along one axis, got {spec}")
+    if not lengths.indexable or lengths.cardinality != node.cardinality:
+        raise InvalidArgumentError(
+            f"with_lengths(lengths=...) takes a length for each of the {node.cardinality:,} elements of "
+            f"{node.where()}, got {lengths.cardinality:,}"
+        )
