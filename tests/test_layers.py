@@ -31,6 +31,7 @@ LEVELS = (
     "data/block data/axes data/skipped data/column_builder data/layout data/output_signature",
     "data/streams/",
     "data/node",
+    "data/origins",
     "data/functions/",
     "data/",
     "data/operators/",

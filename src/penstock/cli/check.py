@@ -48,7 +48,11 @@ def add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def _check(options: argparse.Namespace) -> int:
     differences = check(
-        _dataset(options.dataset), limit=options.limit, worker_counts=options.workers, kills=options.kills, say=say
+        dataset_in("check", options.dataset),
+        limit=options.limit,
+        worker_counts=options.workers,
+        kills=options.kills,
+        say=say,
     )
     for difference in differences:
         say(f"penstock: {difference}")
@@ -57,15 +61,15 @@ def _check(options: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def _dataset(place: str) -> Dataset:
-    """The dataset that a script or module holds.
+def dataset_in(command: str, place: str) -> Dataset:
+    """The dataset that a script or module holds, for a command.
 
     Raises:
         InvalidArgumentError: there is none.
     """
     source, colon, name = place.rpartition(":")
     if not colon or not name.isidentifier():
-        raise InvalidArgumentError(f"check takes SCRIPT.PY:NAME, such as train.py:dataset, got {place!r}")
+        raise InvalidArgumentError(f"{command} takes SCRIPT.PY:NAME, such as train.py:dataset, got {place!r}")
     names = _names_of(source)
     if name not in names:
         raise InvalidArgumentError(f"{source} has no {name!r}")

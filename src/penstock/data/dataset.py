@@ -52,6 +52,7 @@ from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices, TimeseriesWindows
 from penstock.data.operators.window import Window
+from penstock.data.origins import Row, rows_made_of
 from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
@@ -1670,6 +1671,38 @@ class Dataset(Generic[Element]):
         finally:
             threads.stop()
             threads.join()
+
+    def rows(self, step: int, *, epoch: int = 0) -> list[Row]:
+        """The rows of sources of which an element is made, each with its `source`, `file` and `row`, in their order.
+
+        They are worked out from the number of the element; nothing is read. Rows of a stream, such as a `filter`, are
+        known by reading only: then `source` is that stream, and `row` the number of its element.
+
+        Args:
+            step: the number of the element in its epoch, from 0: of a step, if the elements are batches.
+            epoch: the number of the epoch, from 0. The order of an unseeded shuffle is that of this dataset's own
+                iterations.
+
+        Raises:
+            InvalidTypeError: not an integer.
+            InvalidArgumentError: a number outside of the dataset.
+
+        Example:
+            >>> import penstock as ps
+            >>> batches = ps.Dataset.from_list(["a", "b", "c", "d"]).shuffle(seed=1).batch(2)
+            >>> batches.at(1), [row.row for row in batches.rows(1)]
+            (array(['d', 'b'], dtype=object), [3, 1])
+        """
+        position = check_integer("rows", "step", step, minimum=0)
+        epoch = check_integer("rows", "epoch", epoch, minimum=0)
+        root = self._planned.plan.root
+        if 0 <= root.cardinality <= position:
+            raise InvalidArgumentError(
+                f"rows(step=...) must be below the {root.cardinality} elements of {self.node.where()}, got {position}"
+            )
+        seeds = self._iterations
+        run = Run(root, seeds.seed, Threads(), seeded=seeds.seeded, epoch=epoch)
+        return rows_made_of(root, run, epoch, position)
 
     def save(
         self,

@@ -22,6 +22,7 @@ from penstock.data.iterator_states import (
     taken_apart,
 )
 from penstock.data.node import Run
+from penstock.data.origins import Row, rows_made_of
 from penstock.data.plan import Plan, PlannedDataset, described, within_reach
 from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog, SkippedRows
@@ -376,6 +377,24 @@ class DatasetIterator(Iterator[Element]):
             return Optional.of(element)
         return Optional.empty()
 
+    def rows(self) -> list[Row]:
+        """The rows of sources of which the last element given was made, each with its `source`, `file` and `row`.
+
+        They are worked out from its number, as by `Dataset.rows`.
+
+        Example:
+            >>> import penstock as ps
+            >>> with iter(ps.Dataset.range(9).shuffle(seed=1).batch(2)) as iterator:
+            ...     next(iterator), [row.row for row in iterator.rows()]
+            (array([8, 7]), [8, 7])
+        """
+        return self._rows_at(self._position_after())
+
+    def _rows_at(self, position: State, after: int = 0) -> list[Row]:
+        """Return the rows of the last element before a position, or of one as many elements after it."""
+        number = taken_apart(position)[0][2] - 1 + after
+        return rows_made_of(self._planned.plan.root, self._pass.run, self._epoch, number) if number >= 0 else []
+
     def state_dict(self) -> dict[str, Any]:
         """The position after the last element given, as data for JSON, with a version and what identifies the dataset.
 
@@ -584,12 +603,19 @@ class PositionedElements(Iterator[Element]):
 
     def place(self) -> list[int]:
         """Return the epoch, its seed, and the number of elements and failures before, however they were made."""
-        cursor_state, _ = taken_apart(self.position())
-        return [self._iterator._epoch, self._iterator._seed, int(cursor_state[2])]
+        return [self._iterator._epoch, self._iterator._seed, self.place_at(self.position())]
+
+    def place_at(self, position: State) -> int:
+        """Return the number of elements and failures before a position."""
+        return int(taken_apart(position)[0][2])
 
     def state_at(self, position: State) -> dict[str, Any]:
         """Return the iterator's state at a position."""
         return self._iterator._state_at(position)
+
+    def rows_at(self, position: State, after: int = 0) -> list[Row]:
+        """Return the rows of which the last element before a position was made, or one as many elements after it."""
+        return self._iterator._rows_at(position, after)
 
     def explain(self) -> str:
         """Same as `DatasetIterator.explain`."""

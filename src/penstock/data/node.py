@@ -40,6 +40,7 @@ from penstock.data.streams.index_reading import Load, Reading, finished
 from penstock.data.streams.live_streams import LiveStreams
 from penstock.data.streams.stream import CountingCursor, Cursor, Stream
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.positions import as_positions
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, ReadingThread
 from penstock.runtime.copying import Copiers
@@ -320,6 +321,8 @@ class Node(ABC):
     """Whether it skips the elements of its input that fail."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
+    keeps_numbers: ClassVar[bool] = False
+    """Whether `origins` holds also over a stream, if none of its elements fails."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields alone, without cached properties: equal nodes are equal bytes."""
@@ -477,24 +480,18 @@ class Node(ABC):
         yield from ()
         return self.read(run, epoch, indices)
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple["Node", int, int] | None:
-        """Return the row from which an element by index is made: an input, its epoch, and the position of the first.
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator["Origins"]:
+        """Yield the rows of which elements are made, for each input of which there are some; nothing for a source."""
+        yield from ()
 
-        None if it is not made from an element of an input.
-        """
-        return None
+    def row_at(self, position: int) -> tuple[str | None, int]:
+        """Return the file of the row at a position of a source, None if it is of no file, and its number there."""
+        return None, position
 
     def row_name(self, position: int) -> str:
         """The row at a position of a source, for errors."""
-        return f"row {position} of {self.where()}"
-
-    def source_row(self, run: Run, epoch: int, position: int) -> str:
-        """Return the row of a source from which an element is made; "" if its number is the same, or for a stream."""
-        source, row = self, position
-        while source.indexable and (found := source.made_of(run, epoch, row)) is not None:
-            source, epoch, row = found
-        told = row == position and type(source).row_name is Node.row_name
-        return source.row_name(row) if source.indexable and not told else ""
+        file, row = self.row_at(position)
+        return f"row {row} of {file or self.where()}"
 
     def stream(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch. Only for nodes that are not indexable."""
@@ -633,6 +630,20 @@ class Node(ABC):
         return f"{self.label} at {self.site}" if self.site else self.label
 
 
+Origins = tuple[Node, int, npt.NDArray[np.intp], npt.NDArray[np.int64]]
+"""Rows of which elements are made: an input, its epoch, the places of the elements, ascending, and a row for each."""
+
+
+def spans(input: Node, epoch: int, begins: npt.NDArray[np.int64], offsets: range) -> Origins:
+    """Return the rows of an input at these offsets from where each element begins, up to the input's end."""
+    length = input.cardinality
+    if length >= 0:
+        offsets = offsets[: max(0, length)]
+    rows = begins[:, None] + as_positions(offsets)
+    places = np.nonzero(rows < length if length >= 0 else rows >= 0)
+    return input, epoch, places[0], rows[places]
+
+
 class KnownLength(Node):
     """A source of `length` rows. Its identity does not include their content, which may change as a `map` may."""
 
@@ -672,8 +683,8 @@ class OneInput(Node):
     def cardinality(self) -> int:
         return self.input.cardinality
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int] | None:
-        return self.input, epoch, position
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield self.input, epoch, np.arange(len(positions)), positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -702,8 +713,8 @@ class SameElements(OneInput):
         """The input's positions of the elements at these positions."""
         return indices
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int] | None:
-        return self.input, epoch, int(self.sources(run, epoch, np.array([position]))[0])
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield self.input, epoch, np.arange(len(positions)), as_positions(self.sources(run, epoch, positions))
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         return self.input.reading(run, epoch, self.sources(run, epoch, indices))

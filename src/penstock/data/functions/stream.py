@@ -5,6 +5,7 @@ from abc import abstractmethod
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
 from penstock.data.node import OneInput, Run
+from penstock.data.origins import source_row
 from penstock.data.streams.stream import OneInputStream, RowsBeforeFailure
 from penstock.runtime.pacing import Pace
 
@@ -29,7 +30,7 @@ class FunctionStream(RowsBeforeFailure, OneInputStream):
         """Note that the function failed at the first of the last `rows` rows that were pulled."""
         self._input.give_back(rows)
         position = self._first + self._input.met
-        note(failure, self._node, position, self._node.input.source_row(self._run, self._epoch, position))
+        note(failure, self._node, position, source_row(self._node.input, self._run, self._epoch, position))
         self._failure = failure
 
     def _pass_failed_row(self) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -10,10 +10,11 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, Node, OneInput, Run, derived, scaled
+from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
@@ -62,6 +63,7 @@ class Batching(OneInput):
     """A node of batches: it decides which rows go into which batch; `batches` puts them together."""
 
     depends_on = DependsOn.ANY
+    keeps_numbers = True
     batch_size: int
     drop_remainder: bool = False
     own: LocalSlices | None = field(default=None, repr=False, kw_only=True)
@@ -150,8 +152,8 @@ class Batching(OneInput):
                 note(error, self, number)
             raise
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        return self.input, epoch, position * self.batch_size
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield spans(self.input, epoch, positions * self.batch_size, range(self.batch_size))
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)

@@ -1,5 +1,6 @@
 """Operators with several inputs: zip and concatenate."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.element_kinds import OneKindStream, merged_spec, of_one_kind
-from penstock.data.node import DependsOn, Node, Run, added, derived, surely
+from penstock.data.node import DependsOn, Node, Origins, Run, added, derived, surely
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import StateMismatchError
@@ -62,8 +63,9 @@ class Zip(SeveralInputs):
     def spec_over(self, *inputs: Any) -> Any:
         return self.structure.unflatten(inputs)
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        return self.members[0], epoch, position
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        for member in self.members:
+            yield member, epoch, np.arange(len(positions)), positions
 
     def together(self, blocks: list[Block]) -> Block:
         """Return one block with the columns of several blocks of equal length."""
@@ -149,9 +151,9 @@ class Concatenate(SeveralInputs):
         infinite = lengths.index(INFINITE_CARDINALITY) if INFINITE_CARDINALITY in lengths else len(lengths)
         return np.cumsum(lengths[:infinite], dtype=np.int64)
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        number = int(np.searchsorted(self._ends, position, side="right"))
-        return self.members[number], epoch, position - (int(self._ends[number - 1]) if number else 0)
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        for number, places, rows in by_part(positions, np.searchsorted(self._ends, positions, side="right")):
+            yield self.members[number], epoch, places, rows - (int(self._ends[number - 1]) if number else 0)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if len(indices) == 0:

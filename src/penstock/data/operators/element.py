@@ -17,6 +17,7 @@ from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream, SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements, derived
+from penstock.data.origins import source_row
 from penstock.data.output_signature import HasOutputSignature
 from penstock.data.streams.index_reading import Pending, Reading
 from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
@@ -36,6 +37,7 @@ class Map(HasOutputSignature, OneInput):
 
     name: ClassVar[str] = "map"
     depends_on = DependsOn.ANY
+    keeps_numbers = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
     seed: int | None = None
@@ -88,7 +90,7 @@ class Map(HasOutputSignature, OneInput):
 
     def note_failure(self, run: Run, epoch: int, error: BaseException, position: int) -> None:
         """Add the element at which it was raised to an exception of the function."""
-        note(error, self, position, self.input.source_row(run, epoch, position))
+        note(error, self, position, source_row(self.input, run, epoch, position))
 
     @cached_property
     def _calls_alone(self) -> bool:

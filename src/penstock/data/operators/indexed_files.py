@@ -1,6 +1,6 @@
 """Rows of files that are read by number: one node for all such formats, and one for files of one row each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, locked_entries
 from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
-from penstock.data.node import ByMethod, DependsOn, OneInput, Run, derived
+from penstock.data.node import ByMethod, DependsOn, OneInput, Origins, Run, derived
 from penstock.errors import ElementError, StorageError
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.opening import size_of
@@ -108,13 +108,13 @@ class IndexedFiles(ByMethod, OneInput):
     def records_in(self, file: str) -> int:
         return self.counts[file]
 
-    def made_of(self, run: Run, epoch: int, position: int) -> None:
-        return None
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield from ()  # it is a source: its input gives the names of files
 
-    def row_name(self, position: int) -> str:
+    def row_at(self, position: int) -> tuple[str, int]:
         names, _, ends = self._pieces
         number = int(np.searchsorted(ends, position, side="right"))
-        return f"row {position + int(self._shifts[number])} of {names[number]}"
+        return names[number], position + int(self._shifts[number])
 
     @derived
     def has_lengths(self) -> bool:

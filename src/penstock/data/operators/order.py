@@ -1,6 +1,7 @@
 """Operators that select and reorder positions; over indexable inputs they only compute positions."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import EVERYTHING, DependsOn, Node, Run, SameElements, capped, derived, scaled, surely
+from penstock.data.node import EVERYTHING, DependsOn, Origins, Run, SameElements, capped, derived, scaled, surely
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -47,10 +48,11 @@ class Repeat(SameElements):
     def first_epoch(self, epoch: int) -> int:
         return epoch * (_INFINITE_REPEATS if self.count is None else self.count)
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
         length = self.input.cardinality
-        number, row = divmod(position, length) if length != INFINITE_CARDINALITY else (0, position)
-        return self.input, self.first_epoch(epoch) + number, row
+        epochs = np.zeros_like(positions) if length == INFINITE_CARDINALITY else positions // length
+        for number, places, rows in by_part(positions, epochs):
+            yield self.input, self.first_epoch(epoch) + number, places, rows - number * length
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         length = self.input.cardinality

@@ -1,12 +1,16 @@
 """Operators that keep elements: prefetch and cache."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.cache_directory import PassWriter
 from penstock.data.cached_rows import CachedRows, PassRecorder
-from penstock.data.node import DependsOn, Node, Run, SameElements, derived
+from penstock.data.node import DependsOn, Origins, Run, SameElements, derived
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import State, Stream
@@ -22,6 +26,7 @@ class Prefetch(SameElements):
 
     name: ClassVar[str] = "prefetch"
     depends_on = DependsOn.ANY
+    keeps_numbers = True
     indexable = False
     mode = "thread"
     identity = None  # it changes no elements
@@ -83,8 +88,8 @@ class Cache(SameElements):
         """Return the run's seed if the kept rows depend on it, because something random below has no seed; else 0."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        return self.input, 0, position
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield from super().origins(run, 0, positions)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         rows = self.rows.by_index(self.seed(run), self.filename, self.cardinality)

@@ -149,6 +149,9 @@ class FileNames(Slices):
     def identity(self) -> dict[str, Any]:
         return {"names": "\0".join(names_in_directory(self.columns[0].tolist()))}
 
+    def row_at(self, position: int) -> tuple[str, int]:
+        return str(self.columns[0][position]), 0
+
     def row_name(self, position: int) -> str:
         return str(self.columns[0][position])
 

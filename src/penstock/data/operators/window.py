@@ -1,14 +1,15 @@
 """window: datasets of neighbouring elements."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, object_column
-from penstock.data.node import DependsOn, Node, OneInput, Run, derived, scaled
+from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
@@ -58,8 +59,8 @@ class Window(OneInput):
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset instead of each leaf
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        return self.input, epoch, position * self.shift
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield spans(self.input, epoch, positions * self.shift, range(0, self.span, self.stride))
 
     def windows(self, rows: Block, starts: Sequence[int], stride: int) -> Block:
         """Return the windows that begin at these rows of a block, where their elements are `stride` rows apart."""

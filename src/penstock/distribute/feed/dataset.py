@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator_states import plain
+from penstock.data.origins import Row
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
@@ -245,6 +246,14 @@ class DistributedIterator(Iterator[Any]):
         Workers that share global batches have the same errors; workers that read different data have different ones.
         """
         return self._source.errors_at(self._position)
+
+    def rows(self) -> list[Row]:
+        """The rows of sources of which the last step handed out was made, as `DatasetIterator.rows` gives them.
+
+        They are those of the whole step, on all workers, in the order of the global batch. Where each worker reads data
+        of its own, they are those of its own batch, which it takes in as many steps as there are workers.
+        """
+        return self._source.rows_at(self._position)
 
     @property
     def _untouched(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, Self
 
 from penstock.data.iterator_states import plain
+from penstock.data.origins import Row
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import Payload
@@ -81,6 +82,11 @@ class StepLoader:
         """The rows that this process skipped up to the last step handed out, as in `DatasetIterator.errors`."""
         current = self._current or self._upcoming
         return SkippedRows() if current is None else current.errors
+
+    def rows(self) -> list[Row]:
+        """The rows of sources of which the last step handed out was made, as in `DistributedIterator.rows`."""
+        current = self._current or self._upcoming
+        return [] if current is None else current.rows()
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data; after the end of an epoch, the next one's begin.
@@ -204,6 +210,10 @@ class _Loop(Iterator[Any]):
     def errors(self) -> SkippedRows:
         """The rows that this process skipped up to the last step handed out, as in `DatasetIterator.errors`."""
         return self._steps.errors
+
+    def rows(self) -> list[Row]:
+        """The rows of sources of which the last step handed out was made, as in `DistributedIterator.rows`."""
+        return self._steps.rows()
 
 
 def _digest(state: Any) -> str:

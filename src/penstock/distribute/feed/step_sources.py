@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data.iterator import PositionedElements
+from penstock.data.origins import Row
 from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
@@ -67,6 +68,10 @@ class StepSource(ABC):
     def explain(self) -> str:
         """The plans of the iterators that it reads, with how many calls of their maps run."""
         return "\n".join(reader.explain() for reader in self._readers)
+
+    def rows_at(self, position: Any) -> list[Row]:
+        """Return the rows of sources of which the last step before a position was made."""
+        return [row for reader, own in self._readers_at(position) for row in reader.rows_at(own)]
 
     def errors_at(self, position: Any) -> SkippedRows:
         """The rows that were skipped before a position."""
@@ -221,6 +226,12 @@ class WorkerBatches(StepSource):
     def _positions(self, position: Any) -> Sequence[Any]:
         return [position["dataset"]]
 
+    def rows_at(self, position: Any) -> list[Row]:
+        """Return the rows of the batch of which the step is a part; none after the end of this worker's data."""
+        begun = self._batches.place_at(position["dataset"]) + (position["steps_of_batch"] > 0)
+        ended = begun * self._workers < position["step"]
+        return [] if ended else self._batches.rows_at(position["dataset"], int(position["steps_of_batch"] > 0))
+
     def position(self) -> Any:
         dataset = self._before if self._steps_of_batch else self._batches.position()
         state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
@@ -289,6 +300,11 @@ class Elements(StepSource):
 
     def _positions(self, position: Any) -> Sequence[Any]:
         return list(position["datasets"])
+
+    def rows_at(self, position: Any) -> list[Row]:
+        last = range(1 - self.replicas // len(self._datasets), 1)
+        passes = zip(self._datasets, position["datasets"], strict=True)
+        return [row for reader, own in passes for after in last for row in reader.rows_at(own, after)]
 
     def position(self) -> Any:
         positions = self._before if self._collected else self._positions_now()

@@ -1,0 +1,58 @@
+"""Rows of sources of which elements are made: worked out from positions, without reading any of them."""
+
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.node import Node, Run
+
+
+class Row(NamedTuple):
+    """A row of a source, as `rows` of datasets and iterators gives it.
+
+    Attributes:
+        source: the source, or the stream beyond which no row can be told, and the line of code that made it.
+        file: the file that holds the row; None where it is of no file.
+        row: the number of the row in that file, or else in the source or stream.
+    """
+
+    source: str
+    file: str | None
+    row: int
+
+
+def rows_made_of(node: Node, run: Run, epoch: int, position: int) -> list[Row]:
+    """Return the rows of which an element is made, in their order."""
+    found = [
+        (tuple(key), Row(source.where(), *source.row_at(row)))
+        for source, keys, rows in _sources(node, run, epoch, position)
+        for key, row in zip(keys.tolist(), rows.tolist(), strict=True)
+    ]
+    return [row for _, row in sorted(found, key=itemgetter(0))]
+
+
+def source_row(node: Node, run: Run, epoch: int, position: int) -> str:
+    """Return the first row of which an element is made, for errors; "" if its number is the same, or for a stream."""
+    firsts = [(keys[0].tolist(), source, int(rows[0])) for source, keys, rows in _sources(node, run, epoch, position)]
+    _, source, row = min(firsts, key=itemgetter(0))
+    told = row == position and source.row_at(row) == (None, row)
+    return source.row_name(row) if source.indexable and not told else ""
+
+
+def _sources(
+    node: Node, run: Run, epoch: int, position: int
+) -> Iterator[tuple[Node, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield each source of an element with its rows, and keys that give the order of the rows of all sources."""
+    left = [(node, epoch, np.empty((1, 0), np.int64), np.array([position]))]
+    for source, own_epoch, keys, rows in left:  # which grow
+        below = list(source.origins(run, own_epoch, rows)) if source.indexable or source.keeps_numbers else []
+        for input, input_epoch, places, input_rows in below:
+            parts = keys[places]
+            if len(places) > len(rows):  # several rows make one element: they follow each other
+                parts = np.column_stack([parts, np.arange(len(places)) - np.searchsorted(places, places)])
+            left.append((input, input_epoch, parts, input_rows))
+        if not below and len(rows):
+            yield source, keys, rows
