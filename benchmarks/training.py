@@ -78,8 +78,8 @@ class Training:
 
         def forward():
             predictions = self.model(rows, training=True)
-            loss = ps.compute_average_loss(self.loss(labels, predictions))
-            return loss + ps.scale_regularization_loss(self.model.losses), predictions
+            loss = ps.training.compute_average_loss(self.loss(labels, predictions))
+            return loss + ps.training.scale_regularization_loss(self.model.losses), predictions
 
         value_and_grad = ps.keras.value_and_grad(forward, self.model.trainable_variables, has_aux=True)
         (loss, predictions), gradients = value_and_grad()
@@ -87,7 +87,7 @@ class Training:
         self.accuracy.update_state(labels, predictions)
         return loss
 
-    def epoch(self, steps: ps.DistributedDataset) -> None:
+    def epoch(self, steps: ps.types.DistributedDataset) -> None:
         total = sum(self.strategy.reduce("SUM", self.strategy.run(self.step, args=(batch,))) for batch in steps)
         float(total), float(self.accuracy.result())
 

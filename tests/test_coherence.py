@@ -16,13 +16,13 @@ def test_enums_take_their_names_in_any_case(name):
     assert ps.Options(auto_shard_policy=name).auto_shard_policy is ps.AutoShardPolicy.DATA
     assert as_policy(name) is ShardingPolicy.DATA
     mode = name.replace("DATA", "PER_REPLICA").replace("data", "per_replica").replace("Data", "Per_Replica")
-    assert ps.InputOptions(replication_mode=mode).replication_mode is ps.InputReplicationMode.PER_REPLICA
+    assert ps.InputOptions(replication_mode=mode).replication_mode is ps.types.InputReplicationMode.PER_REPLICA
 
 
 def test_names_of_the_other_enums_are_taken_in_any_case():
     assert as_policy("DISTRIBUTED_EPOCH") is as_policy("dynamic") is ShardingPolicy.DYNAMIC
-    assert ps.InputOptions(partial_batch="Pad").partial_batch is ps.PartialBatch.PAD
-    assert as_member("reduce", ps.ReduceOp, "mean") is ps.ReduceOp.MEAN
+    assert ps.InputOptions(partial_batch="Pad").partial_batch is ps.types.PartialBatch.PAD
+    assert as_member("reduce", ps.types.ReduceOp, "mean") is ps.types.ReduceOp.MEAN
     assert ps.Options(on_error="SKIP").on_error == "skip"
 
 
@@ -33,7 +33,7 @@ def test_names_of_the_other_enums_are_taken_in_any_case():
         (lambda: ps.Options(auto_shard_policy=2), TypeError, r"takes a ps.AutoShardPolicy or one of .*got 2"),
         (lambda: as_policy("rows"), ValueError, r'"distributed_epoch", "OFF", .*got \'rows\''),
         (
-            lambda: as_member("reduce", ps.ReduceOp, "max"),
+            lambda: as_member("reduce", ps.types.ReduceOp, "max"),
             ValueError,
             r'takes one of "SUM", "MEAN", got \'max\'',
         ),
@@ -142,12 +142,12 @@ def shown(kind):
 
 def test_strategies_and_steps_show_no_internals():
     assert shown(ps.HostStrategy) == shown(ps.Strategy)
-    assert shown(ps.DistributedDataset) == {"cardinality", "element_spec", "explain"}
-    assert shown(ps.DistributedIterator) == shown(ps.DatasetIterator)
+    assert shown(ps.types.DistributedDataset) == {"cardinality", "element_spec", "explain"}
+    assert shown(ps.types.DistributedIterator) == shown(ps.types.DatasetIterator)
 
 
 def test_iterators_show_no_internals():
-    assert shown(ps.DatasetIterator) == {
+    assert shown(ps.types.DatasetIterator) == {
         "close",
         "element_spec",
         "errors",

@@ -60,9 +60,10 @@ LEVELS = (
     "training/",
     "training/keras/",
     "training/checkpoint/",
+    "training",
     "transform/keras/",
     "transform/ transform",
-    "audio/ audio image/ image jax/ jax keras ray/ ray testing/ testing torch/ torch video/ video",
+    "audio/ audio files image/ image jax/ jax keras ray/ ray testing/ testing tfrecord torch/ torch types video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.other_names import PLACES
 
 # Runs where no package of any extra can be imported: each expression on a line of its own, what it gives or raises.
 WITHOUT_EXTRAS = """
@@ -49,7 +50,10 @@ USES = {
     "ps.Checkpoint.restore": ("ps.Checkpoint needs the package", "checkpoint"),
     "ps.MirroredStrategy()": ("ps.MirroredStrategy needs the package jax, which is not installed", "jax"),
     "isinstance(3, ps.TPUStrategy)": ("ps.TPUStrategy needs the package jax, which is not installed", "jax"),
-    "ps.compute_average_loss([1.0])": ("ps.compute_average_loss needs the package jax, which is not installed", "jax"),
+    "ps.training.compute_average_loss([1.0])": (
+        "ps.training.compute_average_loss needs the package jax, which is not installed",
+        "jax",
+    ),
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
     "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
     "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
@@ -114,15 +118,21 @@ def test_only_public_names_are_shown():
     assert set(dir(ps)) == set(ps.__all__) == public
     assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {
         "audio",
+        "errors",
+        "files",
         "image",
         "jax",
         "keras",
+        "parameter_server",
         "preprocessing",
         "ray",
         "service",
         "testing",
+        "tfrecord",
         *(["torch"] if find_spec("torch") else []),
+        "training",
         "transform",
+        "types",
         "video",
     }
     assert (
@@ -131,18 +141,30 @@ def test_only_public_names_are_shown():
     )
 
 
-def names_in(init: Path) -> set[str]:
-    """What an `__init__.py` offers."""
-    imports = [node for node in ast.walk(ast.parse(init.read_text())) if isinstance(node, ast.ImportFrom)]
-    return {alias.asname for node in imports for alias in node.names if alias.asname and alias.asname[0] != "_"}
+@pytest.mark.parametrize("name", PLACES)
+def test_a_name_that_is_in_a_module_is_answered_with_the_module(name):
+    assert hasattr(getattr(ps, PLACES[name]), name)
+    with pytest.raises(
+        AttributeError, match=rf"'penstock' has no attribute '{name}': it is ps\.{PLACES[name]}\.{name}$"
+    ):
+        getattr(ps, name)
+
+
+def names_in(module: Path) -> set[str]:
+    """The public names of a module: those it imports from others, and the errors that only `ps.errors` has."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    imported = {alias.asname for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return {name for name in imported if name and name[0] != "_"} | {
+        node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name not in ps.__all__
+    }
 
 
 def test_the_reference_has_every_public_name_once():
-    inside = {"keras": "keras.py"}  # its names stand in a file of its own
     expected = []
     for name in ps.__all__:
-        module = Path(ps.__file__).parent / inside.get(name, f"{name}/__init__.py")
-        expected += [f"{name}.{inner}" for inner in names_in(module)] if module.exists() else [name]
+        places = [Path(ps.__file__).parent / place for place in (f"{name}/__init__.py", f"{name}.py")]
+        module = next((place for place in places if place.exists()), None)
+        expected += [f"{name}.{inner}" for inner in names_in(module)] if module else [name]
     pages = (Path(__file__).parent.parent / "docs" / "reference").glob("*.md")
     found = [name for page in pages for name in re.findall(r"^::: penstock\.(.*)$", page.read_text(), re.MULTILINE)]
     assert sorted(found) == sorted(expected)

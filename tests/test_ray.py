@@ -60,7 +60,7 @@ def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
         until(lambda: workers_alive(service) == 2)
         service.scale(1)
         until(lambda: workers_alive(service) == 1)
-    with pytest.raises(ps.ServiceError, match="the data service at ray://.* has ended, because this program"):
+    with pytest.raises(ps.errors.ServiceError, match="the data service at ray://.* has ended, because this program"):
         next(iter(dataset.apply(ps.service.distribute("distributed_epoch", service))))
 
 
@@ -136,7 +136,7 @@ def test_all_services_have_one_interface_and_drain_alike(kind: str) -> None:
         stopping = threading.Thread(target=service.stop, kwargs={"drain": True})
         stopping.start()
         until(lambda: service.status().stopping)
-        with pytest.raises(ps.ServiceError, match="this dispatcher is stopping: no epoch can be begun any more"):
+        with pytest.raises(ps.errors.ServiceError, match="this dispatcher is stopping: no epoch can be begun any more"):
             next(iter(dataset))
         taken += [int(element) for element in elements]
         assert taken == list(range(2000))
@@ -160,7 +160,7 @@ def test_one_certificate_with_one_name_serves_unknown_machines(tls: dict[str, An
         )
         assert [int(x) for x in read] == [0, 1, 2, 3, 4]
         unnamed = ps.service.ServiceAddress(address.target, address.token, address.tls_root)
-        with pytest.raises(ps.ServiceError, match=r"its certificate \(--tls-cert\) is not for the name"):
+        with pytest.raises(ps.errors.ServiceError, match=r"its certificate \(--tls-cert\) is not for the name"):
             ps.service.status(unnamed, patience_seconds=0)
 
 
@@ -174,13 +174,13 @@ def test_actors_that_cannot_be_placed_are_said(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(RayService, "_wait_for", impatient_for_workers)
     with pytest.raises(
-        ps.ServiceError, match=r"Ray has not started the data workers .* within 1 s: each needs {'num_cpus': 64}"
+        ps.errors.ServiceError, match=r"Ray has not started the data workers .* within 1 s: each needs {'num_cpus': 64}"
     ):
         ps.ray.service(1, worker_options={"num_cpus": 64})
 
 
 def test_a_name_that_no_service_has_is_said() -> None:
-    with pytest.raises(ps.ServiceError, match="address of the dispatcher cannot be resolved by ray://nobody: "):
+    with pytest.raises(ps.errors.ServiceError, match="address of the dispatcher cannot be resolved by ray://nobody: "):
         ps.service.status("ray://nobody", patience_seconds=0)
 
 
@@ -191,7 +191,7 @@ QUARTER = {"num_cpus": 0.25}
 def coordinated(num_ps: int, *, shared_memory: bool, **tls: Any) -> Iterator[ps.ClusterCoordinator]:
     # Actors import JAX, which takes a busy machine longer than a minute.
     engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=shared_memory, start_timeout_seconds=240, **tls)
-    partitioner = ps.FixedShardsPartitioner(num_ps)
+    partitioner = ps.parameter_server.FixedShardsPartitioner(num_ps)
     with ps.ParameterServerStrategy(2, num_ps, engine, variable_partitioner=partitioner) as strategy:
         yield ps.ClusterCoordinator(strategy)
 
@@ -205,7 +205,7 @@ def test_actors_share_memory_and_raise_errors_once(tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_encrypted_actors_lose_no_update_when_a_server_is_replaced(tmp_path: Path, tls: dict[str, Any]) -> None:
-    def created(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
+    def created(coordinator: ps.ClusterCoordinator) -> ps.parameter_server.ServerVariables:
         return coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0, momentum=0.5))
 
     with coordinated(1, shared_memory=False, **tls) as coordinator:
@@ -222,9 +222,9 @@ def test_encrypted_actors_lose_no_update_when_a_server_is_replaced(tmp_path: Pat
         promises.killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator)
         os.kill(coordinator.strategy.servers[0].pid, signal.SIGKILL)
         until(lambda: coordinator._dispatch.fatal is not None)
-        with pytest.raises(ps.UnavailableError, match="parameter server 0 has ended"):
+        with pytest.raises(ps.errors.UnavailableError, match="parameter server 0 has ended"):
             variables.read()
-        with pytest.raises(ps.UnavailableError, match="0 has ended with ActorDiedError: .*restore a checkpoint"):
+        with pytest.raises(ps.errors.UnavailableError, match="0 has ended with ActorDiedError: .*restore a checkpoint"):
             coordinator.join()
     with coordinated(1, shared_memory=False) as coordinator:
         variables = created(coordinator)
@@ -249,7 +249,7 @@ def test_a_keras_model_is_trained_on_actors() -> None:
 @pytest.mark.extended
 def test_servers_whose_certificate_nobody_trusts_are_said(tls: dict[str, Any]) -> None:
     engine = ps.ray.ParameterServers(QUARTER, QUARTER, shared_memory=False, **tls)
-    with pytest.raises(ps.UnavailableError, match="is not trusted, IP address mismatch.*tls_name a name in it"):
+    with pytest.raises(ps.errors.UnavailableError, match="is not trusted, IP address mismatch.*tls_name a name in it"):
         ps.ParameterServerStrategy(1, engine=replace(engine, tls_name=None))
     with pytest.raises(ps.InvalidArgumentError, match="tls_cert and tls_key belong together"):
         replace(engine, tls_key=None)
@@ -267,23 +267,29 @@ def test_a_function_that_ends_its_actors_says_with_what(monkeypatch) -> None:
 
 def test_a_strategy_outside_of_a_ray_cluster_says_so(monkeypatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(ps.UnavailableError, match=r"needs a Ray cluster, and this process is in none: call ray.init"):
+    with pytest.raises(
+        ps.errors.UnavailableError, match=r"needs a Ray cluster, and this process is in none: call ray.init"
+    ):
         ps.ParameterServerStrategy(1, engine="ray")
 
 
 @pytest.mark.extended
 def test_servers_and_workers_that_ray_cannot_place_are_said() -> None:
     many = {"num_cpus": 64}
-    with pytest.raises(ps.UnavailableError, match="not started parameter servers within 1 s.*needs {'num_cpus': 64}"):
+    with pytest.raises(
+        ps.errors.UnavailableError, match="not started parameter servers within 1 s.*needs {'num_cpus': 64}"
+    ):
         ps.ParameterServerStrategy(1, engine=ps.ray.ParameterServers(server_options=many, start_timeout_seconds=1))
     engine = ps.ray.ParameterServers(many, QUARTER)
     with ps.ParameterServerStrategy(1, engine=engine) as strategy:
         strategy.started_processes._engine = replace(engine, start_timeout_seconds=1)  # the server has its place by now
         coordinator = ps.ClusterCoordinator(strategy)
         value = coordinator.schedule(lambda: 1)
-        with pytest.raises(ps.UnavailableError, match="not started worker 0 within 1 s.*the cluster has {.*'CPU'"):
+        with pytest.raises(
+            ps.errors.UnavailableError, match="not started worker 0 within 1 s.*the cluster has {.*'CPU'"
+        ):
             value.fetch()
-        with pytest.raises(ps.UnavailableError, match="not started worker 0"):
+        with pytest.raises(ps.errors.UnavailableError, match="not started worker 0"):
             coordinator.join()
 
 

@@ -135,10 +135,10 @@ SAME = {
     "tf.distribute.InputOptions": ps.InputOptions,
     "tf.distribute.MirroredStrategy": ps.MirroredStrategy,
     "tf.distribute.MultiWorkerMirroredStrategy": ps.MultiWorkerMirroredStrategy,
-    "tf.distribute.ReplicaContext.": ps.ReplicaContext,
+    "tf.distribute.ReplicaContext.": ps.types.ReplicaContext,
     "tf.distribute.Strategy.": ps.HostStrategy,
     "tf.distribute.TPUStrategy": ps.TPUStrategy,
-    "tf.distribute.experimental.ValueContext": ps.ValueContext,
+    "tf.distribute.experimental.ValueContext": ps.types.ValueContext,
 }
 
 

@@ -26,12 +26,13 @@ def load(module: str, extra: str | None, public: str, name: str | None = None) -
         return Missing(public, package, extra)
 
 
-def when_used(package: str, *modules: str, **names: str) -> Callable[[str], Any]:
+def when_used(package: str, *modules: str, extra: str | None = None, **names: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package that imports some of its modules when they are first asked for (PEP 562).
 
     Args:
         package: the package's full name.
         modules: the modules that are asked for by their own names.
+        extra: the extra with the packages that the names need; None if they need none.
         names: the names of things in modules, each with its module.
     """
 
@@ -39,7 +40,7 @@ def when_used(package: str, *modules: str, **names: str) -> Callable[[str], Any]
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
         if name in names:
-            return getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+            return load(f"{package}.{names[name]}", extra, f"{package.replace('penstock', 'ps')}.{name}", name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find

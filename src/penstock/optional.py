@@ -42,5 +42,7 @@ class Optional:
             InvalidArgumentError: there is none; ask `has_value()` first.
         """
         if not self._present:
-            raise InvalidArgumentError("this ps.Optional holds no value: the data has ended; ask has_value() first")
+            raise InvalidArgumentError(
+                "this ps.types.Optional holds no value: the data has ended; ask has_value() first"
+            )
         return self._value

@@ -23,6 +23,20 @@ class NotHere:
     why: str
 
 
+_MODULES = {
+    "errors": "BusyError CancelledError CardinalityError ClosedError LostDataWorkerError LostLeaseError "
+    "MissingExtraError ServiceError TooManySkippedError UnavailableError",
+    "files": "FileFormat cache_remote_files open_file reads_file register_format",
+    "parameter_server": "FixedShardsPartitioner MaxSizePartitioner MinSizePartitioner PerWorkerDataset RemoteValue "
+    "ServerTable ServerVariables",
+    "tfrecord": "RaggedFeature parse_sequence_example",
+    "training": "best_checkpoint compute_average_loss scale_regularization_loss",
+    "types": "DatasetIterator DistributedDataset DistributedIterator InputReplicationMode Optional PartialBatch "
+    "Preemption ReduceOp ReplicaContext SkippedRow SkippedRows ValueContext",
+}
+PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""The module of `ps` that has a name which one may look for in `ps` itself."""
+
 Names = Mapping[str, str | NotHere]
 """By TensorFlow's name: the name here, or why there is none."""
 

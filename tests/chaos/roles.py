@@ -58,7 +58,7 @@ def run_worker(folder: Path, home: Home, service: str) -> None:
     _write_to(folder / f"worker-{os.getpid()}.log")
     home.enter()
     while True:
-        with suppress(ps.ServiceError):
+        with suppress(ps.errors.ServiceError):
             server = ps.service.WorkerServer(_worker_config(home, service))
             _drain_at_sigterm(server)
             server.join()
@@ -74,7 +74,7 @@ def run_foreign_worker(folder: Path, home: Home, service: str, newer: int, resul
     try:
         ps.service.WorkerServer(_worker_config(home, service)).join()
         result.write_text("done")
-    except ps.ServiceError as error:
+    except ps.errors.ServiceError as error:
         result.write_text(_said(error))
 
 
@@ -187,7 +187,7 @@ def _read(trainer: Trainer) -> bool:
     """Whether it could be read; not while the dispatcher has not missed the consumer whose index this one takes."""
     try:
         _read_once(trainer)
-    except ps.ServiceError as error:
+    except ps.errors.ServiceError as error:
         if "s of silence" in str(error):
             return False
         raise

@@ -377,7 +377,7 @@ def test_operator_can_be_closed_after_the_first_element(name):
     next(iterator, None)
     iterator.close()
     assert set(threading.enumerate()) <= before
-    with pytest.raises(ps.ClosedError, match="was closed"):
+    with pytest.raises(ps.errors.ClosedError, match="was closed"):
         next(iterator)
 
 

@@ -33,7 +33,7 @@ def test_methods_that_only_choose_elements_keep_their_type() -> None:
     dataset = ps.Dataset.range(8).filter(lambda x: x > 1).shuffle(8, seed=1).take(4).repeat().skip(1).prefetch(1)
     assert_type(dataset, ps.Dataset[np.int64])
     assert_type(dataset.cache().with_options(ps.Options(seed=1)).concatenate(dataset), ps.Dataset[np.int64])
-    assert_type(iter(dataset), ps.DatasetIterator[np.int64])
+    assert_type(iter(dataset), ps.types.DatasetIterator[np.int64])
     assert type(next(iter(dataset))) is np.int64
 
 

@@ -772,7 +772,7 @@ def test_an_iterator_cannot_be_sent_or_copied(use):
 def test_names_that_are_loaded_when_they_are_asked_for_are_listed():
     assert {"service", "keras", "preprocessing", "MirroredStrategy", "Checkpoint", "Dataset"} <= set(dir(ps))
     assert not {"Any", "TYPE_CHECKING", "importlib"} & set(dir(ps))
-    assert issubclass(ps.LostLeaseError, ps.ServiceError)
+    assert issubclass(ps.errors.LostLeaseError, ps.errors.ServiceError)
 
 
 @pytest.mark.parametrize("wrapped", ["plain", "prefetch", "parallel"])

@@ -199,7 +199,7 @@ def test_a_failing_writer_leaves_nothing_and_a_running_one_shows_nothing(tmp_pat
     assert os.listdir(tmp_path) == ["a"]
     assert list(ps.TFRecordDataset(path)) == [b"one"]
     for refused in (lambda: writer.write(b"two"), writer.flush):
-        with pytest.raises(ps.ClosedError, match="closed"):
+        with pytest.raises(ps.errors.ClosedError, match="closed"):
             refused()
     with ps.TFRecordWriter(path) as writer, pytest.raises(ps.InvalidTypeError, match=r"takes bytes, got str"):
         writer.write("text")
@@ -625,7 +625,9 @@ def test_files_with_a_protocol_are_read_through_fsspec():
 def test_without_the_client_of_a_protocol_the_error_says_what_to_install(use, monkeypatch):
     pytest.importorskip("fsspec")
     monkeypatch.setitem(sys.modules, "adlfs", None)
-    with pytest.raises(ps.MissingExtraError, match=r"'abfs://box/a\*' needs .* \(Install adlfs .*\[cloud\]'") as raised:
+    with pytest.raises(
+        ps.errors.MissingExtraError, match=r"'abfs://box/a\*' needs .* \(Install adlfs .*\[cloud\]'"
+    ) as raised:
         use("abfs://box/a*")
     assert raised.value.name == "adlfs"
 

@@ -66,12 +66,12 @@ def frame_at(name, frame):
     return round(ps.video.decode(name, [frame], channels=1).mean() / 10)
 
 
-@ps.reads_file
+@ps.files.reads_file
 def sounds_in(name):
     return ps.Dataset.range(ps.audio.info(name).samples // 10).map(lambda clip: sound_at(name, int(clip)))
 
 
-@ps.reads_file
+@ps.files.reads_file
 def frames_in(name):
     return ps.Dataset.range(ps.video.info(name).frames).map(lambda frame: frame_at(name, int(frame)))
 

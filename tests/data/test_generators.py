@@ -352,7 +352,7 @@ def test_a_closed_iterator_gives_no_further_element_of_a_generator() -> None:
     iterator = iter(generated([1, 2, 3]))
     next(iterator)
     iterator.close()
-    with pytest.raises(ps.ClosedError):
+    with pytest.raises(ps.errors.ClosedError):
         next(iterator)
 
 

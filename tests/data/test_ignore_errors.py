@@ -252,16 +252,19 @@ def test_damaged_records_and_missing_files_are_left_out(tmp_path):
 def test_more_rows_than_max_errors_are_an_error_that_names_the_first():
     dataset = ps.Dataset.range(20).map(failing(1, 4, 6, 8)).with_options(ps.Options(on_error="skip", max_errors=2))
     for rows in (dataset, dataset.prefetch(3), dataset.batch(20)):
-        with iter(rows) as iterator, pytest.raises(ps.TooManySkippedError, match=r"max_errors=2.*\n.*no 1") as caught:
+        with (
+            iter(rows) as iterator,
+            pytest.raises(ps.errors.TooManySkippedError, match=r"max_errors=2.*\n.*no 1") as caught,
+        ):
             list(iterator)
         assert "no 6" in str(caught.value) and "no 8" not in str(caught.value)
     with iter(dataset) as iterator:
         assert [int(next(iterator)) for _ in range(4)] == [0, 2, 3, 5]
-        with pytest.raises(ps.TooManySkippedError):
+        with pytest.raises(ps.errors.TooManySkippedError):
             next(iterator)
         assert (iterator.errors.count, int(next(iterator))) == (3, 7)
     explicit = ps.Dataset.range(3).map(failing(1)).ignore_errors().with_options(ps.Options(max_errors=0))
-    with pytest.raises(ps.TooManySkippedError, match="max_errors=0"):
+    with pytest.raises(ps.errors.TooManySkippedError, match="max_errors=0"):
         list(explicit)
     assert read(ps.Dataset.range(3).map(failing(1)).ignore_errors().with_options(ps.Options(max_errors=1)))[0] == [0, 2]
 
@@ -280,7 +283,7 @@ def test_mistakes_of_the_program_are_not_rows():
     with pytest.raises(ps.InvalidTypeError, match="must return an iterator"):
         list(ps.Dataset.from_generator(lambda: 3).ignore_errors())
 
-    with pytest.raises(ps.CardinalityError, match="only 3"):
+    with pytest.raises(ps.errors.CardinalityError, match="only 3"):
         list(over("stream", 3).assert_cardinality(4).map(lambda x: x).with_options(SKIP))
 
     def interrupted(x):

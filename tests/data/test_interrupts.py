@@ -85,7 +85,7 @@ def test_ctrl_c_does_not_wait_for_the_running_call(build):
         thread.join(timeout=60)
     assert (ours(), held.calls) == ([], running)  # each thread ended after the call it was at
     iterator.close()
-    with pytest.raises(ps.ClosedError):
+    with pytest.raises(ps.errors.ClosedError):
         next(iterator)
 
 
@@ -249,7 +249,9 @@ def test_a_state_that_a_signal_handler_takes_within_next_is_refused(build):
     iterator = iter(build(call))
 
     def handler(*_):
-        with pytest.raises(ps.BusyError, match=r"is making its next element.*let the handler set a flag") as error:
+        with pytest.raises(
+            ps.errors.BusyError, match=r"is making its next element.*let the handler set a flag"
+        ) as error:
             iterator.state_dict()
         refused.append(error)
 
@@ -266,7 +268,7 @@ def test_a_state_that_a_signal_handler_takes_within_next_is_refused(build):
 def test_a_function_that_asks_its_own_iterator_for_something_is_an_error(ask, above, calls):
     dataset = ps.Dataset.range(4).filter(lambda x: True).map(lambda x: ask(iterator) and x, num_parallel_calls=calls)
     dataset = functools.reduce(lambda d, _: d.map(passed_on), range(above), dataset)
-    with iter(dataset.with_options(ps.Options(on_error="skip"))) as iterator, pytest.raises(ps.BusyError):
+    with iter(dataset.with_options(ps.Options(on_error="skip"))) as iterator, pytest.raises(ps.errors.BusyError):
         next(iterator)
 
 
@@ -353,7 +355,7 @@ def test_only_the_interrupted_thread_goes_on_after_ctrl_c():
     def other():
         try:
             next(iterator)
-        except ps.ClosedError as error:
+        except ps.errors.ClosedError as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=other)
@@ -363,7 +365,7 @@ def test_only_the_interrupted_thread_goes_on_after_ctrl_c():
     read(iterator, given)
     assert given == [0, 1, 2, 3]
     iterator.close()
-    with pytest.raises(ps.ClosedError):
+    with pytest.raises(ps.errors.ClosedError):
         iterator.state_dict()
 
 

@@ -148,7 +148,7 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(directory, tmp_path):
             ps.InvalidArgumentError,
             r"no format 'parkett'; there are .*'parquet'",
         ),
-        (lambda: ps.FilesDataset(first, int), ps.InvalidTypeError, "a ps.FileFormat or the name of one"),
+        (lambda: ps.FilesDataset(first, int), ps.InvalidTypeError, "a ps.files.FileFormat or the name of one"),
     ):
         with pytest.raises(kind, match=message):
             make()
@@ -239,7 +239,7 @@ def test_explain_says_what_a_row_at_random_costs(tmp_path):
     assert "at random" not in ps.ParquetDataset(tmp_path / "small.parquet").explain()
 
 
-class Words(ps.FileFormat):
+class Words(ps.files.FileFormat):
     """Words of four bytes."""
 
     def count(self, name):
@@ -257,15 +257,15 @@ class Words(ps.FileFormat):
 def test_a_format_of_ones_own(tmp_path):
     (tmp_path / "a").write_bytes(b"roseblue")
     (tmp_path / "b").write_bytes(b"skin")
-    ps.register_format("words of four", Words)
-    ps.register_format("words of four", Words)
+    ps.files.register_format("words of four", Words)
+    ps.files.register_format("words of four", Words)
     dataset = ps.FilesDataset([tmp_path / "a", tmp_path / "b"], "words of four")
     assert [row["word"] for row in dataset] == [b"rose", b"blue", b"skin"]
     assert sorted(row["word"] for row in dataset.shuffle(seed=1)) == [b"blue", b"rose", b"skin"]
     with pytest.raises(ps.InvalidArgumentError, match="there is a format 'parquet' already"):
-        ps.register_format("parquet", Words)
-    with pytest.raises(ps.InvalidTypeError, match="takes a class of ps.FileFormat"):
-        ps.register_format("other", Words())
+        ps.files.register_format("parquet", Words)
+    with pytest.raises(ps.InvalidTypeError, match="takes a class of ps.files.FileFormat"):
+        ps.files.register_format("other", Words())
     (tmp_path / "c").write_bytes(b"bad!bad!")
     with pytest.raises(ps.ElementError, match=r"Words.read must give 2 rows for 2 numbers, got 1|1 rows for 1 numbers"):
         list(ps.FilesDataset(tmp_path / "c", Words()).batch(2))

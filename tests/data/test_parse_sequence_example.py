@@ -1,4 +1,4 @@
-"""`ps.parse_sequence_example` and `ps.RaggedFeature`: what TensorFlow has written, and what it reads from it."""
+"""`ps.tfrecord`: sequence examples and ragged features that TensorFlow has written, read as TensorFlow reads them."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ LISTS = {
     "words": ps.TensorSpec((None,), object),
     "label": ps.TensorSpec((1,), np.int64),
 }
-BY = ps.RaggedFeature
+BY = ps.tfrecord.RaggedFeature
 PARTITIONS = {
     "lengths": [BY.RowLengths("lengths")],
     "splits": [BY.RowSplits("splits")],
@@ -39,19 +39,19 @@ def plain(value):
 
 
 def test_sequences_are_read_as_tensorflow_reads_them():
-    context, lists = ps.parse_sequence_example(SEQUENCES, CONTEXT, LISTS)
+    context, lists = ps.tfrecord.parse_sequence_example(SEQUENCES, CONTEXT, LISTS)
     assert {name: plain(column) for name, column in context.items()} == IN_TENSORFLOW["context"]
     assert {name: plain(column) for name, column in lists.items()} == IN_TENSORFLOW["lists"]
     assert [rows.shape for rows in lists["x"]] == [(0, 2), (1, 2), (2, 2), (3, 2), (0, 2), (1, 2)]
     for number, record in enumerate(SEQUENCES):
-        of_record, lists_of_record = ps.parse_sequence_example(record, CONTEXT, LISTS)
+        of_record, lists_of_record = ps.tfrecord.parse_sequence_example(record, CONTEXT, LISTS)
         assert of_record["id"] == context["id"][number]
         assert plain(lists_of_record["words"]) == plain(lists["words"][number])
 
 
 def test_sequences_of_a_dataset_become_padded_batches():
     dataset = ps.TFRecordDataset(WRITTEN / "sequences.tfrecord").map(
-        lambda record: ps.parse_sequence_example(record, {}, {"x": ps.TensorSpec((2,), np.float32)})[1]["x"]
+        lambda record: ps.tfrecord.parse_sequence_example(record, {}, {"x": ps.TensorSpec((2,), np.float32)})[1]["x"]
     )
     assert [batch.shape for batch in dataset.padded_batch(4)] == [(4, 3, 2), (2, 1, 2)]
 
@@ -67,10 +67,10 @@ def test_ragged_features_are_divided_as_tensorflow_divides_them():
 
 def test_steps_are_divided_by_the_same_step_of_another_list():
     feature = BY(object, "words", [BY.UniformRowLength(1)])
-    _, lists = ps.parse_sequence_example(SEQUENCES[:4], {}, {"rows": feature})
+    _, lists = ps.tfrecord.parse_sequence_example(SEQUENCES[:4], {}, {"rows": feature})
     assert plain(lists["rows"]) == [[[[word] for word in step] for step in steps] for steps in _words(4)]
     with pytest.raises(ps.ElementError, match="'x' is divided by 'label', which has another number of steps"):
-        ps.parse_sequence_example(SEQUENCES, {}, {"x": BY(np.float32, partitions=[BY.RowLengths("label")])})
+        ps.tfrecord.parse_sequence_example(SEQUENCES, {}, {"x": BY(np.float32, partitions=[BY.RowLengths("label")])})
 
 
 def _words(count):
@@ -80,22 +80,22 @@ def _words(count):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ps.parse_sequence_example([b"", b"rose"]), "record 1: it is no tf.train.SequenceExample"),
-        (lambda: ps.parse_sequence_example([SEQUENCES[3][:-1]]), "record 0: it is damaged, or cut"),
+        (lambda: ps.tfrecord.parse_sequence_example([b"", b"rose"]), "record 1: it is no tf.train.SequenceExample"),
+        (lambda: ps.tfrecord.parse_sequence_example([SEQUENCES[3][:-1]]), "record 0: it is damaged, or cut"),
         (
-            lambda: ps.parse_sequence_example(SEQUENCES, {}, {"x": ps.TensorSpec((3,))}),
+            lambda: ps.tfrecord.parse_sequence_example(SEQUENCES, {}, {"x": ps.TensorSpec((3,))}),
             "parse_sequence_example: record 1, step 0: feature 'x' has 2 values, expected 3",
         ),
         (
-            lambda: ps.parse_sequence_example(SEQUENCES, {}, {"words": ps.TensorSpec((1,), object)}),
+            lambda: ps.tfrecord.parse_sequence_example(SEQUENCES, {}, {"words": ps.TensorSpec((1,), object)}),
             "record 2, step 0: feature 'words' has 2 values, expected 1",
         ),
         (
-            lambda: ps.parse_sequence_example(SEQUENCES, {}, {"words": ps.TensorSpec((1,))}),
+            lambda: ps.tfrecord.parse_sequence_example(SEQUENCES, {}, {"words": ps.TensorSpec((1,))}),
             "record 1, step 0: feature 'words' holds bytes, expected floats",
         ),
         (
-            lambda: ps.parse_sequence_example(SEQUENCES, {"no": ps.TensorSpec(())}),
+            lambda: ps.tfrecord.parse_sequence_example(SEQUENCES, {"no": ps.TensorSpec(())}),
             "record 0: there is no feature 'no'",
         ),
         (
@@ -121,6 +121,6 @@ def test_arguments_that_never_work_are_refused():
     with pytest.raises(ps.InvalidTypeError, match="takes RaggedFeature.RowSplits"):
         BY(np.float32, partitions=["lengths"])
     with pytest.raises(ps.InvalidTypeError, match="parse_sequence_example.* takes a ps.TensorSpec for 'x', got 3"):
-        ps.parse_sequence_example(SEQUENCES, {}, {"x": 3})
+        ps.tfrecord.parse_sequence_example(SEQUENCES, {}, {"x": 3})
     with pytest.raises(ps.InvalidArgumentError, match="takes features of fixed shape, got 'tags'"):
-        ps.parse_sequence_example(SEQUENCES, CONTEXT, {}, {"tags": b""})
+        ps.tfrecord.parse_sequence_example(SEQUENCES, CONTEXT, {}, {"tags": b""})

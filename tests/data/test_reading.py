@@ -481,7 +481,7 @@ def test_closing_wakes_a_thread_that_waits_for_an_element():
     def consume():
         try:
             next(iterator)
-        except (ps.ClosedError, StopIteration) as error:
+        except (ps.errors.ClosedError, StopIteration) as error:
             outcome.append(type(error))
 
     consumer = threading.Thread(target=consume)
@@ -492,7 +492,7 @@ def test_closing_wakes_a_thread_that_waits_for_an_element():
     consumer.join(timeout=60)
     release.set()
     closer.join()
-    assert outcome == [ps.ClosedError]
+    assert outcome == [ps.errors.ClosedError]
 
 
 @pytest.mark.slow
@@ -510,7 +510,7 @@ def test_an_iterator_of_another_process_is_refused():
                 try:
                     for _ in range(9):
                         next(one)
-                except ps.ClosedError as error:
+                except ps.errors.ClosedError as error:
                     print(error, flush=True)
             os._exit(0)
         os.wait()

@@ -424,7 +424,7 @@ def cached(tmp_path, monkeypatch):
     """A directory in which what is read of remote files is kept."""
     monkeypatch.setenv("PENSTOCK_FILE_CACHE", "")
     monkeypatch.setenv("PENSTOCK_FILE_CACHE_BYTES", "")
-    ps.cache_remote_files(tmp_path / "cache")
+    ps.files.cache_remote_files(tmp_path / "cache")
     return tmp_path / "cache"
 
 
@@ -444,7 +444,7 @@ def test_what_was_read_once_is_not_sent_again(server, cached):
     sent = server.sent
     again = ps.FixedLengthRecordDataset("s3://bucket/large", 1000)
     assert b"".join(again) == content and list(ps.TextLineDataset(names)) == ["1", "2"]
-    with ps.open_file("s3://bucket/large") as file:
+    with ps.files.open_file("s3://bucket/large") as file:
         assert file.read() == content
     assert server.sent == sent
 
@@ -478,32 +478,32 @@ def test_whole_files_of_a_server_without_ranges_are_kept_too(server, cached, mos
 def test_damaged_cut_and_half_written_pieces_are_fetched_again(server, cached):
     content = os.urandom(3_500_000)
     server.objects["bucket/a"] = content
-    with ps.open_file("s3://bucket/a") as file:
+    with ps.files.open_file("s3://bucket/a") as file:
         assert file.read() == content
     first, second, third, _ = pieces(cached)
     first.write_bytes(first.read_bytes()[:-1] + bytes([first.read_bytes()[-1] ^ 1]))
     second.write_bytes(second.read_bytes()[:1000])
     third.rename(third.with_suffix(".writing"))
     sent = server.sent
-    with ps.open_file("s3://bucket/a") as file:
+    with ps.files.open_file("s3://bucket/a") as file:
         assert file.read() == content
     assert server.sent == sent + (3 << 20)
 
 
 @pytest.mark.slow
 def test_no_more_is_kept_than_the_limit(server, cached, tmp_path):
-    ps.cache_remote_files(tmp_path / "small", max_bytes=64 << 20)
+    ps.files.cache_remote_files(tmp_path / "small", max_bytes=64 << 20)
     server.objects |= {f"bucket/{number}": os.urandom(10 << 20) for number in range(10)}
     for number in range(10):
-        with ps.open_file(f"s3://bucket/{number}") as file:
+        with ps.files.open_file(f"s3://bucket/{number}") as file:
             assert file.read() == server.objects[f"bucket/{number}"]
         assert sum(path.stat().st_size for path in pieces(tmp_path / "small")) <= 64 << 20
     sent = server.sent
-    with ps.open_file("s3://bucket/9") as file:
+    with ps.files.open_file("s3://bucket/9") as file:
         file.read()
     assert server.sent == sent
     with pytest.raises(ps.InvalidArgumentError, match="takes at least 67 MB, got 1000"):
-        ps.cache_remote_files(tmp_path, max_bytes=1000)
+        ps.files.cache_remote_files(tmp_path, max_bytes=1000)
 
 
 @pytest.mark.slow
@@ -523,22 +523,22 @@ def test_workers_of_a_service_share_the_directory(server, cached):
 def test_a_directory_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ps.StorageError, match="cache_remote_files: .*file/cache' cannot be written"):
-        ps.cache_remote_files(tmp_path / "file" / "cache")
+        ps.files.cache_remote_files(tmp_path / "file" / "cache")
 
 
 def test_a_format_of_ones_own_reads_remote_files(server):
     server.objects["bucket/a.rgb"] = bytes(range(12))
 
-    class Triples(ps.FileFormat):
+    class Triples(ps.files.FileFormat):
         def count(self, name):
-            with ps.open_file(name) as file:
+            with ps.files.open_file(name) as file:
                 return file.seek(0, 2) // 3
 
         def read(self, name, rows):
-            with ps.open_file(name) as file:
+            with ps.files.open_file(name) as file:
                 return np.frombuffer(file.read(), np.uint8).reshape(-1, 3)[rows]
 
     dataset = ps.FilesDataset("s3://bucket/*.rgb", Triples())
     assert dataset[2].tolist() == [6, 7, 8]
     with pytest.raises(ps.StorageError, match="'s3://bucket/none' cannot be read: there is no such file"):
-        ps.open_file("s3://bucket/none")
+        ps.files.open_file("s3://bucket/none")

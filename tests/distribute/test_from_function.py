@@ -14,7 +14,7 @@ def shown(value: Any) -> Any:
     return [np.asarray(part).tolist() for part in value.values]
 
 
-def steps_of(distributed: ps.DistributedDataset) -> list[Any]:
+def steps_of(distributed: ps.types.DistributedDataset) -> list[Any]:
     with iter(distributed) as steps:
         return [shown(step) for step in steps]
 

@@ -12,7 +12,7 @@ import penstock as ps
 NAMES = np.array(["a", "bb", "ccc", "d", "ee", "f"])
 
 
-def steps_of(strategy: ps.Strategy, batch: int = 4, names: Any = NAMES) -> ps.DistributedDataset:
+def steps_of(strategy: ps.Strategy, batch: int = 4, names: Any = NAMES) -> ps.types.DistributedDataset:
     dataset = ps.Dataset.from_tensor_slices({"name": names, "number": np.arange(6)})
     return strategy.distribute_dataset(dataset.batch(batch))
 

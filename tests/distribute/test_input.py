@@ -150,9 +150,9 @@ def test_a_closed_iterator_says_so(strategy_of) -> None:
     state = steps.state_dict()
     steps.close()
     steps.close()
-    with pytest.raises(ps.ClosedError, match="was closed"):
+    with pytest.raises(ps.errors.ClosedError, match="was closed"):
         next(steps)
-    with pytest.raises(ps.ClosedError, match="was closed"):
+    with pytest.raises(ps.errors.ClosedError, match="was closed"):
         steps.load_state_dict(state)
 
 
@@ -240,7 +240,7 @@ def test_operators_of_datasets_are_pointed_to_where_they_belong() -> None:
 
 def test_a_distributed_dataset_is_shown_with_its_dataset_and_workers() -> None:
     assert repr(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(8).batch(4))) == (
-        "<penstock.DistributedDataset of <penstock.Dataset batch(batch_size=4), cardinality 2> for "
+        "<penstock.types.DistributedDataset of <penstock.Dataset batch(batch_size=4), cardinality 2> for "
         "StrategyWorkers(count=1, index=0, replicas=2)>"
     )
 
@@ -267,7 +267,11 @@ def test_every_kind_of_input_says_what_it_reads(kind: str) -> None:
     dataset = ps.Dataset.range(8).map(abs, num_parallel_calls=2).batch(4)
     strategy = ps.HostStrategy(2, 2, 0)
     if kind.startswith("function"):
-        mode = ps.InputReplicationMode.PER_REPLICA if kind.endswith("replica") else ps.InputReplicationMode.PER_WORKER
+        mode = (
+            ps.types.InputReplicationMode.PER_REPLICA
+            if kind.endswith("replica")
+            else ps.types.InputReplicationMode.PER_WORKER
+        )
         options = ps.InputOptions(replication_mode=mode)
         distributed = strategy.distribute_datasets_from_function(lambda context: dataset, options)
     else:

@@ -20,7 +20,7 @@ def shown(step: Any) -> Any:
     return [np.asarray(part).tolist() for part in step.values]
 
 
-def steps_of(distributed: ps.DistributedDataset) -> list[Any]:
+def steps_of(distributed: ps.types.DistributedDataset) -> list[Any]:
     """Every step as a tuple of what its leaves show."""
     with iter(distributed) as steps:
         return [tuple(map(shown, step)) if isinstance(step, tuple) else shown(step) for step in steps]
@@ -57,7 +57,7 @@ def test_positions_are_refused_and_names_in_any_case_taken() -> None:
     with pytest.raises(TypeError):
         ps.InputOptions(2)
     assert ps.InputOptions(partial_batch="PAD", replication_mode="per_replica") == ps.InputOptions(
-        partial_batch=ps.PartialBatch.PAD, replication_mode=ps.InputReplicationMode.PER_REPLICA
+        partial_batch=ps.types.PartialBatch.PAD, replication_mode=ps.types.InputReplicationMode.PER_REPLICA
     )
     assert ps.InputOptions(per_replica_buffer_size=np.int64(3)).per_replica_buffer_size == 3
 

@@ -17,7 +17,7 @@ def rows_of(step: Any) -> list[list[int]]:
     return [rows.tolist() for rows in step.values]
 
 
-def check_every_boundary(distributed: ps.DistributedDataset, expected: Steps) -> None:
+def check_every_boundary(distributed: ps.types.DistributedDataset, expected: Steps) -> None:
     """A state at any place, and after the end, continues with what came there; it is plain data."""
     with iter(distributed) as steps:
         states = [steps.state_dict()]
@@ -83,7 +83,8 @@ def test_elements_of_one_pipeline_resume_at_every_boundary(options, streamed) ->
 
 def per_replica(options: ps.InputOptions) -> ps.InputOptions:
     return ps.InputOptions(
-        per_replica_buffer_size=options.per_replica_buffer_size, replication_mode=ps.InputReplicationMode.PER_REPLICA
+        per_replica_buffer_size=options.per_replica_buffer_size,
+        replication_mode=ps.types.InputReplicationMode.PER_REPLICA,
     )
 
 
@@ -114,7 +115,7 @@ def failing_at(*numbers: int) -> Callable[[Any], Any]:
     return picky
 
 
-def outcomes(steps: ps.DistributedIterator) -> list[Any]:
+def outcomes(steps: ps.types.DistributedIterator) -> list[Any]:
     found: list[Any] = []
     while True:
         try:
@@ -190,13 +191,13 @@ def test_a_state_after_a_failed_batch_is_behind_it(options) -> None:
 # States that do not fit
 
 
-def state_of(distributed: ps.DistributedDataset) -> dict[str, Any]:
+def state_of(distributed: ps.types.DistributedDataset) -> dict[str, Any]:
     with iter(distributed) as steps:
         next(steps)
         return steps.state_dict()
 
 
-def refused(distributed: ps.DistributedDataset, state: Any, message: str) -> None:
+def refused(distributed: ps.types.DistributedDataset, state: Any, message: str) -> None:
     """The state is refused, and the iterator goes on as if nothing had happened."""
     with iter(distributed) as undisturbed:
         expected = [rows_of(step) for step in undisturbed]
@@ -291,7 +292,7 @@ def test_a_state_within_an_own_batch_fits_only_as_many_replicas() -> None:
 
 
 def test_a_functions_state_fits_its_replicas_where_workers_count_steps() -> None:
-    def distributed(replicas: int, workers: int) -> ps.DistributedDataset:
+    def distributed(replicas: int, workers: int) -> ps.types.DistributedDataset:
         strategy = ps.HostStrategy(replicas, workers)
         return strategy.distribute_datasets_from_function(lambda context: ps.Dataset.range(8).batch(1))
 

@@ -197,7 +197,7 @@ def test_a_new_epoch_ends_the_one_before_it(mesh: Mesh) -> None:
     first = iter(loader)
     next(first)
     second = iter(loader)
-    with pytest.raises(ps.ClosedError):
+    with pytest.raises(ps.errors.ClosedError):
         next(first)
     assert len(epoch(second)) == 4
 
@@ -208,7 +208,7 @@ def test_a_pass_of_which_no_step_was_taken_begins_again(mesh: Mesh) -> None:
     next(steps)
     loader.load_state_dict(loader.state_dict())
     tried, rest = iter(loader), iter(loader)
-    with pytest.raises(ps.ClosedError, match="another loop over this loader has begun"):
+    with pytest.raises(ps.errors.ClosedError, match="another loop over this loader has begun"):
         next(tried)
     assert [batch.tolist() for batch in rest] == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
@@ -217,7 +217,7 @@ def test_a_closed_loader_has_no_thread_and_no_epochs(mesh: Mesh) -> None:
     with ps.jax.loader(rows(100).batch(4), mesh, P("data")) as loader:
         next(iter(loader))
     assert not any(thread.name == "penstock-distribute" for thread in threading.enumerate())
-    with pytest.raises(ps.ClosedError, match=r"this loader was closed: make a new one by ps\.jax\.loader"):
+    with pytest.raises(ps.errors.ClosedError, match=r"this loader was closed: make a new one by ps\.jax\.loader"):
         iter(loader)
 
 
@@ -427,11 +427,11 @@ def test_a_loop_that_another_loop_has_ended_says_so_in_a_loaders_words(mesh: Mes
     first = iter(loader)
     next(first)
     next(iter(loader))
-    with pytest.raises(ps.ClosedError, match="another loop over this loader has begun, or a state was loaded"):
+    with pytest.raises(ps.errors.ClosedError, match="another loop over this loader has begun, or a state was loaded"):
         next(first)
     last = iter(loader)
     loader.close()
-    with pytest.raises(ps.ClosedError, match=r"this loader was closed: make a new one by ps\.jax\.loader"):
+    with pytest.raises(ps.errors.ClosedError, match=r"this loader was closed: make a new one by ps\.jax\.loader"):
         next(last)
 
 

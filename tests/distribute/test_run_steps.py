@@ -21,7 +21,7 @@ def sums(rows):
     return ps.get_replica_context().all_reduce("SUM", rows.sum())
 
 
-def distributed(strategy: ps.Strategy, rows: int, batch: int = 8, **options: object) -> ps.DistributedDataset:
+def distributed(strategy: ps.Strategy, rows: int, batch: int = 8, **options: object) -> ps.types.DistributedDataset:
     return strategy.distribute_dataset(ps.Dataset.range(rows).batch(batch), ps.InputOptions(**options))
 
 

@@ -18,7 +18,7 @@ def on(worker: int, workers: int = 2, replicas: int = 1) -> ps.HostStrategy:
     return ps.HostStrategy(replicas, workers, worker)
 
 
-def view(distributed: ps.DistributedDataset) -> list[Any]:
+def view(distributed: ps.types.DistributedDataset) -> list[Any]:
     """The steps of one worker: each as the rows of each replica, or as rows alone where there is one replica."""
     with iter(distributed) as steps:
         found = [[rows.tolist() for rows in step.values] for step in steps]
@@ -141,7 +141,7 @@ def test_file_ranges_serve_more_workers_than_there_are_records(tmp_path) -> None
 # What is file-based
 
 
-@ps.reads_file
+@ps.files.reads_file
 def numbers_in(name: str) -> ps.Dataset:
     return ps.Dataset.from_generator(lambda: map(int, Path(name).read_text().split()))
 
@@ -250,28 +250,28 @@ def test_a_map_that_reads_files_is_divided_by_file_where_that_is_asked_for(tmp_p
     def read(name: str) -> int:
         return int(Path(name).read_text())
 
-    with pytest.raises(ps.InvalidArgumentError, match=r"list_files\(.* reads no files; .* with ps.reads_file$"):
+    with pytest.raises(ps.InvalidArgumentError, match=r"list_files\(.* reads no files; .* with ps.files.reads_file$"):
         on(0).distribute_dataset(under(Policy.FILE, ps.Dataset.list_files(names).map(read).batch(2)))
-    numbers = ps.Dataset.list_files(names).shuffle(seed=1).map(ps.reads_file(read)).batch(2)
+    numbers = ps.Dataset.list_files(names).shuffle(seed=1).map(ps.files.reads_file(read)).batch(2)
     assert on(0).distribute_dataset(numbers).explain().splitlines()[1].startswith("DATA: rows of its files")
     assert [sorted(rows_of(own)) for own in views(under(Policy.FILE, numbers))] == [[0, 2, 4], [1, 3]]
 
 
 def test_a_mark_leaves_a_function_what_it_is() -> None:
     class Reader:
-        @ps.reads_file
+        @ps.files.reads_file
         def read(self, name: str) -> ps.Dataset:
             return ps.Dataset.from_tensors(name)
 
     iterator = iter(ps.Dataset.range(3).flat_map(lambda x: ps.Dataset.range(x)))
     next(iterator)
-    marked = iter(ps.Dataset.range(3).flat_map(ps.reads_file(lambda x: ps.Dataset.range(x))))
+    marked = iter(ps.Dataset.range(3).flat_map(ps.files.reads_file(lambda x: ps.Dataset.range(x))))
     marked.load_state_dict(iterator.state_dict())
     assert int(next(marked)) == 0
     assert list(ps.Dataset.from_list(["a"]).flat_map(Reader().read)) == ["a"]
     given: Any = 3
     with pytest.raises(ps.InvalidTypeError, match="reads_file takes a function of the name of a file, got 3"):
-        ps.reads_file(given)
+        ps.files.reads_file(given)
 
 
 @pytest.mark.parametrize("kind", NOT_BY_FILE)

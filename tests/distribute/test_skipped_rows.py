@@ -93,7 +93,7 @@ def test_errors_are_those_of_the_step_handed_out_and_in_the_state():
 def test_too_many_skipped_rows_end_the_steps():
     iterator = steps(ps.Dataset.range(12).map(failing).batch(3), max_errors=1)
     assert next(iterator).tolist() == [0, 2, 3]
-    with pytest.raises(ps.TooManySkippedError, match="max_errors=1"):
+    with pytest.raises(ps.errors.TooManySkippedError, match="max_errors=1"):
         next(iterator)
 
 

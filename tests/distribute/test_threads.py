@@ -25,7 +25,7 @@ def run(tmp_path: Path, program: str) -> "subprocess.CompletedProcess[str]":
     return forked.run(str(file))
 
 
-def started(strategy: ps.HostStrategy) -> ps.DistributedIterator:
+def started(strategy: ps.HostStrategy) -> ps.types.DistributedIterator:
     steps = iter(strategy.distribute_dataset(ps.Dataset.range(1000).batch(4)))
     next(steps)
     assert len(prefetching()) == 1
@@ -171,7 +171,7 @@ def test_a_waiting_iterator_ends_when_it_is_closed_from_elsewhere() -> None:
         try:
             for _ in steps:
                 pass
-        except ps.ClosedError as error:
+        except ps.errors.ClosedError as error:
             failures.append(str(error))
 
     reader = threading.Thread(target=read)
@@ -199,11 +199,11 @@ def test_close_while_the_first_step_is_asked_for_leaks_no_thread(monkeypatch: py
             closer.join(0.2)
 
     monkeypatch.setattr(input, "Prefetcher", ClosedAtOnce)
-    with contextlib.suppress(ps.ClosedError):  # or the first step, which was made already
+    with contextlib.suppress(ps.errors.ClosedError):  # or the first step, which was made already
         next(steps)
     closer.join(timeout=30)
     assert prefetching() == []
-    with pytest.raises(ps.ClosedError, match="was closed"):
+    with pytest.raises(ps.errors.ClosedError, match="was closed"):
         next(steps)
 
 

@@ -50,12 +50,12 @@ def test_it_needs_values() -> None:
 def test_values_from_a_function(strategy_of) -> None:
     contexts = []
 
-    def value(context: ps.ValueContext) -> dict[str, object]:
+    def value(context: ps.types.ValueContext) -> dict[str, object]:
         contexts.append(str(context))
         return {"id": context.replica_id_in_sync_group, "rows": np.ones(context.replica_id_in_sync_group)}
 
     values = strategy_of(3).distribute_values_from_function(value)
-    assert contexts[2] == "ps.ValueContext(replica id 2, total replicas in sync: 3)"
+    assert contexts[2] == "ps.types.ValueContext(replica id 2, total replicas in sync: 3)"
     assert [int(number) for number in values["id"].values] == [0, 1, 2]
     assert [len(rows) for rows in values["rows"].values] == [0, 1, 2]
 
@@ -156,7 +156,7 @@ def test_a_value_per_replica_is_no_array_of_jax(strategy_of, doing: str, use: Ca
 
 
 def test_values_come_from_functions_alone() -> None:
-    with pytest.raises(ps.InvalidTypeError, match=r"takes a function of a ps\.ValueContext, got 3"):
+    with pytest.raises(ps.InvalidTypeError, match=r"takes a function of a ps\.types\.ValueContext, got 3"):
         ps.HostStrategy(2).distribute_values_from_function(3)
 
 

@@ -27,7 +27,7 @@ def trained(strategy: Any, seed: int) -> dict[str, Any]:
 
         def loss() -> Any:
             logits = model(rows, training=True)
-            average = ps.compute_average_loss(loss_of(labels, logits), global_batch_size="actual")
+            average = ps.training.compute_average_loss(loss_of(labels, logits), global_batch_size="actual")
             return average, logits
 
         (value, logits), gradients = ps.keras.value_and_grad(loss, model.trainable_variables, has_aux=True)()

@@ -23,7 +23,7 @@ from penstock.parameter_server import worker as program
 
 @pytest.fixture(scope="module")
 def coordinator() -> Iterator[ps.ClusterCoordinator]:
-    partitioner = ps.FixedShardsPartitioner(2)
+    partitioner = ps.parameter_server.FixedShardsPartitioner(2)
     with ps.ParameterServerStrategy(num_workers=2, num_ps=2, variable_partitioner=partitioner) as strategy:
         yield ps.ClusterCoordinator(strategy)
 
@@ -371,7 +371,7 @@ def test_misuse_is_refused_where_it_happens(coordinator) -> None:
 
 @pytest.mark.slow  # starts four processes
 def test_a_lost_server_is_unavailable_until_a_checkpoint_restores_it(tmp_path, capfd) -> None:
-    def start() -> tuple[ps.ClusterCoordinator, ps.ServerVariables]:
+    def start() -> tuple[ps.ClusterCoordinator, ps.parameter_server.ServerVariables]:
         strategy = ps.ParameterServerStrategy(num_workers=1, num_ps=1)
         variables = strategy.create_variables(np.zeros(2, np.float32), optax.sgd(-1.0, momentum=0.5))
         return ps.ClusterCoordinator(strategy, watchdog_seconds=0.1), variables
@@ -387,13 +387,13 @@ def test_a_lost_server_is_unavailable_until_a_checkpoint_restores_it(tmp_path, c
     path = ps.Checkpoint(coordinator=coordinator).save(tmp_path / "saved")
     assert coordinator.schedule(step, args=(iterator,)).fetch() == 2
     coordinator.strategy.servers[0].end()
-    with pytest.raises(ps.UnavailableError, match="parameter server 0 has ended"):
+    with pytest.raises(ps.errors.UnavailableError, match="parameter server 0 has ended"):
         variables.read()
     with pytest.raises(
-        ps.UnavailableError, match="SIGKILL, which a system sends that has no memory left, .*restore a ch"
+        ps.errors.UnavailableError, match="SIGKILL, which a system sends that has no memory left, .*restore a ch"
     ):
         coordinator.schedule(step, args=(iterator,)).fetch()
-    with pytest.raises(ps.UnavailableError, match="restore a checkpoint"):
+    with pytest.raises(ps.errors.UnavailableError, match="restore a checkpoint"):
         coordinator.join()
     coordinator.strategy.stop()
 
@@ -411,7 +411,7 @@ def test_a_lost_server_is_unavailable_until_a_checkpoint_restores_it(tmp_path, c
         assert variables.read().tolist() == [4.25, 4.25]
     _writes_stacks_of_what_takes_long(coordinator, tmp_path / "written", capfd)
     coordinator.strategy.stop()
-    with pytest.raises(ps.ClosedError, match="was stopped"):
+    with pytest.raises(ps.errors.ClosedError, match="was stopped"):
         coordinator.join()
 
 

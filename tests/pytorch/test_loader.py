@@ -91,11 +91,11 @@ def test_a_new_epoch_ends_the_one_before_and_close_ends_all() -> None:
     loader = ps.torch.loader(NUMBERS.batch(3))
     first, second = iter(loader), iter(loader)
     next(second)
-    with pytest.raises(ps.ClosedError):
+    with pytest.raises(ps.errors.ClosedError):
         next(first)
     loader.close()
     loader.close()
-    with pytest.raises(ps.ClosedError, match="make a new one by ps.torch.loader"):
+    with pytest.raises(ps.errors.ClosedError, match="make a new one by ps.torch.loader"):
         iter(loader)
 
 
@@ -105,7 +105,7 @@ def test_an_epoch_of_which_no_step_was_taken_begins_again() -> None:
     with ps.torch.loader(dataset) as loader:
         tried, epoch = iter(loader), iter(loader)
         assert [batch.tolist() for batch in epoch] == [batch.tolist() for batch in dataset]
-        with pytest.raises(ps.ClosedError, match="another loop over this loader has begun"):
+        with pytest.raises(ps.errors.ClosedError, match="another loop over this loader has begun"):
             next(tried)
         assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in dataset]
 

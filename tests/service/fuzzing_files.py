@@ -62,7 +62,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "json_lines_files": partial(_rows, ps.JsonLinesDataset),
     "json_lines_files_with_masks": partial(_rows, partial(ps.JsonLinesDataset, mask_nulls=True)),
     "examples": partial(_value, _parsed),
-    "sequence_examples": partial(_value, lambda content: ps.parse_sequence_example(content, _FEATURES, _FEATURES)),
+    "sequence_examples": partial(
+        _value, lambda content: ps.tfrecord.parse_sequence_example(content, _FEATURES, _FEATURES)
+    ),
     "images": partial(_value, ps.image.decode),
     "recordings": partial(_value, ps.audio.decode),
     "videos": partial(_value, ps.video.decode),

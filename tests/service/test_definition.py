@@ -91,7 +91,7 @@ def test_a_mapped_file_travels_as_its_name(source, tmp_path):
     assert [int(x) for x in ps.Dataset(node, options).take(3)] == [0, 1, 2]
     (tmp_path / "rows.npy").unlink()
     with pytest.raises(
-        ps.ServiceError, match=r"cannot load the dataset: StorageError: a memory map of .*rows\.npy cannot"
+        ps.errors.ServiceError, match=r"cannot load the dataset: StorageError: a memory map of .*rows\.npy cannot"
     ):
         from_bytes(sent)
 
@@ -148,12 +148,12 @@ def test_other_versions_are_refused_with_both(monkeypatch):
         f"a trainer with Python 3.1, NumPy 1.0, penstock 9, this data worker has Python {ours['Python']}, "
         f"NumPy {ours['NumPy']}, penstock {ours['penstock']}: install the same on both"
     )
-    with pytest.raises(ps.ServiceError, match=expected.replace(".", r"\.")):
+    with pytest.raises(ps.errors.ServiceError, match=expected.replace(".", r"\.")):
         from_bytes(data)
 
 
 def test_bytes_of_something_else_are_refused():
-    with pytest.raises(ps.ServiceError, match="register it again"):
+    with pytest.raises(ps.errors.ServiceError, match="register it again"):
         from_bytes(msgspec.msgpack.encode({"a": 1}))
 
 
@@ -165,7 +165,9 @@ def test_a_module_that_the_worker_lacks_is_named(tmp_path, monkeypatch):
     data = to_bytes(dataset.node, dataset.options())
     monkeypatch.undo()
     monkeypatch.delitem(sys.modules, "only_in_the_trainer")
-    with pytest.raises(ps.ServiceError, match=r"No module named 'only_in_the_trainer'.*install it on the workers"):
+    with pytest.raises(
+        ps.errors.ServiceError, match=r"No module named 'only_in_the_trainer'.*install it on the workers"
+    ):
         from_bytes(data)
 
 

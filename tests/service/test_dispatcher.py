@@ -92,7 +92,7 @@ def test_the_target_has_a_protocol_and_an_address(dispatcher: ps.service.Dispatc
 
 def test_starting_and_stopping_twice_is_harmless_and_restarting_refused() -> None:
     server = ps.service.DispatchServer(start=False)
-    with pytest.raises(ps.ServiceError, match="no address before it is started"):
+    with pytest.raises(ps.errors.ServiceError, match="no address before it is started"):
         _ = server.target
     server.start()
     server.start()
@@ -116,7 +116,9 @@ def test_join_waits_until_the_server_is_stopped() -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     with (
         ps.service.DispatchServer() as first,
-        pytest.raises(ps.ServiceError, match=f"listen at 127.0.0.1:{first.port}: .*already in use.*; port 0 takes one"),
+        pytest.raises(
+            ps.errors.ServiceError, match=f"listen at 127.0.0.1:{first.port}: .*already in use.*; port 0 takes one"
+        ),
     ):
         ps.service.DispatchServer(ps.service.DispatcherConfig(port=first.port))
 
@@ -130,7 +132,7 @@ def test_a_dispatcher_that_is_forgotten_stops_listening() -> None:
     gc.collect()
     assert gone() is None
     clock.join(60)
-    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+    with pytest.raises(ps.errors.ServiceError, match="cannot be reached"):
         DispatcherClient(f"localhost:{port}").ask(GetStatus(), patience_seconds=0)
 
 
@@ -211,7 +213,7 @@ def test_a_stopped_service_ends_when_its_readers_are_done(client: DispatcherClie
     client.ask(ReleaseConsumer(consumer_id=opened.consumer_id))
     server.join(timeout=60)
     client.close()
-    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+    with pytest.raises(ps.errors.ServiceError, match="cannot be reached"):
         DispatcherClient(server.target).ask(GetStatus(), patience_seconds=0)
     server.stop()
 
@@ -228,7 +230,7 @@ def test_an_unreachable_dispatcher_is_an_error_after_its_timeout() -> None:
     client = DispatcherClient(NOBODY, patience_seconds=0.3)
     begun = time.monotonic()
     with pytest.raises(
-        ps.ServiceError, match=rf"the dispatcher at {NOBODY} cannot be reached: .* tried for \d+\.\d s\."
+        ps.errors.ServiceError, match=rf"the dispatcher at {NOBODY} cannot be reached: .* tried for \d+\.\d s\."
     ):
         client.ask(GetStatus())
     assert time.monotonic() - begun >= 0.3
@@ -237,7 +239,7 @@ def test_an_unreachable_dispatcher_is_an_error_after_its_timeout() -> None:
 
 def test_waiting_for_a_dispatcher_is_said_in_the_log_within_seconds(caplog: pytest.LogCaptureFixture) -> None:
     client = DispatcherClient(NOBODY, patience_seconds=2)
-    with caplog.at_level(logging.WARNING), pytest.raises(ps.ServiceError):
+    with caplog.at_level(logging.WARNING), pytest.raises(ps.errors.ServiceError):
         client.ask(GetStatus())
     assert [record.getMessage().partition(":1 ")[0] for record in caplog.records] == [
         "waiting for the dispatcher, for 2 s at most: the dispatcher at localhost"
@@ -264,7 +266,7 @@ def test_closing_a_client_ends_its_waiting() -> None:
     def ask() -> None:
         try:
             client.ask(GetStatus())
-        except ps.ClosedError as error:
+        except ps.errors.ClosedError as error:
             errors.append(error)
 
     asking = threading.Thread(target=ask)
@@ -345,7 +347,7 @@ def test_a_client_closed_while_others_ask_leaves_the_process_alive() -> None:
     with ps.service.DispatchServer() as server:
         for number in range(100):
             client = DispatcherClient(server.target)
-            refused: list[ps.ClosedError] = []
+            refused: list[ps.errors.ClosedError] = []
             asking = [threading.Thread(target=ask_until_closed, args=(client, refused)) for _ in range(4)]
             for thread in asking:
                 thread.start()
@@ -357,11 +359,11 @@ def test_a_client_closed_while_others_ask_leaves_the_process_alive() -> None:
             assert len(refused) == len(asking)
 
 
-def ask_until_closed(client: DispatcherClient, refused: list[ps.ClosedError]) -> None:
+def ask_until_closed(client: DispatcherClient, refused: list[ps.errors.ClosedError]) -> None:
     try:
         while True:
             client.ask(GetStatus())
-    except ps.ClosedError as error:
+    except ps.errors.ClosedError as error:
         refused.append(error)
 
 

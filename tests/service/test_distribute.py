@@ -237,7 +237,7 @@ def test_a_function_that_would_end_its_process_is_an_error_there(
                 given.append(int(next(iterator)))
             except StopIteration:
                 break
-            except ps.ServiceError as error:
+            except ps.errors.ServiceError as error:
                 given.append(str(error).partition("(")[0])
     assert given == [*range(7), f"a function of this dataset raised {kind.__name__}", *range(8, 20)]
 
@@ -260,7 +260,7 @@ def test_a_reader_that_is_closed_early_leaves_nothing_running(target: str) -> No
     assert int(next(iterator)) == 0
     iterator.close()
     assert not [thread.name for thread in threading.enumerate() if "service-lane" in thread.name]
-    with pytest.raises(ps.ClosedError, match="closed"):
+    with pytest.raises(ps.errors.ClosedError, match="closed"):
         next(iterator)
 
 

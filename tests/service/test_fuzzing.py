@@ -99,7 +99,7 @@ def test_whole_bytes_are_taken_and_cut_ones_refused(name: str) -> None:
 
 def test_a_negative_shape_of_items_without_bytes_does_not_end_the_process() -> None:
     header = BlockHeader(["leaf", [], []], 1, (ColumnHeader((-1,), "V0"),))
-    with pytest.raises(ps.ServiceError, match=r"a column came with the shape \(-1,\)"):
+    with pytest.raises(ps.errors.ServiceError, match=r"a column came with the shape \(-1,\)"):
         unpack(header, [np.empty(0, np.uint8)])
 
 
@@ -126,19 +126,25 @@ def test_a_compressed_column_cannot_claim_memory(codec: str) -> None:
     at = stream.rindex((1000).to_bytes(8, "little"))  # before the letters
     claims[at : at + 8] = (1 << 33).to_bytes(8, "little")
     for compressed in (stream, claims):
-        with no_memory_by_others_word(), pytest.raises(ps.ServiceError, match="is an Arrow stream with compression"):
+        with (
+            no_memory_by_others_word(),
+            pytest.raises(ps.errors.ServiceError, match="is an Arrow stream with compression"),
+        ):
             unpacked_string(bytes(compressed))
 
 
 def test_a_column_of_objects_cannot_claim_memory_by_its_dtype() -> None:
     stream = bytes(a_string_in_a_stream("x"))
-    with no_memory_by_others_word(), pytest.raises(ps.ServiceError, match="to become one of U500000000"):
+    with no_memory_by_others_word(), pytest.raises(ps.errors.ServiceError, match="to become one of U500000000"):
         unpacked_string(stream, "U500000000")
 
 
 @pytest.mark.parametrize("codec", [*CODECS, "", "GZIP"])
 def test_a_compressed_buffer_cannot_claim_more_than_it_can_hold(codec: str) -> None:
-    with no_memory_by_others_word(), pytest.raises(ps.ServiceError, match=f"100 bytes of codec '{codec}' came that"):
+    with (
+        no_memory_by_others_word(),
+        pytest.raises(ps.errors.ServiceError, match=f"100 bytes of codec '{codec}' came that"),
+    ):
         decompress(codec, np.zeros(100, np.uint8), 1 << 30)
 
 
@@ -153,5 +159,5 @@ def test_the_most_compressible_bytes_are_not_refused(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_compressed_buffer_is_an_error_of_the_service(codec: str) -> None:
-    with pytest.raises(ps.ServiceError, match=f"100 bytes of codec {codec} came that are damaged"):
+    with pytest.raises(ps.errors.ServiceError, match=f"100 bytes of codec {codec} came that are damaged"):
         decompress(codec, np.full(100, 255, np.uint8), 200)

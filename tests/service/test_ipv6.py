@@ -59,7 +59,7 @@ def test_a_service_by_tls_has_an_address_of_ipv6_in_its_certificate(
             target = f"grpc+tls://[::1]:{dispatcher.port}"
             where = ps.service.ServiceAddress(target, token, files["tls_cert"])
             if not works:
-                with pytest.raises(ps.ServiceError, match="its certificate .* is not for the name '::1'"):
+                with pytest.raises(ps.errors.ServiceError, match="its certificate .* is not for the name '::1'"):
                     ps.service.status(where)
                 continue
             worker = ps.service.WorkerConfig(
@@ -95,5 +95,5 @@ def test_an_address_that_cannot_be_had_is_named_with_its_brackets() -> None:
     config = ps.service.DispatcherConfig(host="::1")
     with ps.service.DispatchServer(config) as dispatcher:
         again = ps.service.DispatcherConfig(host="::1", port=dispatcher.port)
-        with pytest.raises(ps.ServiceError, match=rf"cannot listen at \[::1\]:{dispatcher.port}: "):
+        with pytest.raises(ps.errors.ServiceError, match=rf"cannot listen at \[::1\]:{dispatcher.port}: "):
             ps.service.DispatchServer(again)

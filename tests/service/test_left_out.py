@@ -81,7 +81,7 @@ DATASETS: dict[str, Callable[[], ps.Dataset]] = {
 }
 
 
-def read(dataset: ps.Dataset, most: int = 1000) -> tuple[list[object], list[int], ps.DatasetIterator]:
+def read(dataset: ps.Dataset, most: int = 1000) -> tuple[list[object], list[int], ps.types.DatasetIterator]:
     """The elements, how many rows were left out when each was there and at the end, and the iterator."""
     iterator = iter(dataset)
     elements, counts = [], []
@@ -137,7 +137,7 @@ def test_what_operators_of_the_trainer_hold_is_not_counted_again(target: str, na
             assert resumed.errors.count == whole.errors.count
 
 
-def kinds(errors: "ps.SkippedRows") -> list[tuple[str, int | None, str]]:
+def kinds(errors: "ps.types.SkippedRows") -> list[tuple[str, int | None, str]]:
     return sorted((row.error, row.position, Path(row.site).name.split(":")[0]) for row in errors.rows)
 
 
@@ -173,7 +173,7 @@ def test_every_pass_counts_its_own_rows(mode: "str | ps.service.ShardingPolicy",
 def test_of_a_shared_job_one_reader_counts_each_row(target: str, name: str) -> None:
     expected, _, whole = read(DATASETS[name]().with_options(SKIP))
 
-    def reader() -> "ps.DatasetIterator":
+    def reader() -> "ps.types.DatasetIterator":
         return iter(through(DATASETS[name](), target, job_name="shared", max_outstanding_requests=2))
 
     with reader() as first, reader() as second:
@@ -189,10 +189,10 @@ def test_of_a_shared_job_one_reader_counts_each_row(target: str, name: str) -> N
             assert sorted(kinds(second.errors) + kinds(restored.errors)) == kinds(whole.errors)
 
 
-def rest_of(*iterators: "ps.DatasetIterator") -> list[object]:
+def rest_of(*iterators: "ps.types.DatasetIterator") -> list[object]:
     found: list[object] = []
 
-    def take(iterator: "ps.DatasetIterator") -> None:
+    def take(iterator: "ps.types.DatasetIterator") -> None:
         found.extend(np.asarray(element).tolist() for element in iterator)
 
     threads = [threading.Thread(target=take, args=(iterator,)) for iterator in iterators]
@@ -261,7 +261,7 @@ def test_the_limit_is_for_all_that_the_reader_has(target: str) -> None:
                 found.append(next(iterator).tolist())
             except StopIteration:
                 break
-            except ps.TooManySkippedError as error:
+            except ps.errors.TooManySkippedError as error:
                 raised.append((iterator.errors.count, str(error).splitlines()))
     # Whoever goes on after it loses nothing.
     expected = read(numbers().map(fails_at_fives).batch(3).with_options(SKIP))[0]
@@ -276,7 +276,7 @@ def test_a_search_for_rows_that_never_come_ends_at_the_limit(target: str) -> Non
     dataset = ps.Dataset.counter().map(lambda x: fails_at_fives(5 * x)).batch(2)
     dataset = dataset.with_options(ps.Options(on_error="skip", max_errors=20))
     with iter(dataset.apply(ps.service.distribute("parallel_epochs", target))) as iterator:
-        with pytest.raises(ps.TooManySkippedError, match="max_errors=20"):
+        with pytest.raises(ps.errors.TooManySkippedError, match="max_errors=20"):
             next(iterator)
         assert iterator.errors.count >= 21
 

@@ -84,9 +84,12 @@ def test_reading_after_the_service_has_ended_waited_for_it_for_minutes() -> None
         dataset = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
         elements = iter(dataset)
         next(elements)
-    with elements, pytest.raises(ps.ServiceError, match="has ended, because this program has stopped it, left its"):
+    with (
+        elements,
+        pytest.raises(ps.errors.ServiceError, match="has ended, because this program has stopped it, left its"),
+    ):
         list(elements)
-    with pytest.raises(ps.ServiceError, match="read while it runs"):
+    with pytest.raises(ps.errors.ServiceError, match="read while it runs"):
         next(iter(dataset))
 
 

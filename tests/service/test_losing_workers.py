@@ -191,7 +191,7 @@ def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplo
             time.sleep(0.05)
         iterator.close()
         reading.join()
-        assert [type(error) for error in raised] == [ps.ClosedError]
+        assert [type(error) for error in raised] == [ps.errors.ClosedError]
 
 
 def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:

@@ -249,10 +249,10 @@ def test_an_exception_that_is_not_known_here_is_a_service_error():
         pass
 
     arrived = sent(Local("why"))
-    assert type(arrived) is ps.ServiceError
+    assert type(arrived) is ps.errors.ServiceError
     assert "Local: why" in str(arrived)
     failed = Failed(next=Span(pass_number=0, start=0, stop=1), module="os", name="system", arguments=["x"], notes=[])
-    assert type(to_exception(failed)) is ps.ServiceError
+    assert type(to_exception(failed)) is ps.errors.ServiceError
     failed = Failed(next=failed.next, module="not.imported", name="Error", arguments=[], notes=["n"])
     assert to_exception(failed).__notes__ == ["n"]
 
@@ -277,7 +277,7 @@ def test_looking_for_an_exceptions_class_computes_no_attribute(monkeypatch):
     following = Span(pass_number=0, start=0, stop=1)
     for name in ("Error", "inner.Error", "__class__", ""):
         failed = Failed(next=following, module="lazy", name=name, arguments=[], notes=[])
-        assert type(to_exception(failed)) is ps.ServiceError
+        assert type(to_exception(failed)) is ps.errors.ServiceError
 
 
 def test_stop_iteration_of_a_function_is_an_error_and_no_end(serve):

@@ -65,7 +65,7 @@ def test_a_data_workers_token_registers_a_worker_and_nothing_else(tmp_path: Path
                 with pytest.raises(ps.InvalidArgumentError, match="knows no dataset 'y'"):
                     worker.ask(GetDataset(dataset_id="y"))
     with pytest.raises(
-        ps.ServiceError, match="needs the token of the service's trainers, and this is that of its data"
+        ps.errors.ServiceError, match="needs the token of the service's trainers, and this is that of its data"
     ):
         ps.service.DispatchServer(ps.service.DispatcherConfig(token=worker_token(TOKEN)))
 
@@ -85,7 +85,7 @@ def test_a_renewed_token_is_taken_by_servers_and_by_clients_that_run(tmp_path: P
         with closing(DispatcherClient(address, credentials=client_credentials(token_file=file))) as client:
             assert client.ask(GetStatus()).workers == []
             written(token, NEW)
-            with pytest.raises(ps.ServiceError, match="the token is another one"):
+            with pytest.raises(ps.errors.ServiceError, match="the token is another one"):
                 status(address, ClientCredentials(TOKEN))
             assert client.ask(GetStatus()).workers == []
             assert status(address, ClientCredentials(NEW)).workers == []
@@ -102,7 +102,7 @@ def test_a_renewed_certificate_is_shown_once_its_key_is_there(tmp_path: Path, ca
         assert f"the certificate {cert} expires in 2.0 days" in caplog.text
         target = f"grpc+tls://localhost:{dispatcher.port}"
         second = ClientCredentials(TOKEN, roots=renewed.read_bytes())
-        with pytest.raises(ps.ServiceError, match="signed by none|signed itself"):
+        with pytest.raises(ps.errors.ServiceError, match="signed by none|signed itself"):
             status(target, second)
         os.replace(renewed, cert)
         assert status(target, ClientCredentials(TOKEN, roots=roots)).workers == []

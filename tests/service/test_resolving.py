@@ -37,12 +37,12 @@ def test_the_object_of_a_service_is_where_it_is() -> None:
         address = ps.service.ServiceAddress(dispatcher.target, token=TOKEN)
         assert ps.service.status(address).workers == []
         assert ps.service.connect(address).status().datasets == 0
-        with pytest.raises(ps.ServiceError, match="token"):
+        with pytest.raises(ps.errors.ServiceError, match="token"):
             ps.service.status(ps.service.ServiceAddress(dispatcher.target, token="another-token-of-24-chars"))
 
 
 def test_an_address_that_does_not_answer_is_named_and_not_what_resolved_it() -> None:
-    with pytest.raises(ps.ServiceError, match="the dispatcher at localhost:1 cannot be reached"):
+    with pytest.raises(ps.errors.ServiceError, match="the dispatcher at localhost:1 cannot be reached"):
         ps.service.status(lambda: "localhost:1", patience_seconds=0)
 
 
@@ -55,7 +55,7 @@ def _failing() -> str:
     [
         (
             _failing,
-            ps.ServiceError,
+            ps.errors.ServiceError,
             "the address of the dispatcher cannot be resolved by _failing: KeyError('no such service'). It was",
         ),
         (lambda: 7, ps.InvalidTypeError, "a resolver must return where a dispatcher is, a string or a ps.service.Serv"),

@@ -125,7 +125,9 @@ def test_autoscalers_read_how_many_data_workers_are_needed() -> None:
         with pytest.raises(HTTPError, match="only /metrics, /healthz and /readyz are here") as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/")
         refused.value.close()
-        with pytest.raises(ps.ServiceError, match=f"metrics cannot be served at 127.0.0.1:{metrics.port}: .*in use"):
+        with pytest.raises(
+            ps.errors.ServiceError, match=f"metrics cannot be served at 127.0.0.1:{metrics.port}: .*in use"
+        ):
             MetricsServer("127.0.0.1", metrics.port, dispatcher.status)
     numbers = dict(line.split() for line in lines if not line.startswith("#"))
     gauges = {name for name in numbers if f"# TYPE {name} gauge" in lines and name.startswith("penstock_")}
@@ -160,7 +162,7 @@ def test_counters_count_what_happens_to_a_dispatcher(tmp_path: Path) -> None:
     with ps.service.DispatchServer(config) as dispatcher, MetricsServer("127.0.0.1", 0, dispatcher.status) as metrics:
         assert fetched(metrics.port, "/readyz") == (200, "ok\n")
         address = dispatcher.target.partition("://")[2]
-        with pytest.raises(ps.ServiceError, match="does not let this process in"):
+        with pytest.raises(ps.errors.ServiceError, match="does not let this process in"):
             ps.service.status(ps.service.ServiceAddress(address, token="of-somebody-else-entirely"))
         with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
             assert list(ps.Dataset.range(3).apply(ps.service.distribute("distributed_epoch", address))) == [0, 1, 2]

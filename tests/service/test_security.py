@@ -131,7 +131,7 @@ def test_a_user_without_a_home_keeps_the_token_beside_the_sockets(
     monkeypatch.setattr(ways, "private_directory", lambda: tmp_path)
     assert token_of_user() == read_token(str(tmp_path / ".token"))
     monkeypatch.setattr(ways, "private_directory", lambda: None)
-    with pytest.raises(ps.ServiceError, match="can be kept nowhere .*Not a directory.*PENSTOCK_TOKEN_FILE"):
+    with pytest.raises(ps.errors.ServiceError, match="can be kept nowhere .*Not a directory.*PENSTOCK_TOKEN_FILE"):
         token_of_user()
 
 
@@ -147,10 +147,10 @@ def test_a_user_without_a_home_keeps_the_token_beside_the_sockets(
 )
 def test_a_token_file_is_checked(tmp_path: Path, content: str, mode: int, reason: str) -> None:
     path = secret_file(tmp_path / "token", content, mode)
-    with pytest.raises(ps.ServiceError, match=reason) as caught:
+    with pytest.raises(ps.errors.ServiceError, match=reason) as caught:
         read_token(path)
     assert content not in str(caught.value)
-    with pytest.raises(ps.ServiceError, match="cannot be read: No such file"):
+    with pytest.raises(ps.errors.ServiceError, match="cannot be read: No such file"):
         read_token(str(tmp_path / "nowhere"))
 
 
@@ -164,7 +164,7 @@ def test_a_token_that_is_the_users_own_is_not_shared_with_a_group(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "penstock").mkdir()
     secret_file(tmp_path / "penstock" / "token", TOKEN, 0o640)
-    with pytest.raises(ps.ServiceError, match="can be read by other users"):
+    with pytest.raises(ps.errors.ServiceError, match="can be read by other users"):
         token_of_user()
 
 
@@ -187,7 +187,7 @@ def test_the_users_own_token_never_leaves_the_machine(address: str, own: bool, t
 def test_nothing_is_sent_over_a_network_in_the_clear(token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
     with pytest.raises(
-        ps.ServiceError, match=r"nothing is sent to host:1 without TLS.*use grpc\+tls://host:1, or set PENST"
+        ps.errors.ServiceError, match=r"nothing is sent to host:1 without TLS.*use grpc\+tls://host:1, or set PENST"
     ):
         status("host:1", patience=0)
     monkeypatch.setenv("PENSTOCK_INSECURE", "1")
@@ -200,12 +200,14 @@ def test_nothing_is_sent_over_a_network_in_the_clear(token_file: str, monkeypatc
 def test_a_dispatcher_lets_in_who_knows_its_token(token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with ps.service.DispatchServer(ps.service.DispatcherConfig(token_file=token_file)) as dispatcher:
         service = address_of(dispatcher)
-        with pytest.raises(ps.ServiceError, match="dispatcher at localhost:.* not let this process in: .*another one"):
+        with pytest.raises(
+            ps.errors.ServiceError, match="dispatcher at localhost:.* not let this process in: .*another one"
+        ):
             status(service)
-        with pytest.raises(ps.ServiceError, match="does not let this process in") as caught:
+        with pytest.raises(ps.errors.ServiceError, match="does not let this process in") as caught:
             status(service, ClientCredentials(OTHER))
         assert TOKEN not in str(caught.value) and OTHER not in str(caught.value)
-        with pytest.raises(ps.ServiceError, match="asks for a token, and none came"):
+        with pytest.raises(ps.errors.ServiceError, match="asks for a token, and none came"):
             status(service, ClientCredentials(""))
         assert status(service, ClientCredentials(TOKEN)).workers == []
         monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
@@ -213,7 +215,7 @@ def test_a_dispatcher_lets_in_who_knows_its_token(token_file: str, monkeypatch: 
 
 
 def test_a_wrong_token_is_an_error_at_once_and_not_tried_again() -> None:
-    with ps.service.DispatchServer() as dispatcher, pytest.raises(ps.ServiceError, match="does not let"):
+    with ps.service.DispatchServer() as dispatcher, pytest.raises(ps.errors.ServiceError, match="does not let"):
         status(address_of(dispatcher), ClientCredentials(OTHER), patience=3600)
 
 
@@ -252,7 +254,7 @@ def test_who_poses_as_a_dispatcher_learns_no_token(token_file: str, monkeypatch:
 
         thread = threading.Thread(target=listen)
         thread.start()
-        with pytest.raises(ps.ServiceError, match="does not let this process in"):
+        with pytest.raises(ps.errors.ServiceError, match="does not let this process in"):
             status(f"127.0.0.1:{impostor.getsockname()[1]}")
         thread.join()
     assert len(b"".join(heard)) == 48 + 40 and TOKEN.encode() not in b"".join(heard)
@@ -266,28 +268,30 @@ def test_a_worker_lets_in_who_knows_its_token(token_file: str) -> None:
         with ps.service.WorkerServer(told):
             (known,) = status(address_of(dispatcher), ClientCredentials(TOKEN)).workers
             outside = Endpoint(address=known.info.endpoint.address)
-            with pytest.raises(ps.ServiceError, match="data worker at localhost:.* does not let this process in"):
+            with pytest.raises(
+                ps.errors.ServiceError, match="data worker at localhost:.* does not let this process in"
+            ):
                 next(connect(outside, "network", ClientCredentials(OTHER)).fetch(FETCH))
-            with pytest.raises(ps.LostDataWorkerError, match="knows no dataset 'x'"):
+            with pytest.raises(ps.errors.LostDataWorkerError, match="knows no dataset 'x'"):
                 next(connect(outside, "network", ClientCredentials(TOKEN)).fetch(FETCH))
         stranger = ps.service.WorkerConfig(dispatcher_address=address_of(dispatcher))
-        with pytest.raises(ps.ServiceError, match="dispatcher at .* does not let this process in"):
+        with pytest.raises(ps.errors.ServiceError, match="dispatcher at .* does not let this process in"):
             ps.service.WorkerServer(stranger)
 
 
 @pytest.mark.slow
 def test_a_local_service_has_a_token_of_its_own() -> None:
     with ps.service.local(num_workers=1) as service:
-        with pytest.raises(ps.ServiceError, match="does not let this process in"):
+        with pytest.raises(ps.errors.ServiceError, match="does not let this process in"):
             status(service.target, client_credentials())
         (known,) = status(service.target).workers
         read = ps.Dataset.range(3).apply(
             ps.service.distribute("distributed_epoch", service.target, data_transfer_protocol="flight")
         )
         assert [int(x) for x in read] == [0, 1, 2]
-        with pytest.raises(ps.ServiceError, match="data worker at .* does not let this process in"):
+        with pytest.raises(ps.errors.ServiceError, match="data worker at .* does not let this process in"):
             next(connect(Endpoint(address=known.info.endpoint.address), "network", client_credentials()).fetch(FETCH))
-    with pytest.raises(ps.ServiceError, match="has ended, because this program has stopped it"):
+    with pytest.raises(ps.errors.ServiceError, match="has ended, because this program has stopped it"):
         status(service.target)
 
 
@@ -349,7 +353,9 @@ def test_a_token_file_that_is_another_users_link_is_refused(tmp_path: Path, toke
     behind = tmp_path / "ours"
     behind.symlink_to(link)
     for path in (link, behind):
-        with pytest.raises(ps.ServiceError, match=rf"{link} is a link that user {NOBODY} has made.*name what is behin"):
+        with pytest.raises(
+            ps.errors.ServiceError, match=rf"{link} is a link that user {NOBODY} has made.*name what is behin"
+        ):
             read_token(str(path))
 
 
@@ -492,7 +498,7 @@ def test_who_is_insecure_on_purpose_is_told_so(caplog: pytest.LogCaptureFixture,
     config = ps.service.DispatcherConfig(host="0.0.0.0", insecure=True, token_file=token_file)
     with caplog.at_level(logging.WARNING), ps.service.DispatchServer(config) as dispatcher:
         address = address_of(dispatcher)
-        with pytest.raises(ps.ServiceError, match="does not let"):
+        with pytest.raises(ps.errors.ServiceError, match="does not let"):
             status(address)
     assert "without TLS, so messages can be read and changed on the way" in caplog.text
 
@@ -541,11 +547,13 @@ def test_a_service_by_tls(tmp_path: Path, token_file: str, monkeypatch: pytest.M
                 assert [int(x) for x in read] == [0, 1, 2, 3, 4]
             monkeypatch.setenv("PENSTOCK_TLS_ROOT", other)
             with pytest.raises(
-                ps.ServiceError, match="its certificate signed itself, and is none of those of PENSTOCK_"
+                ps.errors.ServiceError, match="its certificate signed itself, and is none of those of PENSTOCK_"
             ):
                 status(dispatcher.target)
             outside = Endpoint(address=server.target.split("://")[1], tls=True)
-            with pytest.raises(ps.LostDataWorkerError, match="worker at localhost:.* its certificate signed itself"):
+            with pytest.raises(
+                ps.errors.LostDataWorkerError, match="worker at localhost:.* its certificate signed itself"
+            ):
                 next(connect(outside, "network", client_credentials()).fetch(FETCH))
 
 
@@ -581,7 +589,7 @@ def test_each_mistake_with_certificates_is_named_in_one_line(
         with ps.service.DispatchServer(config) as dispatcher:
             try:
                 return f"{len(status(f'{protocol}://{address_of(dispatcher)}', patience=60).workers)} workers"
-            except ps.ServiceError as error:
+            except ps.errors.ServiceError as error:
                 return re.sub(
                     r"localhost:\d+", "localhost:1", str(error).partition("cannot be reached: ")[2] or str(error)
                 )
@@ -615,14 +623,16 @@ def test_a_certificate_that_has_expired_is_not_shown(tmp_path: Path, token_file:
     ours = certificate(tmp_path, "ours")
     cert, key = signed(tmp_path, "old", ours, days=-1)
     expired = f"the certificate {cert} has expired: .* PENSTOCK_TLS_CERT \\(of a server: --tls-cert"
-    with pytest.raises(ps.ServiceError, match=expired):
+    with pytest.raises(ps.errors.ServiceError, match=expired):
         ps.service.DispatchServer(ps.service.DispatcherConfig(token_file=token_file, tls_cert=cert, tls_key=key))
-    with pytest.raises(ps.ServiceError, match=expired):
+    with pytest.raises(ps.errors.ServiceError, match=expired):
         client_credentials(certificate=cert, key=key)
     served = ServerCredentials(TOKEN, *(Path(file).read_bytes() for file in (cert, key)))
     # It has expired since the server began.
     server = BlockServer(lambda _: iter(()), access=served.access)  # type: ignore[arg-type]
-    with pytest.raises(ps.ServiceError, match=r"its certificate \(--tls-cert\) has expired: it needs a new one$"):
+    with pytest.raises(
+        ps.errors.ServiceError, match=r"its certificate \(--tls-cert\) has expired: it needs a new one$"
+    ):
         status(f"grpc+tls://localhost:{server.port}", client_credentials(token_file=token_file, roots=ours[0]))
     server.stop()
 
@@ -636,11 +646,11 @@ def test_certificates_and_keys_are_checked(tmp_path: Path, token_file: str) -> N
         ({"tls_key": str(tmp_path / "no")}, "key .* cannot be read: No such file"),
     ):
         config = ps.service.DispatcherConfig(**{"tls_cert": cert, "tls_key": key, **wrong})  # type: ignore[arg-type]
-        with pytest.raises(ps.ServiceError, match=message) as caught:
+        with pytest.raises(ps.errors.ServiceError, match=message) as caught:
             ps.service.DispatchServer(config)
         assert TOKEN not in str(caught.value)
     os.chmod(key, 0o644)
-    with pytest.raises(ps.ServiceError, match="can be read by other users"):
+    with pytest.raises(ps.errors.ServiceError, match="can be read by other users"):
         ps.service.DispatchServer(ps.service.DispatcherConfig(tls_cert=cert, tls_key=key))
 
 

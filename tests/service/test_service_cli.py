@@ -253,7 +253,7 @@ def test_logs_and_status_are_json_for_programs(capsys: pytest.CaptureFixture[str
         assert main(["status", "--json", address]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["version"], found["workers"], found["counts"]["journal_bytes"]) == (ps.__version__, [], -1)
-        with pytest.raises(ps.ServiceError):
+        with pytest.raises(ps.errors.ServiceError):
             ps.service.status(ps.service.ServiceAddress(address, token="of-somebody-else-entirely"))
         assert main(["stop", "--now", address]) == 0
         lines = [json.loads(line) for line in dispatcher.communicate()[1].splitlines() if line.startswith("{")]

@@ -273,7 +273,7 @@ def test_without_local_workers_none_are_waited_for() -> None:
         dataset = ps.Dataset.range(9).apply(
             ps.service.distribute("distributed_epoch", dispatcher.target, target_workers="LOCAL")
         )
-        with pytest.raises(ps.ServiceError, match="there is none"):
+        with pytest.raises(ps.errors.ServiceError, match="there is none"):
             list(dataset)
 
 

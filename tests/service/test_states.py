@@ -204,7 +204,7 @@ def test_a_readers_elements_came_again_after_the_dispatcher_was_away(
     def not_at_once(client: DispatcherClient, message: Any, seconds: float) -> Any:
         if isinstance(message, ReleaseConsumer) and not away:
             away.append(message)
-            raise dispatcher_client._NoAnswer("the dispatcher is away", ps.ServiceError)
+            raise dispatcher_client._NoAnswer("the dispatcher is away", ps.errors.ServiceError)
         return reached(client, message, seconds)
 
     monkeypatch.setattr(DispatcherClient, "_send_once", not_at_once)

@@ -103,12 +103,12 @@ ONE_FIELD_MORE = r"localhost:\d+ \(penstock .*\) cannot be read by this process 
 )
 def test_a_dispatcher_of_another_version_is_named_at_the_first_word(dispatcher: Any, alter: Any, message: str) -> None:
     dispatcher.alter = alter
-    with pytest.raises(ps.ServiceError, match=message):
+    with pytest.raises(ps.errors.ServiceError, match=message):
         DispatcherClient(dispatcher.address).ask(GetStatus())
-    with pytest.raises(ps.ServiceError, match=message), altering.workers_of(dispatcher.address):
+    with pytest.raises(ps.errors.ServiceError, match=message), altering.workers_of(dispatcher.address):
         pass
     transformation = ps.service.distribute("distributed_epoch", dispatcher.address)
-    with pytest.raises(ps.ServiceError, match=message):
+    with pytest.raises(ps.errors.ServiceError, match=message):
         next(iter(ps.Dataset.range(3).apply(transformation)))
 
 
@@ -135,7 +135,7 @@ def test_a_worker_with_another_numpy_ended_the_readers_of_others(
         transformation = ps.service.distribute("distributed_epoch", dispatcher.address)
         dataset = ps.Dataset.range(200).map(lambda x: x).apply(transformation)
         message = r"a trainer with NumPy .*, this data worker has NumPy 1\.0: install the same on both"
-        with iter(dataset) as iterator, pytest.raises(ps.ServiceError, match=message):
+        with iter(dataset) as iterator, pytest.raises(ps.errors.ServiceError, match=message):
             next(iterator)
         with altering.workers_of(dispatcher.address):
             assert [int(x) for x in dataset] == list(range(200))
@@ -153,7 +153,7 @@ def test_a_worker_whose_dispatcher_comes_back_in_another_version_ends(
 ) -> None:
     with altering.workers_of(dispatcher.address) as (worker,):
         dispatcher.alter = alter
-        with pytest.raises(ps.ServiceError, match=message):
+        with pytest.raises(ps.errors.ServiceError, match=message):
             worker.join(20)
     assert "this data worker ends: " in caplog.text
 
@@ -212,7 +212,9 @@ def test_a_worker_ends_and_says_so_when_what_keeps_it_in_touch_fails(
 ) -> None:
     with altering.workers_of(dispatcher.address) as (worker,):
         monkeypatch.setattr(worker._started._production, "keep", lambda datasets: 1 / 0)
-        with pytest.raises(ps.ServiceError, match="failed to keep in touch with its dispatcher: ZeroDivisionError"):
+        with pytest.raises(
+            ps.errors.ServiceError, match="failed to keep in touch with its dispatcher: ZeroDivisionError"
+        ):
             worker.join(20)
     assert "this data worker ends: it failed to keep in touch with its dispatcher" in caplog.text
 
@@ -314,21 +316,24 @@ def test_an_answer_of_a_dispatcher_that_is_none_is_an_error_that_says_so(
 ) -> None:
     with altering.workers_of(dispatcher.address):
         dispatcher.alter = altering.with_fields(kind, **fields)
-        with pytest.raises(ps.ServiceError, match=message):
+        with pytest.raises(ps.errors.ServiceError, match=message):
             read_all(dispatcher, "shared", ENDLESS_RANGE if kind is ConsumerNews else 100)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0])
 def test_a_worker_is_not_told_to_report_at_impossible_times(dispatcher: Any, seconds: float) -> None:
     dispatcher.alter = altering.with_fields(WorkerWelcome, heartbeat_seconds=seconds)
-    with pytest.raises(ps.ServiceError, match=f"a report every {seconds} s"), altering.workers_of(dispatcher.address):
+    with (
+        pytest.raises(ps.errors.ServiceError, match=f"a report every {seconds} s"),
+        altering.workers_of(dispatcher.address),
+    ):
         pass
 
 
 def test_an_answer_to_another_message_is_an_error(dispatcher: Any) -> None:
     dispatcher.alter = lambda message, reply, entry: sealed(Done(), entry)
     message = r"answered a GetStatus with an invalid answer: a Status was expected, got a Done"
-    with pytest.raises(ps.ServiceError, match=message):
+    with pytest.raises(ps.errors.ServiceError, match=message):
         DispatcherClient(dispatcher.address).ask(GetStatus())
 
 
@@ -448,7 +453,7 @@ def test_workers_that_all_answer_what_they_were_not_asked_are_an_error(dispatche
         r"the data worker at localhost:\d+ gave an answer that does not fit the request: a block of \d+ rows came .* "
         r"said to have 0"
     )
-    with altering.workers_of(dispatcher.address, [at(rows=0)]), pytest.raises(ps.ServiceError, match=message):
+    with altering.workers_of(dispatcher.address, [at(rows=0)]), pytest.raises(ps.errors.ServiceError, match=message):
         read_all(dispatcher)
 
 
@@ -477,7 +482,7 @@ def test_one_bad_endpoint_ends_no_reader_that_has_others(dispatcher: Any, addres
 def test_bad_endpoints_alone_are_an_error_that_says_so(dispatcher: Any) -> None:
     bad = WorkerInfo(worker_id=0, endpoint=Endpoint(address="bad:host:5"), place=5)
     dispatcher.alter = altering.with_fields(EpochOpened, workers=[bad, msgspec.structs.replace(bad, worker_id=1)])
-    with pytest.raises(ps.ServiceError, match="the address 'bad:host:5' of a data worker is no \"host:port\""):
+    with pytest.raises(ps.errors.ServiceError, match="the address 'bad:host:5' of a data worker is no \"host:port\""):
         read_all(dispatcher)
 
 

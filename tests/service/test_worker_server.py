@@ -100,7 +100,7 @@ def test_a_worker_may_be_started_before_its_dispatcher() -> None:
 
 def test_a_dispatcher_that_never_comes_is_an_error() -> None:
     config = ps.service.WorkerConfig(dispatcher_address="localhost:1", dispatcher_timeout_seconds=0.2)
-    with pytest.raises(ps.ServiceError, match="the dispatcher at localhost:1 cannot be reached"):
+    with pytest.raises(ps.errors.ServiceError, match="the dispatcher at localhost:1 cannot be reached"):
         ps.service.WorkerServer(config)
 
 
@@ -118,7 +118,7 @@ def test_workers_register_anew_with_a_dispatcher_that_was_restarted() -> None:
 def test_a_worker_ends_when_its_dispatcher_is_gone_for_too_long(caplog: pytest.LogCaptureFixture) -> None:
     with ps.service.DispatchServer(QUICK) as dispatcher:
         worker = worker_for(dispatcher, dispatcher_timeout_seconds=0.3)
-    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+    with pytest.raises(ps.errors.ServiceError, match="cannot be reached"):
         worker.join(timeout=60)
     assert "this data worker ends: the dispatcher" in caplog.text
     worker.stop()
@@ -136,7 +136,7 @@ def test_a_worker_ends_with_its_service(dispatcher: ps.service.DispatchServer) -
 
 def test_starting_and_stopping_twice_does_no_harm(dispatcher: ps.service.DispatchServer) -> None:
     worker = ps.service.WorkerServer(config_for(dispatcher), start=False)
-    with pytest.raises(ps.ServiceError, match="no address before it is started"):
+    with pytest.raises(ps.errors.ServiceError, match="no address before it is started"):
         _ = worker.target
     worker.start()
     worker.start()
@@ -200,7 +200,7 @@ def test_a_worker_that_the_dispatcher_will_not_have_says_why() -> None:
 
 
 def test_a_port_that_is_taken_is_said(dispatcher: ps.service.DispatchServer) -> None:
-    with pytest.raises(ps.ServiceError, match=f"the data worker cannot listen at 127.0.0.1:{dispatcher.port}"):
+    with pytest.raises(ps.errors.ServiceError, match=f"the data worker cannot listen at 127.0.0.1:{dispatcher.port}"):
         worker_for(dispatcher, port=dispatcher.port)
 
 

@@ -12,7 +12,7 @@ import pytest
 import penstock as ps
 
 
-def counter(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
+def counter(coordinator: ps.ClusterCoordinator) -> ps.parameter_server.ServerVariables:
     """Variables on both servers, of which each push of ones adds one to all."""
     return coordinator.strategy.create_variables({"w": np.zeros((3, 2), np.float32), "b": 0.0}, optax.sgd(-1.0))
 
@@ -55,7 +55,7 @@ def the_first_error_cancels_the_rest_and_is_raised_once(coordinator: ps.ClusterC
     failed.touch()
     with pytest.raises(KeyError, match="lost key"):
         coordinator.join()
-    with pytest.raises(ps.CancelledError, match="another one has failed"):
+    with pytest.raises(ps.errors.CancelledError, match="another one has failed"):
         values[-1].fetch()
     coordinator.join()
     assert variables.read()["b"] == 0.0

@@ -46,7 +46,7 @@ class KerasTraining:
         def loss() -> Any:
             predictions = self.model(batch["x"], training=True)
             errors = keras.losses.mean_squared_error(batch["x"][:, :1], predictions)
-            return ps.compute_average_loss(errors, global_batch_size="actual"), predictions
+            return ps.training.compute_average_loss(errors, global_batch_size="actual"), predictions
 
         variables = self.model.trainable_variables
         (value, predictions), gradients = ps.keras.value_and_grad(loss, variables, has_aux=True)()

@@ -211,7 +211,7 @@ def test_an_error_in_the_background_comes_with_the_next_call(tmp_path: Path, mon
             checkpoint.wait()
     checkpoint.save(tmp_path / "ckpt", x=1)
     checkpoint.close()
-    with pytest.raises(ps.ClosedError, match="closed: make a new one"):
+    with pytest.raises(ps.errors.ClosedError, match="closed: make a new one"):
         checkpoint.save(tmp_path / "ckpt", x=1)
 
 

@@ -143,10 +143,10 @@ def test_a_step_can_be_saved_again_after_going_back(
                 assert checkpoint.restore(path) == {"x": -step}
                 assert f"{path} is saved, and there is one with a higher number, 30" in caplog.messages[-1]
             assert ps.latest_checkpoint(prefix) == f"{prefix}-30"
-            assert ps.best_checkpoint(prefix, "max") == f"{prefix}-20"
+            assert ps.training.best_checkpoint(prefix, "max") == f"{prefix}-20"
             checkpoint.save(prefix, step=30, metric=3.0, x=-30)
             checkpoint.wait()
-            assert ps.latest_checkpoint(prefix) == ps.best_checkpoint(prefix, "max") == f"{prefix}-30"
+            assert ps.latest_checkpoint(prefix) == ps.training.best_checkpoint(prefix, "max") == f"{prefix}-30"
             assert checkpoint.restore(f"{prefix}-30") == {"x": -30}
             caplog.clear()
     assert names(tmp_path) == ["ckpt-15", "ckpt-20", "ckpt-30"]
@@ -196,7 +196,7 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_or_the_new(tmp_pat
             checkpoint = ps.Checkpoint(x=0)  # that of the next process
             seen.append(checkpoint.restore(path)["x"])
             assert ps.latest_checkpoint(place) == ps.latest_checkpoint(f"{place}/ckpt") == path
-            assert ps.best_checkpoint(place, "max") == path
+            assert ps.training.best_checkpoint(place, "max") == path
             checkpoint.save(f"{place}/ckpt", step=4, metric=2, x=2)
             assert checkpoint.restore(path)["x"] == seen[-1]
             checkpoint.save(f"{place}/ckpt", step=3, metric=3, x=3)
@@ -240,13 +240,13 @@ def test_the_best_by_a_metric_are_kept_and_found(tmp_path: Path) -> None:
     for loss in (0.5, 0.2, float("nan"), 0.1, 0.4, 0.3):
         checkpoint.save(tmp_path / "ckpt", metric=np.float32(loss).item())
     assert names(tmp_path) == ["ckpt-2", "ckpt-4", "ckpt-6"]  # the newest too
-    assert ps.best_checkpoint(tmp_path, "min") == f"{tmp_path}/ckpt-4"
-    assert ps.best_checkpoint(tmp_path / "ckpt", "MAX") == f"{tmp_path}/ckpt-6"
-    assert ps.best_checkpoint(tmp_path / "other", "max") is None
+    assert ps.training.best_checkpoint(tmp_path, "min") == f"{tmp_path}/ckpt-4"
+    assert ps.training.best_checkpoint(tmp_path / "ckpt", "MAX") == f"{tmp_path}/ckpt-6"
+    assert ps.training.best_checkpoint(tmp_path / "other", "max") is None
     with pytest.raises(ps.InvalidArgumentError, match='takes "max" or "min", got \'least\''):
-        ps.best_checkpoint(tmp_path, "least")
+        ps.training.best_checkpoint(tmp_path, "least")
     with pytest.raises(ps.InvalidArgumentError, match='takes "max" or "min", got None'):
-        ps.best_checkpoint(tmp_path, None)  # type: ignore[arg-type]
+        ps.training.best_checkpoint(tmp_path, None)  # type: ignore[arg-type]
     with pytest.raises(ps.InvalidArgumentError, match=r"needs checkpoint.save\(prefix, metric=...\)"):
         ps.Checkpoint(x=1, max_to_keep=2, best="min").save(tmp_path / "ckpt", x=1)
     with pytest.raises(ps.InvalidTypeError, match="takes a number, got 'low'"):
@@ -273,7 +273,7 @@ def test_a_remote_directory_is_written_to_and_read_from(tmp_path: Path) -> None:
         for step in (3, 5, 7):
             path = checkpoint.save(prefix, step=step, metric=step, values=values | {"name": f"step {step}"})
     assert path == f"{prefix}-7" == ps.latest_checkpoint(prefix) == ps.latest_checkpoint(prefix.rpartition("/")[0])
-    assert ps.best_checkpoint(prefix, "min") == f"{prefix}-5"
+    assert ps.training.best_checkpoint(prefix, "min") == f"{prefix}-5"
     restored = ps.Checkpoint(values=values).restore(path)["values"]
     assert restored["name"] == "step 7"
     np.testing.assert_array_equal(restored["w"], values["w"])

@@ -30,7 +30,7 @@ def strategy() -> ps.MirroredStrategy:
 
 def train(model, optimizer, rows):
     def loss():
-        return ps.compute_average_loss(model(rows)[:, 0] ** 2)
+        return ps.training.compute_average_loss(model(rows)[:, 0] ** 2)
 
     value, gradients = ps.keras.value_and_grad(loss, model.trainable_variables)()
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))

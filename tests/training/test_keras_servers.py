@@ -20,7 +20,7 @@ TRAINED: list[keras.Model] = []
 
 @pytest.fixture(scope="module")
 def strategy() -> Iterator[ps.ParameterServerStrategy]:
-    partitioner = ps.FixedShardsPartitioner(2)
+    partitioner = ps.parameter_server.FixedShardsPartitioner(2)
     with ps.ParameterServerStrategy(num_workers=1, num_ps=2, variable_partitioner=partitioner) as strategy:
         ps.ClusterCoordinator(strategy)
         yield strategy

@@ -45,8 +45,8 @@ class Training:
 
         def loss():
             logits = self.model(rows, training=True)
-            average = ps.compute_average_loss(self.loss(labels, logits), global_batch_size="actual")
-            return average + ps.scale_regularization_loss(self.model.losses), logits
+            average = ps.training.compute_average_loss(self.loss(labels, logits), global_batch_size="actual")
+            return average + ps.training.scale_regularization_loss(self.model.losses), logits
 
         (value, logits), gradients = ps.keras.value_and_grad(loss, self.model.trainable_variables, has_aux=True)()
         self.updates.apply_gradients(zip(gradients, self.model.trainable_variables))
@@ -133,7 +133,7 @@ def test_a_model_and_its_optimiser_may_be_built_by_the_first_step(four_replicas)
 
     def step(rows):
         def loss():
-            return ps.compute_average_loss(model(rows)[:, 0] ** 2, global_batch_size="actual")
+            return ps.training.compute_average_loss(model(rows)[:, 0] ** 2, global_batch_size="actual")
 
         model(rows)
         value, gradients = ps.keras.value_and_grad(loss, model.trainable_variables)()
@@ -158,7 +158,9 @@ def train_with(optimizer: keras.optimizers.Optimizer, strategy: ps.Strategy, row
 
     def step(batch):
         def loss():
-            return optimizer.scale_loss(ps.compute_average_loss(model(batch)[:, 0] ** 2, global_batch_size="actual"))
+            return optimizer.scale_loss(
+                ps.training.compute_average_loss(model(batch)[:, 0] ** 2, global_batch_size="actual")
+            )
 
         value, gradients = ps.keras.value_and_grad(loss, model.trainable_variables)()
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))

@@ -34,14 +34,14 @@ class Training:
         def loss():
             predictions = self.model(rows, training=True)
             self.error.update_state(labels, predictions)
-            return ps.compute_average_loss(self.loss(labels, predictions), global_batch_size="actual")
+            return ps.training.compute_average_loss(self.loss(labels, predictions), global_batch_size="actual")
 
         value, gradients = ps.keras.value_and_grad(loss, self.model.trainable_variables)()
         self.updates.apply_gradients(zip(gradients, self.model.trainable_variables))
         self.seed.next()
         return value
 
-    def steps(self) -> ps.DistributedDataset:
+    def steps(self) -> ps.types.DistributedDataset:
         dataset = ps.Dataset.from_tensor_slices((ROWS, LABELS)).shuffle(70, seed=2).batch(16)
         return self.strategy.distribute_dataset(dataset)
 

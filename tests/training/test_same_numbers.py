@@ -86,8 +86,8 @@ def keras_distributed(strategy: ps.MirroredStrategy, optimizer: str) -> Numbers:
 
         def forward():
             logits = model(rows, training=True)
-            loss = ps.compute_average_loss(loss_object(labels, logits), global_batch_size="actual")
-            return loss + ps.scale_regularization_loss(model.losses), logits
+            loss = ps.training.compute_average_loss(loss_object(labels, logits), global_batch_size="actual")
+            return loss + ps.training.scale_regularization_loss(model.losses), logits
 
         (loss, logits), gradients = ps.keras.value_and_grad(forward, model.trainable_variables, has_aux=True)()
         updates.apply_gradients(zip(gradients, model.trainable_variables))
@@ -155,8 +155,8 @@ def jax_distributed(strategy: ps.MirroredStrategy, optimizer: str) -> Numbers:
         def loss_of(weights):
             logits = jax_logits(weights, rows)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            loss = ps.compute_average_loss(losses, global_batch_size="actual")
-            return loss + ps.scale_regularization_loss(penalty(weights)), logits
+            loss = ps.training.compute_average_loss(losses, global_batch_size="actual")
+            return loss + ps.training.scale_regularization_loss(penalty(weights)), logits
 
         (loss, logits), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights)
         gradients = ps.get_replica_context().all_reduce("SUM", gradients)

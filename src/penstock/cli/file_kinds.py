@@ -237,7 +237,7 @@ def _arrow(names: list[str], mask_nulls: bool | list[str], _: str) -> ps.Dataset
 def _arrow_table(name: str) -> pa.Table:
     """The rows of a file or of a stream that was written to one."""
     try:
-        with pa.PythonFile(ps.open_file(name)) if has_protocol(name) else pa.memory_map(name) as source:
+        with pa.PythonFile(ps.files.open_file(name)) if has_protocol(name) else pa.memory_map(name) as source:
             begin = source.read(len(_ARROW_STREAM))
             source.seek(0)
             table = (pa.ipc.open_stream if begin == _ARROW_STREAM else pa.ipc.open_file)(source).read_all()

@@ -198,8 +198,8 @@ def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N8
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
-        format: what reads them, or its name: "npy", "parquet", "text", "tfrecord", or one that `ps.register_format`
-            gave. "npy" reads the rows of arrays that `numpy.save` has written.
+        format: what reads them, or its name: "npy", "parquet", "text", "tfrecord", or one that
+            `ps.files.register_format` gave. "npy" reads the rows of arrays that `numpy.save` has written.
 
     Raises:
         StorageError: a file is missing, cannot be read, or has other rows than the first one; while iterating, a row is

@@ -92,7 +92,7 @@ def divided_by_file(node: Node, shard: Callable[[OneInput], Node]) -> Node:
             readers.append(below)
             return below
         if not below.inputs:
-            mark = ", or mark the function that reads the files it names with ps.reads_file"
+            mark = ", or mark the function that reads the files it names with ps.files.reads_file"
             raise NotByFile(f"{below.where()} reads no files", mark if _may_name_files(below) else "")
         if below.depends_on is DependsOn.ALL:
             raise NotByFile(f"{below.where()} is about the data of all workers together")

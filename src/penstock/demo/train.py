@@ -135,8 +135,8 @@ class Training:
         def compute_loss() -> tuple[Any, Any]:
             predictions = self.model(images, training=True)
             per_example_loss = self.loss_object(labels, predictions)
-            loss = ps.compute_average_loss(per_example_loss, global_batch_size="actual")
-            return loss + ps.scale_regularization_loss(self.model.losses), predictions
+            loss = ps.training.compute_average_loss(per_example_loss, global_batch_size="actual")
+            return loss + ps.training.scale_regularization_loss(self.model.losses), predictions
 
         variables = self.model.trainable_variables
         (loss, predictions), gradients = ps.keras.value_and_grad(compute_loss, variables, has_aux=True)()

@@ -20,24 +20,24 @@ Rows = range | npt.NDArray[np.int64]
 class FileFormat(ABC):
     """The form of rows in a kind of file, any of which can be read by its number.
 
-    Three methods make a format. They get names as users give them, so open files by `ps.open_file`, which reads remote
-    ones too. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a
-    whole, divided over workers by rows or by files, and resumed at any row. Formats are pickled for data workers, so
-    they hold no open files, and `__getstate__` should skip anything that they only keep in memory.
+    Three methods make a format. They get names as users give them, so open files by `ps.files.open_file`, which reads
+    remote ones too. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a whole, divided over
+    workers by rows or by files, and resumed at any row. Formats are pickled for data workers, so they hold no open
+    files, and `__getstate__` should skip anything that they only keep in memory.
 
     Example:
         >>> import pathlib, tempfile
         >>> import numpy as np
         >>> import penstock as ps
-        >>> class Triples(ps.FileFormat):
+        >>> class Triples(ps.files.FileFormat):
         ...     '''Three bytes for each row.'''
         ...
         ...     def count(self, name):
-        ...         with ps.open_file(name) as file:
+        ...         with ps.files.open_file(name) as file:
         ...             return file.seek(0, 2) // 3
         ...
         ...     def read(self, name, rows):
-        ...         with ps.open_file(name) as file:
+        ...         with ps.files.open_file(name) as file:
         ...             return np.frombuffer(file.read(), np.uint8).reshape(-1, 3)[rows]
         ...
         ...     def spec(self, name):

@@ -32,7 +32,7 @@ def open_file(name: str | os.PathLike[str]) -> io.BufferedReader:
         >>> import penstock as ps
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "poem.txt"
         >>> _ = path.write_text("rose")
-        >>> with ps.open_file(path) as file:
+        >>> with ps.files.open_file(path) as file:
         ...     file.read()
         b'rose'
     """

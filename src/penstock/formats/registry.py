@@ -24,21 +24,21 @@ def register_format(name: str, kind: type[FileFormat]) -> None:
     """Let `ps.FilesDataset(..., format=name)` read files by a format, which is made without arguments.
 
     Raises:
-        InvalidTypeError: no class of `ps.FileFormat`.
+        InvalidTypeError: no class of `ps.files.FileFormat`.
         InvalidArgumentError: another format has that name.
 
     Example:
         >>> import pathlib, tempfile
         >>> import numpy as np
         >>> import penstock as ps
-        >>> class Samples(ps.FileFormat):  # numbers of two bytes
+        >>> class Samples(ps.files.FileFormat):  # numbers of two bytes
         ...     def count(self, name):
         ...         return pathlib.Path(name).stat().st_size // 2
         ...     def read(self, name, rows):
         ...         return np.fromfile(name, "<i2")[rows]
         ...     def spec(self, name):
         ...         return ps.TensorSpec((), np.int16)
-        >>> ps.register_format("samples", Samples)
+        >>> ps.files.register_format("samples", Samples)
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     _ = pathlib.Path(directory, "a.raw").write_bytes(bytes([1, 0, 2, 0]))
         ...     print([int(x) for x in ps.FilesDataset(f"{directory}/*.raw", format="samples")])
@@ -46,7 +46,9 @@ def register_format(name: str, kind: type[FileFormat]) -> None:
     """
     given: Any = kind
     if not isinstance(given, type) or not issubclass(given, FileFormat):
-        raise InvalidTypeError(f"register_format({name!r}, ...) takes a class of ps.FileFormat, got {kind!r:.200}")
+        raise InvalidTypeError(
+            f"register_format({name!r}, ...) takes a class of ps.files.FileFormat, got {kind!r:.200}"
+        )
     if name in _BUILT_IN or _registered.get(name, kind) is not kind:
         raise InvalidArgumentError(f"register_format: there is a format {name!r} already")
     _registered[name] = kind
@@ -62,12 +64,14 @@ def format_of(given: Any) -> FileFormat:
     if isinstance(given, FileFormat):
         return given
     if not isinstance(given, str):
-        raise InvalidTypeError(f"FilesDataset(format=...) takes a ps.FileFormat or the name of one, got {given!r:.200}")
+        raise InvalidTypeError(
+            f"FilesDataset(format=...) takes a ps.files.FileFormat or the name of one, got {given!r:.200}"
+        )
     if given in _BUILT_IN:
         return _BUILT_IN[given]()
     if given not in _registered:
         raise InvalidArgumentError(
             f"FilesDataset(format=...): there is no format {given!r}; there are {sorted({*_BUILT_IN, *_registered})}, "
-            "and those that ps.register_format adds"
+            "and those that ps.files.register_format adds"
         )
     return _registered[given]()

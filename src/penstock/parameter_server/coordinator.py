@@ -45,7 +45,9 @@ class RemoteValue:
         return loads(self._outcome.result())
 
     def __reduce__(self) -> Any:
-        raise InvalidTypeError("a ps.RemoteValue is no argument of a function on a worker: fetch it first")
+        raise InvalidTypeError(
+            "a ps.parameter_server.RemoteValue is no argument of a function on a worker: fetch it first"
+        )
 
 
 class ClusterCoordinator:

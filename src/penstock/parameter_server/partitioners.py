@@ -30,7 +30,7 @@ class FixedShardsPartitioner:
     num_shards: int
 
     def __post_init__(self) -> None:
-        check_integer("ps.FixedShardsPartitioner", "num_shards", self.num_shards, minimum=1)
+        check_integer("ps.parameter_server.FixedShardsPartitioner", "num_shards", self.num_shards, minimum=1)
 
     def __call__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> list[int]:
         """The number of shards along each axis."""
@@ -50,8 +50,8 @@ class MinSizePartitioner:
     max_shards: int = 1
 
     def __post_init__(self) -> None:
-        check_integer("ps.MinSizePartitioner", "min_shard_bytes", self.min_shard_bytes, minimum=1)
-        check_integer("ps.MinSizePartitioner", "max_shards", self.max_shards, minimum=1)
+        check_integer("ps.parameter_server.MinSizePartitioner", "min_shard_bytes", self.min_shard_bytes, minimum=1)
+        check_integer("ps.parameter_server.MinSizePartitioner", "max_shards", self.max_shards, minimum=1)
 
     def __call__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> list[int]:
         """The number of shards along each axis."""
@@ -72,9 +72,9 @@ class MaxSizePartitioner:
     max_shards: int | None = None
 
     def __post_init__(self) -> None:
-        check_integer("ps.MaxSizePartitioner", "max_shard_bytes", self.max_shard_bytes, minimum=1)
+        check_integer("ps.parameter_server.MaxSizePartitioner", "max_shard_bytes", self.max_shard_bytes, minimum=1)
         if self.max_shards is not None:
-            check_integer("ps.MaxSizePartitioner", "max_shards", self.max_shards, minimum=1)
+            check_integer("ps.parameter_server.MaxSizePartitioner", "max_shards", self.max_shards, minimum=1)
 
     def __call__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> list[int]:
         """The number of shards along each axis."""

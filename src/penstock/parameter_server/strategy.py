@@ -45,7 +45,8 @@ class ParameterServerStrategy:
         engine: "local", the processes of this machine; "ray", actors of the Ray cluster that this program is in, with
             one CPU each; or a `ps.ray.ParameterServers(...)`, which says what the actors need and where they run.
         variable_partitioner: into how many shards a variable is divided along its first axis, such as
-            `ps.MinSizePartitioner()`; a variable is one shard if None. The shards go to the servers in turn.
+            `ps.parameter_server.MinSizePartitioner()`; a variable is one shard if None. The shards go to the servers in
+            turn.
 
     Raises:
         InvalidArgumentError: a number below 1, or another engine; a Ray cluster of several machines, unencrypted.
@@ -77,7 +78,7 @@ class ParameterServerStrategy:
         if variable_partitioner is not None and not callable(variable_partitioner):
             raise InvalidTypeError(
                 "ps.ParameterServerStrategy(variable_partitioner=...) takes a function such as "
-                f"ps.FixedShardsPartitioner(2), got {variable_partitioner!r}"
+                f"ps.parameter_server.FixedShardsPartitioner(2), got {variable_partitioner!r}"
             )
         self._partitioner = variable_partitioner
         self._arena = Arena()

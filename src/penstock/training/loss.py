@@ -41,7 +41,7 @@ def compute_average_loss(
         >>> import jax.numpy as jnp, penstock as ps
         >>> strategy = ps.HostStrategy(replicas_per_worker=2)
         >>> losses = ps.PerReplica([jnp.array([2.0, 3.0]), jnp.array([4.0, 5.0])])
-        >>> parts = strategy.run(ps.compute_average_loss, args=(losses,))
+        >>> parts = strategy.run(ps.training.compute_average_loss, args=(losses,))
         >>> [float(part) for part in parts.values], float(strategy.reduce("SUM", parts))
         ([1.25, 2.25], 3.5)
     """
@@ -75,7 +75,7 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
     Example:
         >>> import penstock as ps
         >>> strategy = ps.HostStrategy(replicas_per_worker=2)
-        >>> [float(part) for part in strategy.run(ps.scale_regularization_loss, args=([0.5, 1.5],)).values]
+        >>> [float(part) for part in strategy.run(ps.training.scale_regularization_loss, args=([0.5, 1.5],)).values]
         [1.0, 1.0]
     """
     context = _context("scale_regularization_loss", "it needs no scaling there")

@@ -1,4 +1,4 @@
-"""`ps.reads_file`: marks a function that reads the file whose name is its argument."""
+"""`ps.files.reads_file`: marks a function that reads the file whose name is its argument."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -29,7 +29,7 @@ def reads_file(function: _Function) -> _Function:
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> for name, text in {"a.txt": "1 2", "b.txt": "3 4 5"}.items():
         ...     _ = (folder / name).write_text(text)
-        >>> @ps.reads_file
+        >>> @ps.files.reads_file
         ... def numbers(name):
         ...     return ps.Dataset.from_generator(lambda: map(int, pathlib.Path(name).read_text().split()))
         >>> dataset = ps.Dataset.list_files(folder / "*.txt").interleave(numbers, cycle_length=2).batch(2)

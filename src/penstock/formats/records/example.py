@@ -45,7 +45,7 @@ def parse_example(
         records: one record, or a batch of them: elements of `ps.TFRecordDataset`, with or without `batch`.
         features: the form of each feature. For a `ps.TensorSpec` without None in its shape each record must have its
             number of values; with None in front, any number that fits. Floats, integers (and bools) or `object`, for
-            bytes. A `ps.RaggedFeature` is divided into rows by other features.
+            bytes. A `ps.tfrecord.RaggedFeature` is divided into rows by other features.
         defaults: of features of fixed shape, the values for records that do not have one, which is an error without
             them. Features of any length are then empty.
 

@@ -125,7 +125,7 @@ class RaggedFeature:
 
     Example:
         >>> import penstock as ps
-        >>> ps.RaggedFeature("float32", "values", [ps.RaggedFeature.RowLengths("lengths")]).partitions
+        >>> ps.tfrecord.RaggedFeature("float32", "values", [ps.tfrecord.RaggedFeature.RowLengths("lengths")]).partitions
         (RowLengths(key='lengths'),)
     """
 

@@ -30,8 +30,8 @@ def parse_sequence_example(
         records: one record, or a batch of them.
         context_features: features of a record, as for `ps.parse_example`.
         sequence_features: the features of each list at each step: a `ps.TensorSpec` without None in its shape for
-            the same number of values at every step; with None in front, or a `ps.RaggedFeature`, for any number. A list
-            that a record does not have is one without steps.
+            the same number of values at every step; with None in front, or a `ps.tfrecord.RaggedFeature`, for any
+            number. A list that a record does not have is one without steps.
         defaults: of context features of fixed shape, the values for records that do not have one.
 
     Returns:

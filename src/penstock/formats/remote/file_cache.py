@@ -55,7 +55,7 @@ def cache_remote_files(directory: str | os.PathLike[str] | None, max_bytes: int 
 
     Example:
         >>> import penstock as ps
-        >>> ps.cache_remote_files("/mnt/disk/cache", max_bytes=200 * 10**9)  # doctest: +SKIP
+        >>> ps.files.cache_remote_files("/mnt/disk/cache", max_bytes=200 * 10**9)  # doctest: +SKIP
         >>> dataset = ps.ParquetDataset("s3://bucket/train/*.parquet").shuffle(seed=1)  # doctest: +SKIP
     """
     if directory is None:

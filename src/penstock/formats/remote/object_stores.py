@@ -118,7 +118,8 @@ class _WholeFile(RemoteFile):
         except OSError as error:
             raise StorageError(
                 f"{self.name!r}, of {in_bytes(self.size)}, cannot be copied to {folder!r}: {error.strerror or error}. "
-                "A copy is needed: its server sends no parts of files; ps.cache_remote_files(directory) chooses a disk"
+                "A copy is needed: its server sends no parts of files; "
+                "ps.files.cache_remote_files(directory) chooses a disk"
             ) from error
         return number
 

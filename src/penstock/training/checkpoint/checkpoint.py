@@ -115,8 +115,8 @@ class Checkpoint:
             step: the number. An existing checkpoint of this number is replaced; a kill at any moment leaves the old one
                 or the new one. None means one more than the highest number. If a value of the checkpoint is called
                 `step`, it is saved too.
-            metric: how good the checkpoint is, for `best` and `ps.best_checkpoint`. If a value of the checkpoint is
-                called `metric`, it is saved too.
+            metric: how good the checkpoint is, for `best` and `ps.training.best_checkpoint`. If a value of the
+                checkpoint is called `metric`, it is saved too.
             values: the present value of every object that is made of arrays, numbers and strings, by its name.
 
         Raises:

@@ -72,13 +72,13 @@ def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     for loss in (0.5, 0.2, 0.3):
         ...         path = ps.Checkpoint(weight=0.0).save(f"{directory}/ckpt", weight=loss, metric=loss)
-        ...     ps.best_checkpoint(directory, "min") == f"{directory}/ckpt-2"
+        ...     ps.training.best_checkpoint(directory, "min") == f"{directory}/ckpt-2"
         True
     """
     if mode is None:
-        raise InvalidArgumentError('ps.best_checkpoint(directory, mode) takes "max" or "min", got None')
-    _check_mode("ps.best_checkpoint(directory, mode)", mode)
-    folder, found = checkpoints_at("ps.best_checkpoint(directory, mode)", directory)
+        raise InvalidArgumentError('ps.training.best_checkpoint(directory, mode) takes "max" or "min", got None')
+    _check_mode("ps.training.best_checkpoint(directory, mode)", mode)
+    folder, found = checkpoints_at("ps.training.best_checkpoint(directory, mode)", directory)
     scored = [(_score(index_at(folder, one.name).metric, mode), folder.written(one.name), one.name) for one in found]
     known = [one for one in scored if one[0] > -math.inf]
     return folder.path_of(max(known)[-1]) if known else None

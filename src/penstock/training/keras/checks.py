@@ -35,7 +35,7 @@ def refusing_averages(call: Callable[..., Any]) -> Callable[..., Any]:
                 f"the Keras loss {self.name!r} has reduction={self.reduction!r} and was called inside "
                 "strategy.run(...), where it sees one replica's slice of the batch: the sum over the replicas of "
                 "such means is too large, and wrong where slices differ in size. Give it reduction=None and use "
-                'ps.compute_average_loss(...), or give it reduction="sum"'
+                'ps.training.compute_average_loss(...), or give it reduction="sum"'
             )
         return call(self, *args, **kwargs)
 

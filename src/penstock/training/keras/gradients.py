@@ -20,7 +20,7 @@ def value_and_grad(
     """A function that returns the result of `fn`, and its gradients with respect to Keras variables.
 
     Inside `strategy.run` the gradients are summed over all replicas, so that every replica applies the same update:
-    losses are to be scaled accordingly, as `ps.compute_average_loss` does. What `fn` writes to other variables
+    losses are to be scaled accordingly, as `ps.training.compute_average_loss` does. What `fn` writes to other variables
     (metrics, moving statistics, seeds) is kept.
 
     Args:
