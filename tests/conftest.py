@@ -55,6 +55,9 @@ if "PENSTOCK_CACHE" not in os.environ:
     os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
     atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 
+# A thread that watches for hangs would last as long as this process, and so would that of each process of the tests.
+os.environ["PENSTOCK_WATCHDOG_SECONDS"] = "0"
+
 # Where the processes of a test run meet the one that forks for them all (tests/support/forked.py), for penstock too.
 if "FORKING_DIRECTORY" not in os.environ:
     os.environ["FORKING_DIRECTORY"] = tempfile.mkdtemp(prefix="penstock-forking-")

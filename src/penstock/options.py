@@ -96,6 +96,8 @@ class Options:
         on_error: "skip" skips the rows at which one of your functions or a source fails, anywhere in the dataset;
             the iterator's `errors` names them. "raise", the default, raises the exception in their place.
         max_errors: how many rows one iteration may skip, also by `ignore_errors`; None for any number.
+        watchdog_seconds: if `next` takes longer, the log says what all threads and processes of this one wait for; 0
+            for never. By default 300, or what the environment's PENSTOCK_WATCHDOG_SECONDS says.
 
     Raises:
         InvalidTypeError: a value of the wrong type.
@@ -112,6 +114,7 @@ class Options:
     seed: int | None = None
     on_error: str | None = None
     max_errors: int | None = None
+    watchdog_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.auto_shard_policy is not None:
@@ -127,6 +130,8 @@ class Options:
             raise InvalidArgumentError(f'Options(on_error=...) takes "raise" or "skip", got {self.on_error!r}')
         if self.max_errors is not None:
             object.__setattr__(self, "max_errors", check_integer("Options", "max_errors", self.max_errors, minimum=0))
+        if self.watchdog_seconds:
+            check_seconds("Options", "watchdog_seconds", self.watchdog_seconds)
 
 
 def merged_options(earlier: Options, later: Options) -> Options:

@@ -33,6 +33,24 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return expanded
 
 
+def private_directory(user: int | None = None) -> Path | None:
+    """A directory under /tmp that only this user can enter, or the one of another user; None if there is none.
+
+    It is made for this user, unless another one has taken its name.
+    """
+    # Not $TMPDIR: the path of a socket may have only 104 bytes.
+    owner = os.getuid() if user is None else user
+    directory = Path("/tmp") / f"penstock-{owner}"
+    with suppress(FileExistsError):
+        if owner == os.getuid():
+            directory.mkdir(mode=0o700)
+    with suppress(FileNotFoundError):
+        found = directory.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == owner and stat.S_IMODE(found.st_mode) == 0o700:
+            return directory
+    return None
+
+
 def has_protocol(name: str) -> bool:
     """Return whether a name contains the protocol of its file."""
     return "://" in name

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from ipv6 import needs_ipv6
+from until import until
 
 from penstock.distribute.control import channel as channel_module
 from penstock.distribute.control import hub as hub_module
@@ -32,6 +33,7 @@ from penstock.rpc.line import Line
 from penstock.rpc.listener import Address, dial
 from penstock.rpc.proof import NotAdmittedError
 from penstock.runtime.channel import Closed
+from penstock.runtime.stacks import threads_in_words
 from penstock.structure import LEAF
 
 HOST = "127.0.0.1"
@@ -436,6 +438,15 @@ def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
         with pytest.raises(WorkerError, match="worker 1 of 2 failed with KeyError") as caught:
             controls[0].raise_cause_of(collective)
         assert caught.value.__cause__ is collective
+
+
+def test_a_dump_names_the_workers_that_are_waited_for() -> None:
+    with connected(3) as controls, ThreadPoolExecutor(3) as threads:
+        early = [threads.submit(control.gather, "step 7", None, type(None)) for control in controls[::2]]
+        awaited = "waits for worker 1 at step 7, as worker 2 of 3"
+        until(lambda: awaited in threads_in_words())
+        late = threads.submit(controls[1].gather, "step 7", None, type(None))
+        assert [one.result(30) for one in (*early, late)] == [[None] * 3] * 3
 
 
 def test_a_worker_that_was_36_s_late_for_a_call_ended_the_job() -> None:

@@ -11,6 +11,7 @@ from penstock.cli.convert import add_convert
 from penstock.cli.demo import add_demo
 from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
+from penstock.cli.processes import add_dump
 from penstock.cli.rows import add_rows
 from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         add_worker,
         add_status,
         add_stop,
+        add_dump,
         add_check,
         add_rows,
         add_inspect,

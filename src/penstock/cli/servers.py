@@ -20,6 +20,7 @@ from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
+from penstock.runtime.watchdog import answer_dumps
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
 from penstock.service.metrics import MetricsServer, worker_text
 from penstock.service.security.credentials import read_token
@@ -283,6 +284,7 @@ def _run(start: Callable[[], _Server], greeting: str) -> int:
     """Run a server until it ends by itself or is stopped; returns the exit status."""
     signal.signal(signal.SIGTERM, _terminate)
     _allow_many_descriptors()
+    answer_dumps()
     server: _Server | None = None
     try:
         server = start()

@@ -7,7 +7,7 @@ share a job would get an error that each reads another dataset.
 
 import hashlib
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, Final
 
@@ -56,8 +56,9 @@ def fingerprint_of(node: Node, options: Options) -> str:
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
     """
+    deciding = replace(options, watchdog_seconds=None)
     try:
-        return fingerprint(([*node.walk_all()], options, done_by_functions(node)))
+        return fingerprint(([*node.walk_all()], deciding, done_by_functions(node)))
     except Exception as error:
         raise InvalidTypeError(
             f"fingerprint: {node.where()} uses something that exists in this process only: {error}"

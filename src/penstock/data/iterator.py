@@ -44,6 +44,7 @@ from penstock.runtime.at_exit import after_interrupt, end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
+from penstock.runtime.watchdog import watch
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
 # strict; `typing` itself has such defaults from Python 3.13 on.
@@ -226,6 +227,15 @@ class DatasetIterator(Iterator[Element]):
         self._rows: Iterator[Element] = _NO_ROWS
         # The number of elements and failures before the pull that is under way; None where none is.
         self._before_pull: int | None = None
+        watch(self, self._planned.options.watchdog_seconds)
+
+    def under_way(self) -> int | None:
+        """The number of elements before the pull that is under way, for the watchdog; None where none is."""
+        return self._before_pull
+
+    def waits_for(self) -> str:
+        """Say in words what `next` waits for."""
+        return f"the next element of {self._planned.plan.root.where()}"
 
     def __iter__(self) -> "DatasetIterator[Element]":
         return self

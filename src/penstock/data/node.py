@@ -629,6 +629,10 @@ class Node(ABC):
         """The node and the line that added it."""
         return f"{self.label} at {self.site}" if self.site else self.label
 
+    def waits_for(self) -> str:
+        """Say in words what a call that reads it waits for."""
+        return self.where()
+
 
 Origins = tuple[Node, int, npt.NDArray[np.intp], npt.NDArray[np.int64]]
 """Rows of which elements are made: an input, its epoch, the places of the elements, ascending, and a row for each."""

@@ -22,6 +22,7 @@ from penstock.runtime.forking import close_in_forked_processes
 from penstock.runtime.mailbox import Mailbox, Part
 from penstock.runtime.shared_memory import nameless_file
 from penstock.runtime.threads import Threads
+from penstock.runtime.watchdog import answer_dumps
 
 _TOLD: Final = b"."
 _END: Final = None
@@ -232,6 +233,10 @@ class _Process:
             raise LostProcess(self.status())
         return self._answer.read()
 
+    def waits_for(self) -> str:
+        """Say in words what a call waits for."""
+        return f"process {self._process.pid}"
+
     @property
     def ended(self) -> bool:
         """Return whether it has ended, as far as the system knows."""
@@ -261,6 +266,7 @@ def answer_until_told(descriptors: Sequence[int], answer: Callable[[list[memoryv
         answer: gives the answer to a message.
     """
     end_with_parent()
+    answer_dumps()
     leave_sigterm_to_parent()
     told, tells = FileIO(descriptors[0]), FileIO(descriptors[1], "w")
     close_in_forked_processes(told, tells)  # by the user's function

@@ -148,6 +148,10 @@ class Calls(Pending):
             call = self._fill
         callers.add(Work(partial(self._call, call), rows, together=self.tasks == 1))
 
+    def waits_for(self) -> str:
+        """Say in words what its calls wait for: their operator."""
+        return str(self._node.where())
+
     def _call(self, call: Callable[[int, int], None], start: int, stop: int) -> None:
         try:
             if self._run.threads.stopped or self.unwanted:

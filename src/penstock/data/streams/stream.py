@@ -73,6 +73,11 @@ class Stream(ABC):
         for below in self.inputs:
             below.run_ahead()
 
+    def waits_for(self) -> str:
+        """Say in words what `pull` waits for: its operator, where it has one."""
+        node = getattr(self, "_node", None)
+        return "" if node is None else str(node.where())
+
     def when_drained(self, then: Callable[[], None]) -> None:
         """Let `pull` call `then` when calls below have begun for all remaining rows and there is room for more."""
         for below in self.inputs:

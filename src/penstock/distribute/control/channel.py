@@ -235,6 +235,13 @@ class Control:
                 f"{self.member} must make the same calls, with the same version of penstock"
             ) from None
 
+    def waits_for(self) -> str:
+        """Say in words what a call of this worker waits for."""
+        others = {worker for worker in range(self.workers) if worker != self.worker}
+        absent = {topic: [one for one in others if not queues[one]] for topic, queues in [*self._received.items()]}
+        missing = [f"{self.member} {one} at {topic}" for topic, missing in absent.items() for one in missing]
+        return f"{', '.join(missing) or 'nobody'}, as {self._name(self.worker)}"
+
     def wake(self) -> None:
         """Make every waiting `gather` check again whether to give up."""
         with self._changed:

@@ -44,6 +44,7 @@ from penstock.errors import (
 from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.channel import Closed
+from penstock.runtime.watchdog import watch
 from penstock.spec import LeafSpec, TensorSpec, with_rows
 from penstock.structure import flatten
 
@@ -227,12 +228,22 @@ class DistributedIterator(Iterator[Any]):
         self._interrupted = False
         self._loop: object = None  # of a loader: which of its loops may take the steps
         self._process = os.getpid()
+        self._awaited: object = None  # of the call of `next` that waits for a step
+        watch(self, dataset._inputs.dataset.options().watchdog_seconds)
         self._begin()
 
     def _begin(self) -> None:
         self._feed = self._dataset._feed(self._source)
         # A thread that waits for other workers must not outlive an iterator that is no longer referenced.
         weakref.finalize(self, self._feed.close).atexit = False
+
+    def under_way(self) -> object:
+        """An object for the call of `next` that waits for a step, for the watchdog; None where none does."""
+        return self._awaited
+
+    def waits_for(self) -> str:
+        """Say in words what `next` waits for."""
+        return f"the next step of {self._dataset!r}"
 
     @property
     def element_spec(self) -> Any:
@@ -381,8 +392,13 @@ class DistributedIterator(Iterator[Any]):
             self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)
 
     def _outcome(self) -> Outcome:
-        if self._buffer_size == 0:
-            return self._feed()
+        self._awaited = object()
+        try:
+            return self._feed() if self._buffer_size == 0 else self._prefetched()
+        finally:
+            self._awaited = None
+
+    def _prefetched(self) -> Outcome:
         with self._starting:
             if self._closed or self._ended:
                 raise Closed

@@ -51,6 +51,10 @@ class RemoteFile(ABC):
             )
         return found
 
+    def waits_for(self) -> str:
+        """Say in words what a call waits for."""
+        return f"a request for {self.name!r}"
+
     @abstractmethod
     def _fetch(self, begin: int, end: int) -> Any:
         """Fetch a part by one request."""

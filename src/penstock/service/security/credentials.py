@@ -16,11 +16,11 @@ from typing import Final
 
 from penstock.addresses import is_loopback, split_address
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
-from penstock.paths import local_path
+from penstock.paths import local_path, private_directory
 from penstock.rpc.listener import Access
 from penstock.rpc.tls import TlsNames, server_context
 from penstock.service.security.certificates import check_pair
-from penstock.service.security.private_files import create_private, private_directory, read_private
+from penstock.service.security.private_files import create_private, read_private
 from penstock.service.security.renewed import Renewed
 
 TOKEN_FILE: Final = "PENSTOCK_TOKEN_FILE"

@@ -13,17 +13,6 @@ from penstock.paths import link_of_others
 _GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-def private_directory() -> Path | None:
-    """A directory under /tmp that only this user can enter; None if another user has taken its name."""
-    # Not $TMPDIR: the path of a socket may have only 104 bytes.
-    directory = Path("/tmp") / f"penstock-{os.getuid()}"
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
-    return directory if mine else None
-
-
 def who_may_write(path: Path) -> str:
     """The other users who may change a file or directory, and the remedy, as text; "" if none can.
 

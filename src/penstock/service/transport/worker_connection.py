@@ -95,6 +95,10 @@ class WorkerConnection:
         self._admitted = True
         return Line(connection, FromWorker, None, lends=True)
 
+    def waits_for(self) -> str:
+        """Say in words what a call waits for."""
+        return f"the data worker at {self._endpoint.address}"
+
     def fetch(self, request: Fetch) -> Answers:
         """Same as `Connection.fetch`."""
         if self._shared_memory or (request.codec == AUTO and self._endpoint.machine == this_machine()):

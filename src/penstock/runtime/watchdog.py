@@ -1,0 +1,251 @@
+"""A thread that notices when no step comes, and tells other processes of this user what this one waits for.
+
+There is one for each process that iterates. It looks a few times in the allowed time which call of `next` is under way,
+so that calls cost nothing; and it answers at a Unix socket in this user's private directory.
+"""
+
+import errno
+import logging
+import os
+import selectors
+import socket
+import sys
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock, Thread
+from typing import Final, Protocol
+
+from penstock.paths import private_directory
+from penstock.runtime.at_exit import end_at_exit
+from penstock.runtime.forking import close_in_forked_processes
+from penstock.runtime.stacks import threads_in_words
+
+VARIABLE: Final = "PENSTOCK_WATCHDOG_SECONDS"
+"""The seconds where `Options(watchdog_seconds=...)` gives none; 0 for no thread and no socket."""
+_SECONDS: Final = 300.0
+_LOOKS: Final = 4
+"""How often it looks in the allowed time."""
+_LONGEST_TICK_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 10.0
+_CHILD_SECONDS: Final = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Waiting(Protocol):
+    """An iterator."""
+
+    def under_way(self) -> object:
+        """A value that differs for each call of `next`; None while none is under way."""
+
+    def waits_for(self) -> str:
+        """Say in words what such a call waits for."""
+
+
+@dataclass
+class _Seen:
+    """The last look at the calls of one iterator."""
+
+    seconds: float
+    token: object = None
+    since: float = 0.0
+    told: bool = False
+
+
+def watch(iterator: Waiting, seconds: float | None) -> None:
+    """Let the log say what this process waits for when a call of `next` takes longer than `seconds`; 0 is never."""
+    seconds = _by_default() if seconds is None else seconds
+    if seconds > 0 and (watchdog := _running()) is not None:
+        watchdog.add(iterator, seconds)
+
+
+def answer_dumps() -> None:
+    """Let other processes of this user ask what this one waits for, also where it iterates over nothing."""
+    if _by_default() > 0:
+        _running()
+
+
+def ask(pid: int, question: str, seconds: float = _ANSWER_SECONDS) -> str:
+    """Return the answer of the process with this number: to "dump", what it waits for.
+
+    Raises:
+        OSError: it does not listen, or does not answer in time.
+    """
+    directory = private_directory(os.stat(f"/proc/{pid}").st_uid if os.path.exists("/proc") else None)
+    if directory is None:
+        raise FileNotFoundError("its user has no private directory under /tmp")
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(seconds)
+        line.connect(str(_socket_of(directory, pid)))
+        line.sendall(question.encode())
+        line.shutdown(socket.SHUT_WR)
+        with line.makefile(encoding="utf-8", errors="replace") as answer:
+            return answer.read()
+
+
+def dump() -> str:
+    """Describe what this process and those that it has started wait for, with the stacks of all threads."""
+    watchdog = _watchdog
+    calls = [] if watchdog is None else watchdog.waiting()
+    lines = [f"process {os.getpid()} on {socket.gethostname()}: {' '.join(sys.orig_argv)[:200]}", *calls]
+    return "\n".join([*lines, threads_in_words(), *map(_dump_of_child, _children())])
+
+
+class _Watchdog:
+    """The thread, what it watches, and its socket."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._calls: weakref.WeakKeyDictionary[Waiting, _Seen] = weakref.WeakKeyDictionary()
+        self._tick = _LONGEST_TICK_SECONDS
+        self._wake_reader, self._wake_writer = socket.socketpair()  # its end is that of the thread
+        self._socket, self._path = _listening()
+        self._selector = selectors.DefaultSelector()
+        for file in (self._wake_reader, self._socket):
+            self._selector.register(file, selectors.EVENT_READ)
+        close_in_forked_processes(self._wake_reader, self._wake_writer, self._socket)
+        # A daemon: the interpreter waits for all other threads before it calls what ends this one.
+        self._thread = Thread(target=self._run, name="penstock-watchdog", daemon=True)
+        self._thread.start()
+        end_at_exit(self, _Watchdog.close, last=True)
+
+    def add(self, iterator: Waiting, seconds: float) -> None:
+        with self._lock:
+            self._calls[iterator] = _Seen(seconds)
+        if seconds / _LOOKS < self._tick:
+            self._wake_writer.send(b".")
+
+    def close(self) -> None:
+        """End the thread, and remove the socket."""
+        self._path.unlink(missing_ok=True)
+        self._wake_writer.close()
+        self._thread.join(_LONGEST_TICK_SECONDS)
+
+    def waiting(self) -> list[str]:
+        """Every call of `next` that was under way at the last look, in words."""
+        now = time.monotonic()
+        under_way = [(iterator, call) for iterator, call in self._all() if call.token is not None]
+        return [f"waits {now - call.since:.0f} s for {iterator.waits_for()}" for iterator, call in under_way]
+
+    def _all(self) -> list[tuple[Waiting, _Seen]]:
+        with self._lock:
+            return list(self._calls.items())
+
+    def _run(self) -> None:
+        while True:
+            self._tick = min([_LONGEST_TICK_SECONDS, *(call.seconds / _LOOKS for _, call in self._all())])
+            ready = [key.fileobj for key, _ in self._selector.select(self._tick)]
+            if self._wake_reader in ready and not self._wake_reader.recv(64):
+                break
+            try:
+                self._look(time.monotonic())
+                if self._socket in ready:
+                    self._answer()
+            except Exception:  # nothing of this may end a training run
+                _logger.debug("a look at what hangs failed", exc_info=True)
+        self._selector.close()
+        for file in (self._socket, self._wake_reader):
+            file.close()
+
+    def _look(self, now: float) -> None:
+        late = False
+        for iterator, call in self._all():
+            token = iterator.under_way()
+            if token is None or token != call.token:
+                if call.told:
+                    _logger.warning("%s came after %.0f s", iterator.waits_for(), now - call.since)
+                call.token, call.since, call.told = token, now, False
+            late = late or (not call.told and token is not None and now - call.since >= call.seconds)
+        if late:
+            for _, call in self._all():
+                call.told = call.token is not None
+            _logger.warning("no step has come for too long; Options(watchdog_seconds=...) sets how long.\n%s", dump())
+
+    def _answer(self) -> None:
+        line, _ = self._socket.accept()
+        with line:
+            line.settimeout(_CHILD_SECONDS)
+            if line.recv(64) == b"dump":
+                line.sendall(dump().encode(errors="replace"))
+
+
+_watchdog: _Watchdog | None = None
+_broken = False
+"""Whether it could not be started."""
+_starting = RLock()  # a signal handler may make an iterator too
+
+
+def _running() -> _Watchdog | None:
+    global _watchdog, _broken
+    with _starting:
+        if _watchdog is None and not _broken:
+            try:
+                _watchdog = _Watchdog()
+            except (OSError, RuntimeError) as error:  # no thread can be started when the interpreter ends
+                _broken = True
+                _logger.info("hangs of this process are not noticed: %s", error)
+        return _watchdog
+
+
+def _forget() -> None:
+    global _watchdog, _starting
+    _watchdog, _starting = None, RLock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _by_default() -> float:
+    given = os.environ.get(VARIABLE) or _SECONDS
+    try:
+        return float(given)
+    except ValueError:
+        _logger.warning("%s takes a number of seconds, got %r: %.0f are taken", VARIABLE, given, _SECONDS)
+        return _SECONDS
+
+
+def _socket_of(directory: Path, pid: int) -> Path:
+    return directory / f"{pid}.dump"
+
+
+def _listening() -> tuple[socket.socket, Path]:
+    """The socket at which this process answers; those of processes that were killed are removed."""
+    directory = private_directory()
+    if directory is None:
+        raise FileNotFoundError(f"another user has taken the directory /tmp/penstock-{os.getuid()}")
+    path = _socket_of(directory, os.getpid())
+    for other in directory.glob("*.dump"):
+        if other == path or not os.path.exists(f"/proc/{other.stem}"):
+            _remove_if_left(other)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(str(path))
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening, path
+
+
+def _remove_if_left(path: Path) -> None:
+    """Remove a socket at which no process listens, also none of another container with the same /tmp."""
+    with socket.socket(socket.AF_UNIX) as line, suppress(OSError):
+        line.setblocking(False)
+        if line.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink()
+
+
+def _children() -> list[int]:
+    """The processes that this one has started, where the system tells."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def _dump_of_child(pid: int) -> str:
+    try:
+        return f"\nstarted by process {os.getpid()}: {ask(pid, 'dump', _CHILD_SECONDS)}"
+    except OSError as error:
+        return f"\nprocess {pid}, started by process {os.getpid()}, does not answer: {error}"
