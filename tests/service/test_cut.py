@@ -41,6 +41,8 @@ CUTS = {
     "rows": (SOURCE.map(double).shuffle(5).batch(2).repeat(), "rows", -1, []),
     "rows with randomness": (SOURCE.map(random_map, seed=1).take(4), "rows", 4, []),
     "rows whatever was prefetched": (SOURCE.map(double).prefetch(2).batch(2).prefetch(), "rows", 5, []),
+    "rows drawn by weight": (SOURCE.map(double).sample(list(range(10)), num=7).batch(2), "rows", 4, []),
+    "rows of a part": (SOURCE.map(double).split([0.5, 0.5], seed=1)[1].batch(2), "rows", 3, []),
     "filter": (SOURCE.filter(odd).map(double), "groups", 10, []),
     "files": (ps.TextLineDataset(ps.Dataset.from_tensor_slices(["a", "b", "c"])).map(int).filter(odd), "groups", 3, []),
     "flat_map": (SOURCE.shuffle(9).flat_map(shuffled).map(double), "groups", 10, []),

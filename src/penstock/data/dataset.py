@@ -47,6 +47,7 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sampling import sample_of
 from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
@@ -57,6 +58,7 @@ from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
 from penstock.data.skip_guards import settled, without_guards
+from penstock.data.splits import part_of_key, parts_by_position, parts_of_numbers
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats import media, tables
@@ -937,8 +939,8 @@ class Dataset(Generic[Element]):
             (100, True)
         """
         check_function("rejection_resample", "class_func", class_func)
-        target = _distribution("target_dist", target_dist)
-        initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
+        target = _distribution("rejection_resample", "target_dist", target_dist)
+        initial = None if initial_dist is None else _distribution("rejection_resample", "initial_dist", initial_dist)
         if initial is not None and len(initial) != len(target):
             raise InvalidArgumentError(
                 f"rejection_resample: target_dist has {len(target)} classes, initial_dist has {len(initial)}"
@@ -1092,16 +1094,106 @@ class Dataset(Generic[Element]):
             >>> list(letters.select([3, 0, 0])), list(letters.select(slice(None, None, -2)))
             (['d', 'a', 'a'], ['d', 'b'])
         """
+        self._check_by_index("select", "select before this step, or filter the elements")
         if isinstance(indices, Dataset):
-            indices._check_ends("select")
-            with iter(indices) as numbers:
-                blocks = list(blocks_of(numbers))
-            if blocks and blocks[0].structure != LEAF:
-                raise InvalidTypeError(
-                    f"select(indices=...) takes a dataset of integers, got one of {blocks[0].spec()}"
-                )
-            indices = Block.concatenate(blocks).columns[0] if blocks else []
+            indices = indices._first_epoch("select", "indices", "integers")
         return self._then(Select(self.node, checked_rows(self.node, indices), site=user_site()))
+
+    def sample(
+        self, weights: Any, num: int | None = None, *, replacement: bool = True, seed: int | None = None
+    ) -> "Dataset[Element]":
+        """Elements drawn at random in each epoch, with a probability in proportion to their weights.
+
+        Any row is read by its number, at up to 8 bytes a row of memory. Which rows come is a function of seed and
+        epoch.
+
+        Args:
+            weights: a number of at least 0 for each row: an array, a list, or a dataset, whose first epoch is read now.
+            num: how many are drawn in an epoch; by default as many as there are rows, and without replacement as many
+                as have a weight above 0.
+            replacement: whether a row may come several times in an epoch. If not, each draw is of the rows that are
+                left, and an epoch begins with computing its order: a second for ten million rows.
+            seed: of the draws; without one the dataset's seed is used.
+
+        Raises:
+            InvalidTypeError: weights that are no numbers.
+            InvalidArgumentError: a weight that is negative, NaN or infinite, another number of weights than rows, none
+                above 0, more draws than rows without replacement, or a dataset that is not read by index.
+
+        Example:
+            >>> import penstock as ps
+            >>> letters = ps.Dataset.from_tensor_slices(["a", "b", "c"])
+            >>> list(letters.sample([0.0, 1.0, 3.0], num=8, seed=1))
+            ['c', 'c', 'c', 'c', 'b', 'b', 'b', 'b']
+        """
+        self._check_by_index("sample", "sample before this step, or use rejection_resample", ends=True)
+        if isinstance(weights, Dataset):
+            weights = weights._first_epoch("sample", "weights", "numbers")
+        check_flag("sample", "replacement", replacement)
+        return self._then(sample_of(self.node, weights, num, replacement, as_seed("sample", seed), user_site()))
+
+    def split(
+        self, fractions: Sequence[float], key: Callable[..., Any] | str | None = None, seed: int | None = None
+    ) -> "tuple[Dataset[Element], ...]":
+        """Several datasets that share the rows of this one among them, each with its rows in the same order as here.
+
+        By default the parts are of consecutive rows; with a seed, of rows drawn at random, the same in every epoch and
+        every run. With a key, all rows with one key are in one part, which depends on nothing but the key, the
+        fractions and the seed: rows that are added later change no other row's part, and parts are about as large as
+        asked for.
+
+        Args:
+            fractions: the share of each part; they sum to 1.
+            key: a function of an element, or the name of a column, that gives a string, bytes or an integer. Over an
+                index all rows are read now to find their keys, so split before steps that take long. Over a stream, or
+                after a shuffle, each part is a filter.
+            seed: of the draws, or of the hash of the keys.
+
+        Raises:
+            InvalidTypeError: a key of another type.
+            InvalidArgumentError: fractions that do not sum to 1; or, without a key, a dataset that is not read by
+                index, or that gives other rows in every epoch.
+
+        Example:
+            >>> import penstock as ps
+            >>> users = ps.Dataset.from_tensor_slices({"user": ["ann", "bob", "cid", "bob"], "x": [1, 2, 3, 4]})
+            >>> train, test = users.split([0.5, 0.5], key="user")
+            >>> [int(row["x"]) for row in train], [int(row["x"]) for row in test]
+            ([2, 4], [1, 3])
+        """
+        shares, seed = _distribution("split", "fractions", fractions), as_seed("split", seed)
+        if key is None:
+            self._check_by_index("split", "split before this step, or by a key", ends=True)
+            if self.node.varies or any(below.draws_unseeded and not below.drawn for below in self.node.walk()):
+                raise InvalidArgumentError(
+                    f"split divides rows once for all epochs, and {self.node.where()} gives others in every epoch or "
+                    "run: split before the steps that draw at random, or by a key; or pass "
+                    "reshuffle_each_iteration=False to shuffle"
+                )
+            parts = parts_by_position(shares, self.node.cardinality, seed)
+        else:
+            part_of = part_of_key(shares, key if isinstance(key, str) else check_function("split", "key", key), seed)
+            if not self.node.indexable or self.node.cardinality < 0 or self.node.varies or self.node.unseeded:
+                return tuple(self.filter(lambda *row, own=own: part_of(*row) == own) for own in range(len(shares)))
+            keyed = self.with_options(Options(on_error="raise")).map(part_of)  # with a number for every position
+            numbers = np.asarray(keyed._first_epoch("split", "key", "keys"), np.uint16)
+            parts = parts_of_numbers(len(shares), numbers)
+        return tuple(self._then(Select(self.node, rows, site=user_site())) for rows in parts)
+
+    def _first_epoch(self, call: str, name: str, kind: str) -> Any:
+        """The elements of the first epoch, which are leaves, as an array."""
+        self._check_ends(call)
+        with iter(self._then(self.node)) as elements:  # the epochs of this dataset are the user's
+            blocks = list(blocks_of(elements))
+        if blocks and blocks[0].structure != LEAF:
+            raise InvalidTypeError(f"{call}({name}=...) takes a dataset of {kind}, got one of {blocks[0].spec()}")
+        return Block.concatenate(blocks).columns[0] if blocks else []
+
+    def _check_by_index(self, call: str, advice: str, *, ends: bool = False) -> None:
+        if not self.node.indexable:
+            raise InvalidArgumentError(f"{call} reads by index, and {self.node.where()} is a stream: {advice}")
+        if ends:
+            self._check_ends(call)
 
     def with_lengths(
         self,
@@ -1998,10 +2090,10 @@ def _rows_of(call: str, name: str, arrays: Sequence[Any]) -> int:
     return int(lengths.pop()[0])
 
 
-def _distribution(name: str, values: Any) -> tuple[float, ...]:
-    shares = as_numbers("rejection_resample", name, values)
+def _distribution(call: str, name: str, values: Any) -> tuple[float, ...]:
+    shares = as_numbers(call, name, values)
     if not shares or not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
-        raise InvalidArgumentError(f"rejection_resample({name}=...) takes shares that sum to 1, got {values!r}")
+        raise InvalidArgumentError(f"{call}({name}=...) takes shares that sum to 1, got {values!r}")
     return shares
 
 

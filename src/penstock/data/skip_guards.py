@@ -23,6 +23,7 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sampling import Sample
 from penstock.data.operators.select import Select
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
@@ -33,7 +34,7 @@ from penstock.options import Options
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
 _DROP_ALIKE: Final = (
     *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
-    *(Shuffle, Select, Prefetch, Zip, Concatenate),
+    *(Shuffle, Select, Sample, Prefetch, Zip, Concatenate),
 )
 _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 

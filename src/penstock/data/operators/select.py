@@ -61,12 +61,8 @@ def checked_rows(node: Node, indices: Any) -> range | Column:
 
     Raises:
         InvalidTypeError: `indices` is not an array of integers along one axis.
-        InvalidArgumentError: a position is negative, or beyond the end; or the dataset is not read by index.
+        InvalidArgumentError: a position is negative, or beyond the end.
     """
-    if not node.indexable:
-        raise InvalidArgumentError(
-            f"select reads by index, and {node.where()} is a stream: select before this step, or filter the elements"
-        )
     length = node.cardinality
     if isinstance(indices, slice):
         if length < 0:
