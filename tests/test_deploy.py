@@ -70,7 +70,8 @@ def test_the_ports_of_the_metrics_are_one() -> None:
     port = arguments(container["args"]).metrics_port
     service = next(found for found in of_kind("Service") if found["metadata"]["name"] == "penstock-dispatcher")
     policy, _ = of_kind("NetworkPolicy")
-    (scaler,) = yaml.safe_load_all((DEPLOY / "examples" / "keda.yaml").read_text())
+    shown, scaler = yaml.safe_load_all((DEPLOY / "examples" / "keda.yaml").read_text())
+    assert scaler["spec"]["triggers"][0]["authenticationRef"]["name"] == shown["metadata"]["name"]
     assert {"name": "metrics", "containerPort": port} in container["ports"]
     assert service["metadata"]["annotations"]["prometheus.io/port"] == str(port)
     assert policy["spec"]["ingress"][-1]["ports"] == [{"protocol": "TCP", "port": port}]
@@ -79,7 +80,8 @@ def test_the_ports_of_the_metrics_are_one() -> None:
 
 def test_the_metric_that_autoscalers_read_is_served() -> None:
     (scaler,) = objects(["autoscaling/autoscaler.yaml"])
-    (trigger,) = yaml.safe_load((DEPLOY / "examples" / "keda.yaml").read_text())["spec"]["triggers"]
+    _, keda = yaml.safe_load_all((DEPLOY / "examples" / "keda.yaml").read_text())
+    (trigger,) = keda["spec"]["triggers"]
     names = {scaler["spec"]["metrics"][0]["external"]["metric"]["name"], trigger["metadata"]["valueLocation"]}
     with ps.service.DispatchServer() as dispatcher:
         assert all(f"\n{name} 0\n" in prometheus_text(dispatcher.status()) for name in names)

@@ -3,17 +3,21 @@
 import logging
 import select
 import socket
+import ssl
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 
 import pytest
+from certificates import self_signed
 from until import until
 
 import penstock as ps
 from penstock.service.metrics import MetricsServer, worker_text
 from penstock.service.scaling import Scaler, ServiceLoad
+from penstock.service.security.credentials import worker_token
 from penstock.service.worker.production import BusyTime
 
 CALM = ServiceLoad(workers=4, busy=0.2, waiting=0.0, readers=1)
@@ -173,6 +177,71 @@ def test_counters_count_what_happens_to_a_dispatcher(tmp_path: Path) -> None:
         assert "\npenstock_journal_writable 1\n" in text
         assert f'\npenstock_build_info{{version="{ps.__version__}",' in text
         assert "\nprocess_open_fds " in text
+
+
+def asked(url: str, token: str = "", context: ssl.SSLContext | None = None) -> tuple[int, str]:
+    """The status and the text that a server at an address of this machine's network answers."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, context=context) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture
+def own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("this machine has no network")
+        return str(route.getsockname()[0])
+
+
+TOKEN = "a-token-of-32-letters-and-digits"
+
+
+def test_other_machines_read_metrics_with_the_token_alone(own_address: str) -> None:
+    config = ps.service.DispatcherConfig(host="0.0.0.0", token=TOKEN, insecure=True)
+    with (
+        ps.service.DispatchServer(config) as dispatcher,
+        MetricsServer("0.0.0.0", 0, dispatcher.status, access=config.access()) as metrics,
+    ):
+        url = f"http://{own_address}:{metrics.port}"
+        for wrong in ("", "another-token", worker_token("another-token")):
+            status, text = asked(f"{url}/metrics", wrong)
+            assert status == 401
+            assert "read from other machines with the token: Authorization: Bearer TOKEN" in text
+            assert "penstock_readers" not in text
+        for right in (TOKEN, worker_token(TOKEN)):
+            assert "\npenstock_readers 0\n" in asked(f"{url}/metrics", right)[1]
+        assert "\npenstock_readers 0\n" in fetched(metrics.port, "/metrics")[1]  # this machine needs none
+        assert asked(f"{url}/healthz") == asked(f"{url}/readyz") == (200, "ok\n")
+
+    ended = SimpleNamespace(trouble="the journal is full")
+    with MetricsServer("0.0.0.0", 0, lambda: ended, access=config.access()) as metrics:
+        url = f"http://{own_address}:{metrics.port}/readyz"
+        assert asked(url) == (503, "not ready\n")
+        assert asked(url, TOKEN) == fetched(metrics.port, "/readyz") == (503, "the journal is full\n")
+
+
+@pytest.mark.slow
+def test_a_token_is_taken_by_tls_where_there_is_a_certificate(own_address: str, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path / "server", "penstock", f"IP:{own_address}")
+    config = ps.service.DispatcherConfig(host="0.0.0.0", token=TOKEN, tls_cert=str(certificate), tls_key=str(key))
+    context = ssl.create_default_context(cafile=str(certificate))
+    with (
+        ps.service.DispatchServer(config) as dispatcher,
+        MetricsServer("0.0.0.0", 0, dispatcher.status, access=config.access()) as metrics,
+    ):
+        status, text = asked(f"http://{own_address}:{metrics.port}/metrics", TOKEN)
+        assert (status, "by https://, since this server has a certificate" in text) == (401, True)
+        url = f"https://{own_address}:{metrics.port}/metrics"
+        assert asked(url, "another-token", context)[0] == 401
+        assert "\npenstock_readers 0\n" in asked(url, TOKEN, context)[1]
+        assert fetched(metrics.port, "/readyz") == (200, "ok\n")
 
 
 def test_a_probe_says_why_a_server_takes_no_work() -> None:

@@ -9,6 +9,7 @@ from penstock.cli.arguments import INTERRUPTED, failed
 from penstock.cli.check import add_check
 from penstock.cli.convert import add_convert
 from penstock.cli.demo import add_demo
+from penstock.cli.environment import CommandParser
 from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
 from penstock.cli.processes import add_dump
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = CommandParser(
         prog="penstock", description="Training data from storage to every replica of a model."
     )
     parser.add_argument("--version", action="version", version=f"penstock {VERSION}")

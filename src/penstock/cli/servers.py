@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn, Protocol
 import msgspec
 
 from penstock.cli.arguments import say, seconds
+from penstock.cli.environment import EXPLAINED
 from penstock.cli.option_names import named_as_options
 from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
@@ -48,7 +49,7 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         "datasets with ps.service.distribute(..., service='HOST:PORT'). It runs until `penstock stop` or Ctrl-C. With "
         "--work-dir, SIGTERM ends it immediately: readers and data workers wait for the next dispatcher. Without it, "
         "SIGTERM lets readers finish their epoch first, and refuses new epochs; a second SIGTERM does not wait.",
-        epilog="Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
+        epilog=EXPLAINED + "Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
     )
     _add_address(parser, _DEFAULT_PORT)
     _add_security(parser)
@@ -77,11 +78,11 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         )
     _add_operation(
         parser,
-        "serve numbers for Prometheus and autoscalers at http://HOST:PORT/metrics, to anyone who can connect, and "
-        "probes at /healthz and /readyz: how busy data workers are, for how long readers wait, how many data workers "
-        "that needs",
+        "serve numbers for Prometheus and autoscalers at http://HOST:PORT/metrics, to other machines with the "
+        "token as bearer, and probes at /healthz and /readyz: how busy data workers are, for how long readers wait, "
+        "how many data workers that needs",
     )
-    parser.set_defaults(command=_dispatcher)
+    parser.set_defaults(command=_dispatcher, environment_unless="")
 
 
 def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -92,7 +93,8 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Run a data worker, which computes the elements of datasets for their readers. Start as many as "
         "you like, on any machine with the same versions of Python, NumPy and penstock. It runs until `penstock stop` "
         "or Ctrl-C. SIGTERM lets it finish its requests first; a second SIGTERM does not.",
-        epilog="Example: penstock worker --dispatcher grpc+tls://host1:5050 --host 0.0.0.0 --worker-address "
+        epilog=EXPLAINED
+        + "Example: penstock worker --dispatcher grpc+tls://host1:5050 --host 0.0.0.0 --worker-address "
         "host2:%port% --token-file token --tls-cert host2.crt --tls-key host2.key --tls-root ca.crt",
     )
     parser.add_argument(
@@ -122,15 +124,16 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     _add_operation(
         parser,
-        "serve numbers for Prometheus at http://HOST:PORT/metrics, to anyone who can connect, and probes at /healthz "
-        "and /readyz: how much it has made, and for how long it was busy",
+        "serve numbers for Prometheus at http://HOST:PORT/metrics, to other machines with the token as bearer, and "
+        "probes at /healthz and /readyz: how much it has made, and for how long it was busy",
     )
     parser.add_argument(
         "--until-input-ends",
         action="store_true",
-        help="end when standard input ends: for programs that start workers, so that workers never outlive them",
+        help="end when standard input ends: for programs that start workers, so that workers never outlive them. No "
+        "option is taken from the environment then",
     )
-    parser.set_defaults(command=_worker)
+    parser.set_defaults(command=_worker, environment_unless="--until-input-ends")
 
 
 def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
@@ -214,7 +217,9 @@ def _dispatcher(options: argparse.Namespace) -> int:
 
     def start() -> DispatchServer:
         server = DispatchServer(config)
-        _serve_metrics(options, server, lambda port: MetricsServer(options.host, port, server.status))
+        _serve_metrics(
+            options, server, lambda port: MetricsServer(options.host, port, server.status, access=config.access())
+        )
         return server
 
     return _run(start, "dispatcher at {}")
@@ -244,7 +249,11 @@ def _worker(options: argparse.Namespace) -> int:
 
     def start() -> WorkerServer:
         server = WorkerServer(config)
-        _serve_metrics(options, server, lambda port: MetricsServer(options.host, port, server.numbers, worker_text))
+        _serve_metrics(
+            options,
+            server,
+            lambda port: MetricsServer(options.host, port, server.numbers, worker_text, config.access()),
+        )
         return server
 
     return _run(start, "data worker at {}, dispatcher at " + options.dispatcher)

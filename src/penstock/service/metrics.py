@@ -3,11 +3,13 @@
 Autoscalers of Kubernetes (KEDA, or its own by an adapter of Prometheus) read `penstock_data_workers_needed` there.
 """
 
+import hmac
 import logging
 import os
 import platform
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +20,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from penstock.addresses import WILDCARDS, joined_address
+from penstock.addresses import WILDCARDS, is_loopback, joined_address
 from penstock.errors import ServiceError
+from penstock.rpc.listener import Access
 from penstock.service.scaling import ServiceLoad
+from penstock.service.security.credentials import worker_token
 from penstock.service.wire.dispatcher_messages import Status
 from penstock.service.worker.server import WorkerNumbers
 from penstock.version import VERSION
@@ -33,6 +37,7 @@ _CONNECTION_SECONDS: Final = 5.0
 """A connection is closed after this time, whether or not a request came."""
 _MOST_CONNECTIONS: Final = 32
 """For one more, the oldest is closed: each takes a thread."""
+_BEGIN_OF_TLS: Final = b"\x16"
 _STARTED: Final = time.time()
 
 Number = tuple[str, str, str, float]
@@ -103,16 +108,18 @@ def _of_process() -> Iterator[Number]:
 
 
 class MetricsServer:
-    """Answers `GET`, to anyone who can connect, until it is closed. It exposes numbers only.
+    """Answers `GET` until it is closed. It exposes numbers only.
 
-    `/metrics` has the numbers, `/healthz` answers while the process does, and `/readyz` says 503 and why while it takes
-    no work.
+    `/metrics` has the numbers, for this machine and for those that know a secret of `access`, as
+    `Authorization: Bearer SECRET`. The probes are for all: `/healthz` answers while the process does, and `/readyz`
+    says 503 while it takes no work, and to those that may read the numbers also why.
 
     Args:
         host: the address it listens at.
         port: 0 takes any free port.
         status: called at every request; the `trouble` of its result is the reason why it takes no work.
         text: makes the text of the numbers in a status.
+        access: returns the secrets by which other machines may read the numbers, over TLS if it has that; None is none.
 
     Attributes:
         port: the port it listens at.
@@ -122,9 +129,15 @@ class MetricsServer:
     """
 
     def __init__(
-        self, host: str, port: int, status: Callable[[], Any], text: Callable[[Any], str] = prometheus_text
+        self,
+        host: str,
+        port: int,
+        status: Callable[[], Any],
+        text: Callable[[Any], str] = prometheus_text,
+        access: Callable[[], Access] | None = None,
     ) -> None:
-        handler = type("_Handler", (_Handler,), {"status": staticmethod(status), "text": staticmethod(text)})
+        calls = {"status": staticmethod(status), "text": staticmethod(text)}
+        handler = type("_Handler", (_Handler,), calls | ({} if access is None else {"access": staticmethod(access)}))
         try:
             host = host.strip("[]")
             if host in WILDCARDS and socket.has_dualstack_ipv6():
@@ -196,14 +209,49 @@ class _Handler(BaseHTTPRequestHandler):
     status: Callable[[], Any]
     text: Callable[[Any], str]
 
+    @staticmethod
+    def access() -> Access:
+        """The secrets of other machines, and TLS for them; none if the server was given none."""
+        return Access(())
+
+    def setup(self) -> None:
+        tls = self.access().tls
+        # A connection that begins as TLS does: probes and this machine need none.
+        if tls is not None and self.request.recv(1, socket.MSG_PEEK) == _BEGIN_OF_TLS:
+            # A copy: the server shuts the connection by its own socket when it takes too long.
+            self.request = tls.wrap_socket(self.request.dup(), server_side=True)
+        super().setup()
+
+    def finish(self) -> None:
+        super().finish()
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.close()
+
+    def _refused(self) -> str:
+        """Say why this caller may not read the numbers; "" if it may."""
+        access = self.access()
+        if is_loopback(self.client_address[0].removeprefix("::ffff:")) or b"" in access.secrets:
+            return ""
+        if access.tls is not None and not isinstance(self.request, ssl.SSLSocket):
+            return "from other machines by https://, since this server has a certificate"
+        shown = self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        known = [
+            hmac.compare_digest(secret, one.encode())
+            for secret in access.secrets
+            for one in (shown, worker_token(shown))
+        ]
+        return "" if any(known) else "from other machines with the token: Authorization: Bearer TOKEN"
+
     def do_GET(self) -> None:
-        path, status = urlsplit(self.path).path, self.status()
-        if path == _PATH:
+        path, status, refused = urlsplit(self.path).path, self.status(), self._refused()
+        if path == _PATH and refused:
+            self.send_error(HTTPStatus.UNAUTHORIZED, f"{_PATH} is read {refused}")
+        elif path == _PATH:
             self._answer(HTTPStatus.OK, self.text(status))
         elif path == "/healthz":
             self._answer(HTTPStatus.OK, "ok\n")
         elif path == "/readyz":
-            trouble = status.trouble
+            trouble = status.trouble and (status.trouble if not refused else "not ready")
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK, f"{trouble or 'ok'}\n")
         else:
             self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH}, /healthz and /readyz are here")
