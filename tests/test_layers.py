@@ -21,6 +21,7 @@ SOURCES = Path(__file__).parent.parent / "src"
 LEVELS = (
     "errors version other_names other_libraries optional options extras structure spec positions rng row_generators "
     "paths printing addresses runtime/memory_thresholds",
+    "statistics/",  # all that runs counts by it
     "sharding runtime/ formats/file_errors",
     "formats/remote/",
     "formats/",

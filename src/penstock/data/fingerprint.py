@@ -56,7 +56,7 @@ def fingerprint_of(node: Node, options: Options) -> str:
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
     """
-    deciding = replace(options, watchdog_seconds=None)
+    deciding = replace(options, watchdog_seconds=None, statistics=None)
     try:
         return fingerprint(([*node.walk_all()], deciding, done_by_functions(node)))
     except Exception as error:

@@ -45,6 +45,7 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.watchdog import watch
+from penstock.statistics.collected import Statistics
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
 # strict; `typing` itself has such defaults from Python 3.13 on.
@@ -121,10 +122,19 @@ class _Pass:
     """The plan of one iteration, opened."""
 
     def __init__(
-        self, plan: Plan, options: Options, epoch: int, seed: int, live: dict[str, State], *, seeded: bool
+        self,
+        plan: Plan,
+        options: Options,
+        epoch: int,
+        seed: int,
+        live: dict[str, State],
+        statistics: Statistics | None,
+        *,
+        seeded: bool,
     ) -> None:
         self.threads = Threads()
         self.run = Run(plan.root, seed, self.threads, seeded=seeded, epoch=epoch)
+        self.run.statistics = statistics
         self.skips = self.run.skips = SkipLog(options.max_errors)
         guarded = options.on_error == "skip"
         self.run.prepare = (lambda node: within_reach(guarded_below(node))) if guarded else within_reach
@@ -180,6 +190,7 @@ class DatasetIterator(Iterator[Element]):
         # The position at which Ctrl-C has ended the pass, and its thread: `next` continues from there.
         self._left_at: State = None
         self._left_in = 0
+        self._statistics = Statistics() if planned.options.statistics is not False else None
         self._open({})
 
     @property
@@ -211,7 +222,8 @@ class DatasetIterator(Iterator[Element]):
 
     def _open(self, live: dict[str, State]) -> None:
         plan = self._planned.plan
-        self._pass = _Pass(plan, self._planned.options, self._epoch, self._seed, live, seeded=self._drawn is None)
+        options, seeded = self._planned.options, self._drawn is None
+        self._pass = _Pass(plan, options, self._epoch, self._seed, live, self._statistics, seeded=seeded)
         self._pass.run.demand.ahead = self._ahead
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
@@ -321,6 +333,9 @@ class DatasetIterator(Iterator[Element]):
         allowed = self._pace.start()
         asked = allowed if most is None or most > allowed else most
         self._before_pull = cursor.met
+        statistics = self._statistics
+        if statistics is not None:
+            statistics.ask()
         try:
             block: Block | None = self._pulls.send(asked)
         except Closed:
@@ -331,6 +346,8 @@ class DatasetIterator(Iterator[Element]):
             _refuse_stop(error)
             raise
         self._block, self._before_pull = block, None
+        if statistics is not None and block is not None:
+            statistics.get(block.length)
         if self._limited:
             self._check_skips(block)
         if block is None:

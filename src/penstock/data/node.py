@@ -47,6 +47,8 @@ from penstock.runtime.copying import Copiers
 from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.tuning import TunedCallers
+from penstock.statistics.collected import NO_METER, Meter, Statistics
+from penstock.statistics.schema import Operator
 
 _TRIED = 100
 """If this many elements fail at the beginning, the layout is taken from the first later one that can be made."""
@@ -88,6 +90,7 @@ class Run:
     Attributes:
         guarded: whether the reader of the root may skip elements that fail.
         reads_again: whether this is for streams that read elements a second time in this iteration.
+        statistics: counts what runs; None where nothing is counted.
     """
 
     _seed_of_inner: Callable[[], int]
@@ -105,6 +108,7 @@ class Run:
         self.prepare: Callable[[Node], Node] = _as_it_is
         self.bell = Bell()
         self.demand = Demand()
+        self.statistics: Statistics | None = None
         # As they are now: a state that another iteration is restored from must not change this one.
         self._drawn: dict[int, int] = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds}
 
@@ -118,6 +122,8 @@ class Run:
         self._callers: dict[int, Callers] = {}
         self._called: dict[int, Any] = {}
         self.loads: dict[int, list[Load]] = {}
+        self._meters: dict[int, Meter] = {}
+        self._maker = -1
 
     @cached_property
     def seed(self) -> int:
@@ -139,6 +145,7 @@ class Run:
         run.threads, run.copiers, run.bell = self.threads, Copiers(self.threads), self.bell
         run.demand = self.demand
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
+        run.statistics, run._maker = self.statistics, self.meter(node).number
         run.reads_again = self.reads_again
         run.guarded = self.leaves_out
         # Most such datasets draw nothing, so their seed is computed on first use.
@@ -150,6 +157,7 @@ class Run:
         found = self._callers.get(id(node))
         if found is None:
             found = self._callers.setdefault(id(node), self._new_callers(count, function, task_seconds))
+            found.meter = self.meter(node)
         return found
 
     def _new_callers(self, count: int, function: Any, task_seconds: float) -> Callers:
@@ -163,6 +171,19 @@ class Run:
         """The processes that call a node's function, made by `make`: the same for all that read it."""
         found = self._called.get(id(node))
         return self._called.setdefault(id(node), make()) if found is None else found
+
+    def meter(self, node: "Node") -> Meter:
+        """Return what measures a node's work."""
+        if self.statistics is None:
+            return NO_METER
+        if id(node) not in self._meters:
+            nodes = {id(one): one for one in (*self._root.walk(), *node.walk())}
+            for place, one in enumerate(nodes.values()):
+                inputs = [self._meters[id(below)].number for below in one.inputs]
+                key = self._maker, place, one.name, one.site
+                meter = self.statistics.meter(key, partial(_operator, one, inputs, self._maker))
+                self._meters[id(one)] = meter
+        return self._meters[id(node)]
 
     def calls_of(self, node: "Node") -> str:
         """Return how many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""
@@ -268,6 +289,10 @@ class Run:
     def agreed(self, node: "Node", layout: Any) -> Any:
         """Return the first layout that any thread of this run reported for a node: all its elements must have it."""
         return self._layouts.setdefault(id(node), layout)
+
+
+def _operator(node: "Node", inputs: list[int], maker: int) -> Operator:
+    return Operator(node.name, node.label, node.site, inputs, maker)
 
 
 def _inputs(node: "Node") -> tuple["Node", ...]:
@@ -478,7 +503,7 @@ class Node(ABC):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         """Variant of `read`, as a coroutine that stops where it would wait for calls in other threads."""
         yield from ()
-        return self.read(run, epoch, indices)
+        return run.meter(self).measuring(self.read)(run, epoch, indices)
 
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator["Origins"]:
         """Yield the rows of which elements are made, for each input of which there are some; nothing for a source."""
@@ -502,8 +527,11 @@ class Node(ABC):
         if self.indexable:
             run = run.for_one_stream()
             read = partial(self.reading, run, epoch)
-            return IndexStream(read, self.cardinality, run.bell, run.demand)
-        return self.stream(run, epoch)
+            stream: Stream = IndexStream(read, self.cardinality, run.bell, run.demand)
+        else:
+            stream = self.stream(run, epoch)
+        stream.meter = run.meter(self)
+        return stream
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
         """Variant of `open`, for the last node of a plan, whose elements the consumer takes one by one."""

@@ -17,6 +17,8 @@ from threading import Lock
 from penstock.runtime.channel import Closed
 from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.runtime.threads import Threads
+from penstock.statistics.collected import NO_METER, Meter
+from penstock.statistics.lanes import waiting
 
 TASK_SECONDS = 0.002
 """The time of a task: long enough that handing it out costs next to nothing, short enough to delay no other."""
@@ -61,7 +63,8 @@ class Bell:
         while self._rung == rung:
             self._waiting.append(woken)
             if self._rung == rung:  # who rings from now on finds this thread waiting
-                woken.get()
+                with waiting:
+                    woken.get()
 
 
 @dataclass
@@ -103,9 +106,11 @@ class Callers:
         serial: whether the reading thread makes all calls, until it is found that threads gain.
         running: how many tasks are being done at this moment.
         most: how many were at the same moment so far.
+        meter: measures the calls.
     """
 
     serial = False
+    meter: Meter = NO_METER
 
     def __init__(self, threads: Threads, bell: Bell, count: int, task_seconds: float = TASK_SECONDS) -> None:
         self.count = count
@@ -208,7 +213,7 @@ class Callers:
             work, start, stop = self._next_task()
             self._start()
         begun = time.perf_counter()
-        work.call(start, stop)
+        self.meter.calling(work.call, start, stop)
         seconds = time.perf_counter() - begun
         with self._lock:
             self._unfinished -= work.units(start, stop)

@@ -5,6 +5,8 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, TypeVar
 
+from penstock.statistics.lanes import waiting
+
 Item = TypeVar("Item")
 
 
@@ -56,7 +58,8 @@ class Channel(Generic[Item]):
         Raises:
             Closed: the channel was closed.
         """
-        entry = self._items.get()
+        with waiting:
+            entry = self._items.get()
         if entry is None or self._closed:
             self._items.put(None)  # for others that wait
             raise Closed

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from penstock.options import AUTOTUNE
 from penstock.runtime.channel import Closed
+from penstock.statistics.lanes import name_thread, operator_here, waiting
 
 _FAILURES: Final = (Exception, SystemExit, GeneratorExit)
 _here = threading.local()
@@ -77,7 +78,8 @@ class OwnThread:
             if self._ended:
                 raise Closed
             self._asked.put((function, answer))
-        result, error = answer.get()
+        with waiting:
+            result, error = answer.get()
         if error is not None:
             try:
                 raise error
@@ -128,13 +130,16 @@ class Threads:
     def start(self, target: Callable[[], None], name: str) -> None:
         """Run `target` in a separate thread. It must return when its input is closed."""
         # A daemon: the interpreter waits for all other threads before it calls what ends them.
-        thread = threading.Thread(target=self._run, args=(target,), name=f"penstock-{name}", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(target, name, operator_here()), name=f"penstock-{name}", daemon=True
+        )
         with self._starting:
             thread.start()
             self._started.append(thread)
 
-    def _run(self, target: Callable[[], None]) -> None:
+    def _run(self, target: Callable[[], None], name: str, owner: int) -> None:
         _here.threads = weakref.ref(self)
+        name_thread(name, owner)
         target()
 
     @property

@@ -181,7 +181,8 @@ class Batching(OneInput):
         else:
             rows = (as_positions(batches)[:, None] * size + as_positions(own)).reshape(-1)
         block = yield from self.input.reading(run, epoch, rows)
-        made = self.numbered(block, len(own), int(batches[0]) if len(batches) else 0)
+        numbered = run.meter(self).measuring(self.numbered)
+        made = numbered(block, len(own), int(batches[0]) if len(batches) else 0)
         if self.own is None:
             return made
         columns = made.columns

@@ -13,7 +13,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.functions.answers import TRUTH_VALUES, truth
 from penstock.data.functions.apply import Failure, Results, call_rows, map_row, map_rows, no_result, note
 from penstock.data.functions.at_once import map_at_once, takes_blocks
-from penstock.data.functions.in_threads import Calls, Continued, Made, joined
+from penstock.data.functions.in_threads import Calls, Continued, Made, Outcome, joined
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream, SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements, derived
@@ -157,21 +157,22 @@ class Map(HasOutputSignature, OneInput):
         block = yield from self.input.reading(run, epoch, indices)
         if len(block) == 0:
             return block
-        if not self.overlaps:
-            output, failure = self.apply(run, epoch, block, indices)
-        else:
-            calls = self._calls(run, epoch, block, indices)
+        meter = run.meter(self)
+        outcome: Callable[[], Outcome] = partial(self.apply, run, epoch, block, indices)
+        if self.overlaps:
+            calls = meter.measuring(self._calls)(run, epoch, block, indices)
             if not isinstance(calls, Made):  # also if they have ended: the first in order determines the layout
                 yield calls
-            output, failure = calls.outcome()
-        if failure is not None:
-            raise failure.error
-        assert output is not None
-        return output
+            outcome = calls.outcome
+        return meter.measuring(_all_made)(outcome)
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
         # Without other threads, large results are made one by one, and only the input is read in blocks.
-        return self.open(run, epoch) if self.overlaps and not self._tuned else self.stream(run, epoch)
+        if self.overlaps and not self._tuned:
+            return self.open(run, epoch)
+        stream = self.stream(run, epoch)
+        stream.meter = run.meter(self)
+        return stream
 
     def stream(self, run: Run, epoch: int) -> Stream:
         if not self.overlaps:
@@ -183,6 +184,15 @@ class Map(HasOutputSignature, OneInput):
         own, skips = run.ahead()
         work = CallSettings(start, self._callers(run), run.first(self.input), paced=self.input.paced)
         return CallsInOrder(self.input.cursor(own, epoch), work, skips)
+
+
+def _all_made(outcome: Callable[[], Outcome]) -> Block:
+    """Return the results of calls; raises the first failure."""
+    output, failure = outcome()
+    if failure is not None:
+        raise failure.error
+    assert output is not None
+    return output
 
 
 class MapStream(FunctionStream):

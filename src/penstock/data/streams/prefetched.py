@@ -37,6 +37,7 @@ class PrefetchedStream(Stream):
 
     def __init__(self, stream: Stream, rows: int | None, threads: Threads, skips: SkipsAhead) -> None:
         self._stream = stream
+        self._pull = stream.meter.measuring(stream.pull)
         self.same_rows = stream.same_rows
         self._threads = threads
         self._by_rows = rows is not None
@@ -75,7 +76,7 @@ class PrefetchedStream(Stream):
         room = self._channel.room()
         allowed = pace.start()
         try:
-            block = self._stream.pull(1, min(allowed, room) if self._by_rows else allowed)
+            block = self._pull(1, min(allowed, room) if self._by_rows else allowed)
         except failures() as error:
             self._put(None, error)
             return True

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 from penstock.data.block import Block
 from penstock.runtime.threads import failures
+from penstock.statistics.collected import NO_METER, Meter
 
 _logger = logging.getLogger(__name__)
 
@@ -23,9 +24,11 @@ class Stream(ABC):
     Attributes:
         same_rows: whether each row and failure corresponds to one of the input's, and the states are those of the
             cursor that it reads.
+        meter: measures each pull.
     """
 
     same_rows: bool = False
+    meter: Meter = NO_METER
 
     @abstractmethod
     def pull(self, need: int, allow: int) -> Block | None:
@@ -102,6 +105,7 @@ class Cursor(Stream):
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._pull = stream.meter.measuring(stream.pull)
         self._before: State = None
         self._block: Block | None = None
         self._offset = 0
@@ -142,7 +146,7 @@ class Cursor(Stream):
             self._before = self._stream.state()
             self._pulling = True
             try:
-                block = self._stream.pull(need, allow)
+                block = self._pull(need, allow)
             except failures():
                 self.met += 1
                 self._offset, self._pulling = 1, False  # a failure counts as a row, for `state_before`

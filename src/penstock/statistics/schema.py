@@ -1,0 +1,220 @@
+"""The schema of statistics: plain structs that are sent, merged, saved and read by all that shows them."""
+
+import math
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+_PARTS = 8
+"""The number of buckets between a value and its double: percentiles are exact within 9 %."""
+
+
+class Histogram(Struct):
+    """Numbers above 0 counted in buckets that grow with the numbers.
+
+    Attributes:
+        buckets: how many numbers fell into each bucket.
+        count: how many numbers there are.
+        total: their sum.
+        most: the largest.
+    """
+
+    buckets: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+    total: float = 0.0
+    most: float = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a number, as often as given."""
+        part, power = math.frexp(value)
+        bucket = power * _PARTS + int((part - 0.5) * 2 * _PARTS)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + times
+        self.count += times
+        self.total += value * times
+        self.most = max(self.most, value)
+
+    def copy(self) -> "Histogram":
+        """Return a copy, also while another thread adds numbers."""
+        return replace(self, buckets=dict(self.buckets))
+
+    def merge(self, other: "Histogram") -> None:
+        """Count all that another histogram has counted."""
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        self.count += other.count
+        self.total += other.total
+        self.most = max(self.most, other.most)
+
+    @property
+    def mean(self) -> float:
+        """The mean; 0 where there are no numbers."""
+        return self.total / max(1, self.count)
+
+    def percentile(self, percent: float) -> float:
+        """Return about the number that `percent` % of all do not exceed; 0 where there are none."""
+        left = self.count * percent / 100
+        for bucket in sorted(self.buckets):
+            left -= self.buckets[bucket]
+            if left <= 0:
+                power, part = divmod(bucket, _PARTS)
+                return min(self.most, math.ldexp(0.5 + (part + 1) / (2 * _PARTS), power))
+        return self.most
+
+
+class Counts(Struct):
+    """Work of one operator in one stage, counted by block.
+
+    Attributes:
+        rows: rows made.
+        blocks: blocks made, or tasks of calls.
+        sampled_rows: the rows of those blocks whose size was measured.
+        sampled_bytes: about how many bytes they hold.
+        seconds: time of its own work, without that of its inputs and without waiting.
+        waited: time in which its thread waited for other threads, or for other processes.
+        sampled: the part of `seconds` for which processor time was measured.
+        processor: processor time in that part.
+        lock_asked: how often it was tried whether another thread waits for Python's lock.
+        lock_waited: how often one did.
+    """
+
+    rows: int = 0
+    blocks: int = 0
+    sampled_rows: int = 0
+    sampled_bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    sampled: float = 0.0
+    processor: float = 0.0
+    lock_asked: int = 0
+    lock_waited: int = 0
+
+    def merge(self, other: "Counts") -> None:
+        """Add the counts of another thread, rank or epoch."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all blocks hold."""
+        return self.rows * self.sampled_bytes // max(1, self.sampled_rows)
+
+    @property
+    def processor_share(self) -> float:
+        """The processor's share of the time of the work: 1 where it computes, about 0 where it waits for a device."""
+        return min(1.0, self.processor / self.sampled) if self.sampled else 1.0
+
+    @property
+    def lock_share(self) -> float:
+        """The share of the time in which other threads waited for Python's lock."""
+        return self.lock_waited / self.lock_asked if self.lock_asked else 0.0
+
+
+class Operator(Struct):
+    """An operator of a dataset.
+
+    Attributes:
+        label: the operator and its arguments.
+        site: the line of the user's program that added it.
+        inputs: the numbers of the operators that it reads.
+        maker: the number of the operator whose function has made its dataset; -1 for those of the dataset itself.
+        threads: how many calls of its function may run at a time; 0 where the reading thread makes them.
+        most: how many ran at a time so far.
+    """
+
+    name: str
+    label: str
+    site: str
+    inputs: list[int] = field(default_factory=list)
+    maker: int = -1
+    threads: int = 0
+    most: int = 0
+
+
+class Stage(Struct):
+    """Threads that do the same kind of work.
+
+    Attributes:
+        name: "consumer" for the thread that asks for elements, "worker" for those that make calls, otherwise what the
+            thread is for, as "prefetch".
+        owner: the number of the operator that started them, and takes what they make; -1 for none.
+        threads: how many there are.
+        operators: the counts of each operator that ran in them, by its number.
+    """
+
+    name: str
+    owner: int = -1
+    threads: int = 0
+    operators: dict[int, Counts] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> float:
+        """The seconds of work of all threads together."""
+        return sum(counts.seconds for counts in self.operators.values())
+
+    @property
+    def waited(self) -> float:
+        """The seconds in which its threads waited while they made a block."""
+        return sum(counts.waited for counts in self.operators.values())
+
+
+class SlowStep(Struct):
+    """A step that waited long.
+
+    Attributes:
+        number: the number of the step, from 0.
+        blocked: the seconds that it waited.
+        operator: the number of the operator that had the largest share of them; -1 where none is known.
+    """
+
+    number: int
+    blocked: float
+    operator: int = -1
+
+
+class Steps(Struct):
+    """Times of the consumer's steps, in seconds.
+
+    Attributes:
+        count: how many elements or steps were taken.
+        blocked: the waits in `next`. Several elements may come by one.
+        yours: the time between the end of one wait and the beginning of the next.
+        exposed: the part of `blocked` in which the device had nothing to do, where steps were marked.
+        marked: how many steps were marked.
+        slowest: the steps with the longest waits.
+        opening: seconds from the beginning of the iteration to the first request.
+        first: the seconds of the first request.
+        first_yours: the seconds until the second one, in which a program is compiled.
+    """
+
+    count: int = 0
+    blocked: Histogram = field(default_factory=Histogram)
+    yours: Histogram = field(default_factory=Histogram)
+    exposed: Histogram = field(default_factory=Histogram)
+    marked: int = 0
+    slowest: list[SlowStep] = field(default_factory=list)
+    opening: float = 0.0
+    first: float = 0.0
+    first_yours: float = 0.0
+
+
+class Snapshot(Struct):
+    """Statistics of one process at one time.
+
+    Attributes:
+        elapsed: the seconds since the first element was asked for.
+        skipped: the number of skipped rows.
+    """
+
+    elapsed: float = 0.0
+    operators: list[Operator] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
+    skipped: int = 0
+
+    def of(self, number: int) -> Counts:
+        """Return all counts of an operator."""
+        merged = Counts()
+        for stage in self.stages:
+            if number in stage.operators:
+                merged.merge(stage.operators[number])
+        return merged

@@ -1,0 +1,107 @@
+"""Statistics of an iteration: exact numbers of rows and blocks, who waited for whom, and what a fault in them does."""
+
+import logging
+import threading
+import time
+
+import pytest
+
+import penstock as ps
+from penstock.statistics.lanes import Lane
+from penstock.statistics.schema import Histogram
+
+
+def counted(iterator):
+    """The counts by operator and stage."""
+    snapshot = iterator._statistics.snapshot()
+    return snapshot, {
+        (snapshot.operators[number].name, stage.name): counts
+        for stage in snapshot.stages
+        for number, counts in stage.operators.items()
+    }
+
+
+def test_rows_are_counted_once_for_each_operator():
+    dataset = ps.Dataset.range(1000).shuffle(seed=1).map(lambda x: x * 2).batch(10).prefetch(2)
+    with iter(dataset) as iterator:
+        assert len(list(iterator)) == 100
+        snapshot, counts = counted(iterator)
+    rows = {name: counts[name].rows for name in counts if counts[name].rows}
+    assert rows == {
+        ("range", "prefetch"): 1000,
+        ("map", "prefetch"): 1000,
+        ("batch", "prefetch"): 100,
+        ("prefetch", "consumer"): 100,
+    }
+    assert counts["batch", "prefetch"].nbytes == 8000
+    assert snapshot.steps.count == 100
+    assert [operator.name for operator in snapshot.operators] == ["range", "shuffle", "map", "batch", "prefetch"]
+    assert all(operator.site.startswith(__file__) for operator in snapshot.operators[:-1])
+
+
+def test_calls_in_threads_are_counted_apart_from_the_reading_thread():
+    with iter(ps.Dataset.range(40).map(lambda x: time.sleep(0.001) or x, num_parallel_calls=4).batch(4)) as iterator:
+        list(iterator)
+        _, counts = counted(iterator)
+    assert counts["map", "worker"].rows == 40
+    assert counts["map", "worker"].seconds >= 0.04
+    assert counts["batch", "consumer"].waited > 0
+    assert counts["batch", "consumer"].rows == 10
+
+
+def test_a_wait_for_a_prefetch_is_no_work():
+    seen = threading.Event()
+    with iter(ps.Dataset.range(1).map(lambda x: seen.wait(0.05)).prefetch(1)) as iterator:
+        list(iterator)
+        snapshot, counts = counted(iterator)
+    assert counts["map", "prefetch"].seconds >= 0.05
+    assert counts["prefetch", "consumer"].waited > counts["prefetch", "consumer"].seconds
+    (stage,) = [stage for stage in snapshot.stages if stage.name == "prefetch"]
+    assert snapshot.operators[stage.owner].name == "prefetch"
+
+
+def test_datasets_made_by_a_function_are_counted_as_one_operator():
+    with iter(ps.Dataset.range(5).flat_map(lambda n: ps.Dataset.range(10).map(lambda x: x))) as iterator:
+        assert len(list(iterator)) == 50
+        snapshot, counts = counted(iterator)
+    assert [operator.name for operator in snapshot.operators] == ["range", "flat_map", "range", "map"]
+    assert [operator.maker for operator in snapshot.operators] == [-1, -1, 1, 1]
+    assert counts["map", "consumer"].rows == 50
+
+
+def test_options_switch_statistics_off():
+    with iter(ps.Dataset.range(3).with_options(ps.Options(statistics=False))) as iterator:
+        assert list(iterator) == [0, 1, 2]
+        assert iterator._statistics is None
+
+
+def test_statistics_do_not_change_a_fingerprint():
+    dataset = ps.Dataset.range(3)
+    assert dataset.fingerprint() == dataset.with_options(ps.Options(statistics=False)).fingerprint()
+
+
+def test_a_fault_in_statistics_is_logged_once_and_training_goes_on(monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("broken clock")
+
+    monkeypatch.setattr(Lane, "begin", broken)
+    with caplog.at_level(logging.ERROR), iter(ps.Dataset.range(1000).map(lambda x: x).batch(10)) as iterator:
+        assert len(list(iterator)) == 100
+    assert [record.message for record in caplog.records] == [
+        "penstock's statistics are off, because of a fault in them"
+    ]
+    assert "broken clock" in caplog.text
+
+
+def test_histograms_of_parts_merge_into_that_of_all():
+    parts, whole = [Histogram(), Histogram()], Histogram()
+    for number in range(1, 1001):
+        parts[number % 2].add(number / 1000)
+        whole.add(number / 1000)
+    parts[0].merge(parts[1])
+    assert parts[0].buckets == whole.buckets
+    assert parts[0].total == pytest.approx(500.5)
+    assert whole.percentile(50) == pytest.approx(0.5, rel=0.13)
+    assert whole.percentile(99) == pytest.approx(0.99, rel=0.13)
+    assert whole.percentile(100) == 1.0
+    assert Histogram().percentile(50) == 0.0
