@@ -46,6 +46,7 @@ NEEDS = {
     "docs/object-stores.md": ("obstore",),
     "docs/files/array-record.md": ("array_record",),
     "docs/files/arrays.md": ("h5py",),
+    "docs/files/tables-with-versions.md": ("deltalake", "lance", "pyiceberg.catalog.sql"),
     "docs/pytorch.md": ("torch",),
     "docs/training/small-gpt.md": ("torch",),
 }

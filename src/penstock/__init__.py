@@ -57,6 +57,9 @@ if _typing.TYPE_CHECKING:
     from penstock.data.file_datasets import ParquetDataset as ParquetDataset
     from penstock.data.file_datasets import TextLineDataset as TextLineDataset
     from penstock.data.file_datasets import TFRecordDataset as TFRecordDataset
+    from penstock.data.lake_datasets import DeltaDataset as DeltaDataset
+    from penstock.data.lake_datasets import IcebergDataset as IcebergDataset
+    from penstock.data.lake_datasets import LanceDataset as LanceDataset
     from penstock.data.table_datasets import CsvDataset as CsvDataset
     from penstock.data.table_datasets import JsonLinesDataset as JsonLinesDataset
     from penstock.distribute import HostStrategy as HostStrategy
@@ -89,6 +92,7 @@ _NAMES_BY_MODULE = {
         "TextLineDataset",
         "TFRecordDataset",
     ],
+    "data.lake_datasets": ["DeltaDataset", "IcebergDataset", "LanceDataset"],
     "data.table_datasets": ["CsvDataset", "JsonLinesDataset"],
     "distribute": [
         "HostStrategy",

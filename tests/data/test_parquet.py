@@ -314,3 +314,28 @@ def test_nulls_among_repeated_words_are_errors_filled_and_left_out(tmp_path):
     assert kept["word"].tolist() == ["a", "b"] * 1000
     as_bytes = next(iter(ps.ParquetDataset(file, types={"word": pa.binary()}, mask_nulls=["word"]).batch(3000)))
     assert as_bytes["word"].tolist() == [b"a", b"b", b""] * 1000
+
+
+def test_columns_in_the_names_of_folders(tmp_path):
+    for folder, x in (("year=2023/city=New%20York", 1), ("year=2024/city=__HIVE_DEFAULT_PARTITION__", 2)):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"x": [x, 10 * x]}), tmp_path / folder / "part-0.parquet")
+    files, types = tmp_path / "**/*.parquet", {"year": np.int32, "city": str}
+    dataset = ps.ParquetDataset(files, partitions=types, mask_nulls=["city"])
+    rows = [(int(row["x"]), row["year"], row["city"], bool(row["city_is_valid"])) for row in dataset]
+    assert rows == [
+        (1, 2023, "New York", True),
+        (10, 2023, "New York", True),
+        (2, 2024, "", False),
+        (20, 2024, "", False),
+    ]
+    assert dataset.element_spec["year"] == ps.TensorSpec((), np.int32)
+    later = ps.ParquetDataset(files, ["year"], partitions=types, filter=(pc.field("year") > 2023) & (pc.field("x") > 2))
+    assert [int(row["year"]) for row in later] == [2024]
+    for partitions, kind, message in (
+        ({"month": int}, ps.InvalidArgumentError, "no folder such as 'month=...'.*no folder is named after it"),
+        ({"x": int}, ps.InvalidArgumentError, "the file has such a column itself"),
+        ({"city": int}, ps.StorageError, "'city' of .*part-0.parquet' is no int64"),
+    ):
+        with pytest.raises(kind, match=message):
+            ps.ParquetDataset(files, partitions=partitions)

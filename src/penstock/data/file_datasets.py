@@ -149,6 +149,7 @@ def ParquetDataset(  # noqa: N802  # as the others
     *,
     filter: Any = None,
     mask_nulls: bool | Sequence[str] | None = None,
+    partitions: Mapping[str, Any] | None = None,
 ) -> Dataset[dict[str, Any]]:
     """The rows of Parquet files as dictionaries, one file after the other; any row is read by its number.
 
@@ -167,6 +168,8 @@ def ParquetDataset(  # noqa: N802  # as the others
             out.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
             booleans beside each; True for all. A null elsewhere is an error, but in lists of objects.
+        partitions: columns that stand in the names of folders, as in "year=2024/part-0.parquet", with their types:
+            `{"year": int}`.
 
     Raises:
         StorageError: a file is missing, is no Parquet file, or has other columns than the first one; while iterating, a
@@ -185,7 +188,9 @@ def ParquetDataset(  # noqa: N802  # as the others
         (2, [{'name': 'Ada'}, {'name': 'Cid'}])
     """
     masks = check_columns("ParquetDataset", columns, mask_nulls)
-    return files_by_index("ParquetDataset", files, tables.parquet.ParquetFiles(columns, filter, masks, types))
+    folders = tables.file_columns.NamedFolders.of(partitions) if partitions else None
+    format = tables.parquet.ParquetFiles(columns, filter, masks, types, table=folders)
+    return files_by_index("ParquetDataset", files, format)
 
 
 def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N802  # as the others

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from penstock.structure import Structure, flatten
 
-_WITH_COLUMNS: Final = ("MdsDataset", "ParquetDataset")
-_WITH_TYPES: Final = ("ParquetDataset",)
+_WITH_TYPES: Final = ("DeltaDataset", "IcebergDataset", "ParquetDataset")
+_WITH_COLUMNS: Final = ("MdsDataset", *_WITH_TYPES)
 """The readers that take the names of columns, and those that take types for them."""
 
 Rows = range | npt.NDArray[np.int64]
@@ -50,6 +50,9 @@ class FileFormat(ABC):
 
     memory: str = ""
     """A text for `explain()`: the memory that reading takes, and the cost of a row at random."""
+
+    version: str = ""
+    """A text that names the version of a table, if there are several: for `explain()` and states, which fit one."""
 
     @property
     def name(self) -> str:

@@ -104,10 +104,11 @@ def check_exists(call: str, name: str) -> None:
 
 
 def size_of(name: str) -> int:
-    """The bytes of a file; -1 if finding them would take one more request."""
+    """The bytes of a file; -1 if finding them would take one more request, or if it is a directory."""
     if has_protocol(name):
         return SIZES.get(name, -1)
     try:
-        return os.stat(name).st_size
+        found = os.stat(name)
+        return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
     except OSError:  # names of a format need not be files
         return -1

@@ -43,6 +43,8 @@ class IndexedFiles(ByMethod, OneInput):
     """The size of each file in bytes at that time."""
 
     def arguments(self) -> list[str]:
+        if self.format.version:
+            return [self.format.version, f"{self.cardinality:,} rows"]
         return [self.format.name] if self.method == "FilesDataset" else []
 
     @property
@@ -54,7 +56,8 @@ class IndexedFiles(ByMethod, OneInput):
         """The rows of each file, in order, with the file's name below the common directory."""
         names, starts, ends = self._pieces
         facts = [(self.counts[name], self.sizes[name]) for name in names]
-        return {"files": repr([names_in_directory(names), facts, starts.tolist(), ends.tolist()])}
+        version = [self.format.version] if self.format.version else []
+        return {"files": repr([names_in_directory(names), facts, starts.tolist(), ends.tolist(), *version])}
 
     def counted(self) -> "IndexedFiles":
         """Return this node with the counts and sizes of all files that its input names.

@@ -160,6 +160,13 @@ class FileNames(Slices):
 
 
 @dataclass(frozen=True, eq=False)
+class PlannedNames(FileNames):
+    """Names of the files of a version of a table, by which a state knows them."""
+
+    identity = {}  # noqa: RUF012  # as everywhere, it is not written to
+
+
+@dataclass(frozen=True, eq=False)
 class Listing(FileNames):
     """Names of the files that existed when the dataset was made, and the classes named by their folders."""
 

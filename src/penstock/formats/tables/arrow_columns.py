@@ -36,7 +36,7 @@ _IN_NUMPY: Final = frozenset(
 )
 """The types whose arrays Arrow turns into NumPy's."""
 _DEEPEST: Final = 64
-_READERS: Final = ("CsvDataset", "JsonLinesDataset", "ParquetDataset")
+_READERS: Final = ("CsvDataset", "DeltaDataset", "IcebergDataset", "JsonLinesDataset", "LanceDataset", "ParquetDataset")
 """The readers that take `columns`, `types` and `mask_nulls`."""
 _MASKING: Final = (*_READERS, "from_source")
 
@@ -302,6 +302,6 @@ def _without_nulls(where: _ColumnPath) -> str:
         f"mask_nulls=[{where.column!r}] makes zeros or empty strings of them, and adds a column "
         f"{where.column + '_is_valid'!r}"
     )
-    if where.call != "ParquetDataset" or where.path != f"[{where.column!r}]":
+    if where.call not in ("DeltaDataset", "ParquetDataset") or where.path != f"[{where.column!r}]":
         return masks
     return f"{masks}, and filter=pc.field({where.column!r}).is_valid() skips the rows"

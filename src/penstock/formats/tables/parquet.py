@@ -22,6 +22,7 @@ from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
 from penstock.formats.tables.arrow_columns import as_columns, values_of, varies_in_shape
+from penstock.formats.tables.file_columns import PlannedTable
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.table_records import arrow_types
 from penstock.formats.unchanged import UnchangedFile
@@ -37,7 +38,6 @@ _Within = slice | npt.NDArray[np.int64]
 """Some rows of a row group."""
 _DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
 
-_CALL: Final = "ParquetDataset"
 _TOGETHER_BYTES: Final = 1 << 23
 """Row groups are decoded together up to about this size, which is faster where they are small. Their memory is one: as
 long as one of them is kept, all are."""
@@ -56,6 +56,8 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         filter: an expression of Arrow's over any columns; rows for which it is not true are skipped.
         mask_nulls: the columns that get a column of booleans beside them.
         types: the types that columns are cast to, by name.
+        call: the function that the user called, for errors.
+        table: the table that the files are parts of; None if their own columns are all.
 
     Raises:
         InvalidTypeError: a type that Arrow does not have.
@@ -67,12 +69,18 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         filter: pd.Expression | None = None,
         mask_nulls: MaskNulls = None,
         types: Mapping[str, Any] | None = None,
+        *,
+        call: str = "ParquetDataset",
+        table: PlannedTable | None = None,
     ) -> None:
         super().__init__()
+        self.call = call
+        self.table = table
+        self.version = "" if table is None else table.version
         self.columns = None if columns is None else list(columns)
         self.filter = filter
         self.mask_nulls = mask_nulls
-        self.types = arrow_types(_CALL, types)
+        self.types = arrow_types(call, types)
         self._decoded_groups: DecodedRows[_Decoded | str] = DecodedRows()
 
     @property
@@ -97,15 +105,15 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
 
     def _without_rows(self, empty: pa.Table) -> tuple[Any, pa.Schema]:
         """The columns that rows are made of, masks too, and their types."""
-        table = masked(empty, self.mask_nulls, _CALL)
-        return as_columns(table, call=_CALL), table.schema
+        table = masked(empty, self.mask_nulls, self.call)
+        return as_columns(table, call=self.call), table.schema
 
     def _empty(self, name: str) -> pa.Table:
         """The columns of a file, without rows."""
         try:
             return self._cast(self.opened(name).schema.empty_table())
         except pa.ArrowNotImplementedError as error:
-            raise InvalidTypeError(f"{_CALL}(types=...) does not fit {name!r}: {error}") from error
+            raise InvalidTypeError(f"{self.call}(types=...) does not fit {name!r}: {error}") from error
 
     def read(self, name: str, rows: Rows) -> Any:
         columns, structure = self.read_columns(name, rows)
@@ -152,8 +160,8 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             return {group: self._decoded_alone(file, group) for group in groups}
 
     def _decoded(self, file: "_ParquetFile", groups: list[int]) -> dict[int, _Decoded]:
-        table = masked(self._cast(file.read(groups)), self.mask_nulls, _CALL)
-        columns, structure = flatten(as_columns(table, call=_CALL))
+        table = masked(self._cast(file.read(groups)), self.mask_nulls, self.call)
+        columns, structure = flatten(as_columns(table, call=self.call))
         edges = np.cumsum([0, *(file.ends[group] - file.begin(group) for group in groups)])
         decoded = {
             group: ([column[start:stop] for column in columns], structure)
@@ -187,7 +195,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             return message
 
     def open(self, name: str) -> "_ParquetFile":
-        return _ParquetFile(name, self.columns, self.filter, list(self.types))
+        return _ParquetFile(name, self)
 
 
 class _ParquetFile:
@@ -200,8 +208,10 @@ class _ParquetFile:
         open_size: the share of the open file in the limit for all of them.
     """
 
-    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, typed: list[str]) -> None:
+    def __init__(self, name: str, format: ParquetFiles) -> None:
         self.name = name
+        self._call = format.call
+        columns, typed = format.columns, list(format.types)
         self.lock = threading.Lock()
         self._last = -1
         with by_library(f"{name!r} cannot be read as a Parquet file", StorageError):
@@ -212,18 +222,23 @@ class _ParquetFile:
             self.open_size = LARGE if self._remote is not None else 2 * DESCRIPTOR
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
-            if repeated := _repeated_strings(metadata, schema, typed):
+            self._arrangement = None if format.table is None else format.table.columns_in(name, schema)
+            if repeated := _repeated_strings(metadata, schema, self._in_file(typed)):
                 self._parquet = pq.ParquetFile(
                     self._source, metadata=metadata, read_dictionary=repeated, page_checksum_verification=True
                 )
+            schema = schema if self._arrangement is None else self._arrangement.schema
         known = set(schema.names)
         for argument, given in (("columns", columns or ()), ("types", typed)):
             missing = [column for column in given if column not in known]
             if missing:
                 raise InvalidArgumentError(
-                    f"{_CALL}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
+                    f"{self._call}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are "
+                    f"{schema.names}"
                 )
-        self._columns = columns
+        self._columns = (
+            None if columns is None and self._arrangement is None else self._in_file(columns or schema.names)
+        )
         self.schema = schema if columns is None else pa.schema([schema.field(column) for column in columns])
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.largest = max(counts, default=0)
@@ -232,9 +247,15 @@ class _ParquetFile:
         widths = sum(_least_bytes(field.type) for field in self.schema)
         self._row_bytes = max(widths, encoded / max(1, metadata.num_rows))
         self._is_measured = False
-        self._selected = None if filter is None else self._selected_rows(filter)
+        self._selected = None if format.filter is None else self._selected_rows(format.filter)
+        if self._arrangement is not None and self._arrangement.deleted is not None:
+            self._selected = self._without(self._arrangement.deleted)
         selected = counts if self._selected is None else [len(rows) for rows in self._selected]
         self.ends = np.cumsum(selected, dtype=np.int64)
+
+    def _in_file(self, columns: list[str]) -> list[str]:
+        """The names of columns in the file, of those that it has."""
+        return columns if self._arrangement is None else self._arrangement.in_file(columns)
 
     @property
     def count(self) -> int:
@@ -275,6 +296,8 @@ class _ParquetFile:
         finally:  # bytes of a file that was overwritten may look damaged, or right
             if self._local is not None:
                 self._local.check()
+        if self._arrangement is not None:
+            table = self._arrangement.arranged(table, self.schema)
         if not self._is_measured and table.num_rows:  # asking costs as much as decoding a small group
             self._row_bytes, self._is_measured = table.nbytes / table.num_rows, True
         if self._selected is None:
@@ -306,18 +329,54 @@ class _ParquetFile:
 
     def _selected_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows of each row group for which the filter is true."""
-        selected = [np.empty(0, np.int64)] * self._parquet.metadata.num_row_groups
-        fragment = pd.ParquetFileFormat(page_checksum_verification=True).make_fragment(self._source)
+        selected = [np.empty(0, np.int64)] * len(self._rows_read)
         try:
-            for part in fragment.split_by_row_group(filter):  # without those that their statistics rule out
-                (group,) = (one.id for one in part.row_groups)
-                found = part.scanner(columns={"selected": filter}).to_table()["selected"].fill_null(False)
+            for group, part in self._filtered_parts(filter):
+                found = part.to_table()["selected"].fill_null(False)
                 selected[group] = np.flatnonzero(found.to_numpy())
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error}") from error
         except (pa.ArrowException, TypeError) as error:
-            raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit {self.name!r}: {error}") from error
+            raise InvalidArgumentError(f"{self._call}(filter=...) does not fit {self.name!r}: {error}") from error
         return selected
+
+    def _filtered_parts(self, filter: pd.Expression) -> Iterator[tuple[int, pd.Scanner]]:
+        """The row groups that may have rows for which the filter is true, each with its value for all rows."""
+        wanted = {"selected": filter}
+        if self._arrangement is not None and self._arrangement.renamed:  # statistics are of the columns' old names
+            schema = self._arrangement.schema
+            columns = self._in_file(schema.names)
+            for group in range(len(self._rows_read)):
+                table = self._arrangement.arranged(self._parquet.read_row_group(group, columns), schema)
+                yield group, pd.dataset(table).scanner(columns=wanted)
+            return
+        whole, known = (
+            (None, None) if self._arrangement is None else (self._arrangement.schema, self._arrangement.known)
+        )
+        format = pd.ParquetFileFormat(page_checksum_verification=True)
+        fragment = format.make_fragment(self._source, partition_expression=known)
+        for part in fragment.split_by_row_group(filter, schema=whole):  # without those that their statistics rule out
+            (group,) = (one.id for one in part.row_groups)
+            yield group, part.scanner(schema=whole, columns=wanted)
+
+    def _without(self, deleted: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """The numbers of the rows of each row group that are read and not deleted.
+
+        Raises:
+            StorageError: a row is deleted that the file does not have.
+        """
+        edges = np.cumsum([0, *self._rows_read])
+        if len(deleted) and not 0 <= deleted.min() <= deleted.max() < edges[-1]:
+            raise StorageError(
+                f"{self._call}: row {int(deleted.max())} of {self.name!r} is deleted, and it has {edges[-1]} rows: its "
+                "table is damaged"
+            )
+        kept = np.ones(edges[-1], bool)
+        kept[deleted] = False
+        groups = [np.flatnonzero(kept[start:stop]) for start, stop in pairwise(edges)]
+        if self._selected is None:
+            return groups
+        return [rows[kept[start + rows]] for start, rows in zip(edges[:-1], self._selected, strict=True)]
 
 
 def _least_bytes(kind: pa.DataType) -> float:

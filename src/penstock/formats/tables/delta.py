@@ -1,0 +1,108 @@
+"""Tables of Delta Lake at a version: `deltalake` reads their log, and penstock their Parquet files."""
+
+from typing import Any, Final
+from urllib.parse import unquote
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pd
+import pyarrow.fs as pa_fs
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats.file_errors import by_library
+from penstock.formats.tables.file_columns import FileColumns, TableVersion
+from penstock.paths import has_protocol
+
+_CALL: Final = "DeltaDataset"
+_READ: Final = {
+    *("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening", "columnMapping"),
+    *("variantType", "domainMetadata"),
+}
+"""The features of tables that are read, some only where the table does not use them."""
+
+
+def planned(given: Any, version: int | None) -> tuple[Any, TableVersion]:
+    """A table, and what its log says of its files at a version; None for the version that it is at.
+
+    Raises:
+        InvalidTypeError: no table, nor the name of one.
+        InvalidArgumentError: a table that is at another version, or needs what is not read.
+        StorageError: there is no such table, or no such version.
+    """
+    if isinstance(given, deltalake.DeltaTable):
+        table = given
+        if version not in (None, table.version()):
+            raise InvalidArgumentError(
+                f"{_CALL}(version={version}) got a DeltaTable that is at version {table.version()}: call "
+                f"table.load_as_version({version}) before"
+            )
+    else:
+        if not isinstance(given, str) and not hasattr(given, "__fspath__"):
+            raise InvalidTypeError(
+                f"{_CALL}(table=...) takes a deltalake.DeltaTable or where one lies, got {given!r:.200}"
+            )
+        wanted = "" if version is None else f" at version {version}"
+        with by_library(f"{_CALL}: the table {str(given)!r} cannot be opened{wanted}", StorageError):
+            table = deltalake.DeltaTable(given, version=version)
+    _check_features(table)
+    schema = pa.schema(table.schema().to_arrow())
+    with by_library(f"{_CALL}: the table {table.table_uri!r} is damaged at version {table.version()}", StorageError):
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        vectors = pa.table(table.deletion_vectors())
+    actions.sort(key=lambda action: (action["modification_time"], action["path"]))  # files that came first, first
+    values = {
+        _file(table, action["path"]): {
+            column: action[f"partition.{column}"] for column in table.metadata().partition_columns
+        }
+        for action in actions
+    }
+    deleted = {
+        _local(file.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+        for file, kept in zip(*vectors.select(["filepath", "selection_vector"]).columns, strict=True)
+    }
+    return table, TableVersion(schema, values, deleted, version=f"version={table.version()}")
+
+
+def with_rows(plan: TableVersion, filter: pd.Expression | None) -> list[str]:
+    """The files that may have rows for which a filter is true, by their partitions; one if none has."""
+    if filter is None:
+        return list(plan.values)
+    format, system = pd.ParquetFileFormat(), pa_fs.LocalFileSystem()  # nothing is read
+    fragments = [
+        format.make_fragment(name, system, FileColumns(name, pa.schema([]), plan.schema, values).known)
+        for name, values in plan.values.items()
+    ]
+    files = pd.FileSystemDataset(fragments, plan.schema, format, system)
+    try:
+        return [part.path for part in files.get_fragments(filter)] or list(plan.values)[:1]
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit the table: {error}") from error
+
+
+def _check_features(table: Any) -> None:
+    """Refuse a table whose rows would be wrong if its files were read as they are.
+
+    Raises:
+        InvalidArgumentError: it is one.
+    """
+    needs = set(table.protocol().reader_features or ()) - _READ
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        needs.add("columnMapping")
+    if any(repr(field.type) == 'PrimitiveType("variant")' for field in table.schema().fields):
+        needs.add("variantType")
+    if needs:
+        raise InvalidArgumentError(
+            f"{_CALL}: the table {table.table_uri!r} uses {sorted(needs)}, which is not read: have the table's library "
+            "read it, and pass on its stream by ps.Dataset.from_arrow_stream"
+        )
+
+
+def _file(table: Any, path: str) -> str:
+    """The name of a file of a table, of its path in the log."""
+    return _local(path if has_protocol(path) else f"{table.table_uri.rstrip('/')}/{path}")
+
+
+def _local(uri: str) -> str:
+    """A name as files are opened by, of an address."""
+    return unquote(uri).removeprefix("file://")
