@@ -10,7 +10,6 @@ import sys
 import tarfile
 import textwrap
 import threading
-import time
 from collections import namedtuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from until import until
 
 import penstock as ps
 from penstock.cli import main
-from penstock.data.saving.progress import SaveProgress
 from penstock.formats.checked_json import write_checked_json
 from penstock.testing import assert_same_elements, check_conformance
 
@@ -447,30 +445,6 @@ def test_a_save_that_fails_keeps_its_complete_shards_and_says_so(tmp_path, caplo
     dataset.save(tmp_path / "saved", rows_per_shard=10)
     assert min(calls) == 30
     assert [int(x) for x in ps.Dataset.load(tmp_path / "saved")] == list(range(40))
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_terminal_shows_a_bar_and_a_log_has_lines(monkeypatch, tmp_path, caplog):
-    clock = iter(range(0, 10_000, 31))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
-    progress = SaveProgress("saving x", 200, 50)
-    progress.add(50)
-    progress.add(100)
-    progress.end()
-    first, *_, last = screen.getvalue().split("\r")[1:]
-    assert first.startswith("saving x: [###############...............] 50%, 100 of 200 rows, 2 rows/s, 62 s left")
-    assert "100%, 200 of 200 rows" in last and last.endswith("\n")
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    caplog.set_level("INFO")
-    SaveProgress("saving y", None, 0).add(7)
-    assert caplog.messages[-1] == "saving y: 7 rows, 0 rows/s"
-    assert sys.stderr.getvalue() == ""
 
 
 LEAVES = {

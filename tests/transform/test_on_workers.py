@@ -34,8 +34,9 @@ def in_process(tmp_path_factory):
 
 
 def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_process, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("penstock.data.saving.progress._LINE_SECONDS", 0.0)
-    caplog.set_level("INFO", "penstock.data.saving.progress")
+    monkeypatch.setattr("penstock.runtime.progress._FIRST_LINE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.runtime.progress._LINE_SECONDS", 0.0)
+    caplog.set_level("INFO", "penstock.runtime.progress")
     with ps.service.local(num_workers=1) as service:
         ps.transform.analyze(dataset(ROWS), function, tmp_path, service=service.target)
     assert learned(tmp_path) == in_process

@@ -8,8 +8,8 @@ import numpy as np
 from penstock.accumulators.accumulator import State
 from penstock.accumulators.encoding import Bytes, from_bytes, to_bytes
 from penstock.data.dataset import Dataset
-from penstock.data.saving.progress import SaveProgress
 from penstock.errors import ElementError, PoisonError
+from penstock.runtime.progress import Progress
 from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service
 
@@ -79,15 +79,14 @@ def one_pass(
         rows_at_a_time: how many rows a summary is made of before it is merged.
     """
     known = dataset.cardinality()
-    progress = SaveProgress(what, known if known >= 0 else None, 0)
     batches = dataset.ragged_batch(rows_at_a_time) if _uneven(dataset) else dataset.batch(rows_at_a_time)
     whole, total = summarize.empty(), 0
     found = _here(batches, summarize) if service is None else _on_workers(batches, summarize, service, rows_at_a_time)
-    for rows, parts in found:
-        _merge(whole, parts)
-        total += rows
-        progress.add(rows)
-    progress.end()
+    with Progress(what, known if known >= 0 else None) as progress:
+        for rows, parts in found:
+            _merge(whole, parts)
+            total += rows
+            progress.add(rows)
     return whole, total
 
 

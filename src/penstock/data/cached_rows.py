@@ -20,6 +20,7 @@ from penstock.formats import writing
 from penstock.formats.writing.work_directory import writing_at
 from penstock.positions import as_positions
 from penstock.runtime.copying import Copiers
+from penstock.runtime.progress import Progress
 from penstock.runtime.threads import Threads
 
 _PIECE_BYTES: Final = 1 << 22
@@ -155,6 +156,7 @@ class _IndexRows(ABC):
     def __init__(self, length: int) -> None:
         self._lock = Lock()
         self._length = length
+        self._progress = Progress("filling a cache", length, bar=False)
         self.has = np.zeros(length, dtype=bool)
 
     def reading(
@@ -174,6 +176,7 @@ class _IndexRows(ABC):
                     new = ~self.has[missing]  # another iteration may have been faster
                     self._put(missing[new], block if new.all() else block.take(np.flatnonzero(new)))
                     self.has[missing] = True
+                self._progress.add(int(new.sum()), block.nbytes)
             finally:
                 loads.remove(own)
                 own.done = True

@@ -27,6 +27,7 @@ from penstock.formats.records.tfrecord import TFRecords
 from penstock.formats.registry import format_of
 from penstock.other_names import other_keywords
 from penstock.paths import has_protocol, local_path
+from penstock.runtime.progress import Progress
 from penstock.structure import LEAF, flatten
 
 _COUNTING_THREADS: Final = 32
@@ -234,9 +235,15 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     given = list(dict.fromkeys(_name_of(one) for one in Dataset(names)))
     if not given:
         raise _no_files(call)
-    with ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool:
+    counts: dict[str, int] = {}
+    with (
+        ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool,
+        Progress(f"{call}: looking into files", len(given), unit="files") as progress,
+    ):
         on_each = pool.map if len(given) > 1 else map  # starting a thread costs as much as looking into a file
-        counts = dict(zip(given, on_each(format.count, given), strict=True))
+        for name, count in zip(given, on_each(format.count, given), strict=True):
+            counts[name] = count
+            progress.add(1)
         kinds = zip(given, on_each(format.kind, given), strict=True)
         first = next(kinds)
         for other in kinds:

@@ -17,6 +17,7 @@ from penstock.data.streams.stream import State, Stream
 from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.runtime.pacing import Pace
+from penstock.runtime.progress import Progress
 from penstock.runtime.threads import failures
 
 
@@ -115,6 +116,7 @@ class CacheStream(Stream):
         self._complete = node.rows.complete(self._seed, node.filename)
         self._input = None if self._complete else node.input.cursor(run, 0)
         self._recorder: PassRecorder | PassWriter | None = None
+        self._progress = Progress("filling a cache", max(node.cardinality, 0), bar=False)
         self._position = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -139,6 +141,7 @@ class CacheStream(Stream):
             if self._recorder is not None:
                 block = block.read_only()
                 self._recorder.add(block)
+                self._progress.add(len(block), block.nbytes)
         elif self._recorder is not None:
             self._node.rows.completed(self._seed, self._recorder.finish())
             self._recorder = None

@@ -21,7 +21,6 @@ from penstock.data.node import Node
 from penstock.data.operators.element import Map
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.plan import make_plan
-from penstock.data.saving.progress import SaveProgress
 from penstock.data.saving.shard import NOTES, SavePlan, ShardNotes, ShardTask, iterator_at, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.plain_data import spec_to_data
@@ -31,6 +30,7 @@ from penstock.formats.writing.shard_format import Description
 from penstock.formats.writing.work_directory import WorkDirectory, writing_at, written_once
 from penstock.options import Options, check_integer
 from penstock.paths import has_protocol, local_path
+from penstock.runtime.progress import Progress
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -191,7 +191,9 @@ class Save:
         self.done = self.notes.complete()
         rows = sum(shard["rows"] for shard in self.done.values())
         total = self.node.cardinality
-        self._progress = SaveProgress(f"saving {self.request.path}", total if total >= 0 else None, rows)
+        if rows:
+            _logger.info("saving %s: continues after %s rows that an earlier call has written", self.request.path, rows)
+        self._progress = Progress(f"saving {self.request.path}", total if total >= 0 else None, rows)
         try:
             if self.plan.parallel and self.plan.bounds is not None:
                 if iterator is not None:
@@ -253,10 +255,10 @@ class Save:
             self._stopping.set()
             pool.shutdown(cancel_futures=True)
 
-    def _on_rows(self, rows: int) -> None:
+    def _on_rows(self, rows: int, nbytes: int) -> None:
         if self._stopping.is_set():
             raise _Stopped
-        self._progress.add(rows)
+        self._progress.add(rows, nbytes)
 
     def add(self, number: int, description: Description) -> None:
         """Note a complete shard."""

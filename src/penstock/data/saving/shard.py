@@ -100,7 +100,7 @@ class ShardTask:
     plan: SavePlan
     directory: str
 
-    def __call__(self, number: int, on_rows: Callable[[int], None] = lambda rows: None) -> Description:
+    def __call__(self, number: int, on_rows: Callable[[int, int], None] = lambda rows, nbytes: None) -> Description:
         """Write the files of a shard, and return its description."""
         assert self.plan.bounds is not None
         start, stop = self.plan.bounds[number : number + 2]
@@ -128,7 +128,7 @@ def iter_between(node: Node, options: Options, state: dict[str, Any], start: int
 
 
 def write_shard(
-    plan: SavePlan, directory: Path, number: int, blocks: Iterable[Block], on_rows: Callable[[int], None]
+    plan: SavePlan, directory: Path, number: int, blocks: Iterable[Block], on_rows: Callable[[int, int], None]
 ) -> Description:
     """Write the files of a shard, and return its description.
 
@@ -137,7 +137,7 @@ def write_shard(
         directory: the place of the files.
         number: of the shard.
         blocks: its rows.
-        on_rows: called with the number of rows written, block by block; it may raise an exception to end the writing.
+        on_rows: called with the rows and bytes written, block by block; it may raise an exception to end the writing.
     """
     path = Path(tempfile.mkdtemp(prefix="try-", dir=directory / NOTES))
     try:
@@ -146,7 +146,7 @@ def write_shard(
             for block in blocks:
                 with writing_at(directory):
                     writer.write(block.columns, block.structure, len(block))
-                on_rows(len(block))
+                on_rows(len(block), block.nbytes)
             with writing_at(directory):
                 description: Description = json.loads(json.dumps(writer.finish()))
         finally:

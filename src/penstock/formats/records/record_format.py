@@ -10,6 +10,7 @@ import numpy.typing as npt
 from penstock.errors import StorageError
 from penstock.formats.byte_reader import ByteReader, HeldBytes
 from penstock.formats.opening import open_bytes
+from penstock.runtime.progress import Progress
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure, flatten
 
@@ -180,9 +181,11 @@ class RecordReader(ABC):
     def edges(self) -> npt.NDArray[np.int64]:
         """The offsets of the records that are left, in the form of `RecordFormat.edges`."""
         parts = [np.array([self.offset])]
+        progress = Progress(f"indexing {self._name}", self._bytes.size, self.offset, unit="bytes", bar=False)
         try:
             while self._loaded(skipping=True):
                 parts.append(self._start + self._ends[self._next :])
+                progress.add(int(parts[-1][-1] - parts[-2][-1]))
                 self._pass(len(self._ends) - self._next)
         except StorageError:
             if len(parts) == 1 and not self.recognised:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.errors import StorageError
 from penstock.formats.remote.remote_files import file_system
+from penstock.runtime.progress import Progress
 from penstock.training.checkpoint.folders import INDEX_FILE, REPLACEMENT, Folder, LocalFolder
 from penstock.training.checkpoint.ranges import copy_arrays
 
@@ -111,9 +112,11 @@ class RemoteFolder(Folder):
 
     def _copy(self, local: Path, entry: str) -> None:
         files = [str(file.relative_to(local)) for file in sorted(local.rglob("*")) if file.is_file()]
-        for file in files:
-            if file != INDEX_FILE:
+        sizes = {file: (local / file).stat().st_size for file in files if file != INDEX_FILE}
+        with Progress(f"uploading {self.path_of(entry)}", sum(sizes.values()), unit="bytes", bar=False) as progress:
+            for file, size in sizes.items():
                 self._system.put_file(str(local / file), self._join(entry, file))
+                progress.add(size)
         self._system.put_file(str(local / INDEX_FILE), self._join(entry, INDEX_FILE))
 
     def delete(self, name: str) -> None:
