@@ -65,6 +65,14 @@ STEPS = {
     "batch and sum": lambda d: d.batch(2).map(lambda batch: batch.sum()),
     "padded": lambda d: d.map(lambda x: [x] * (int(x) % 3 + 1)).padded_batch(2).unbatch().map(lambda row: row.sum()),
     "rebatch": lambda d: d.batch(4).rebatch([1, 2], drop_remainder=True).unbatch(),
+    "packed": lambda d: (
+        d.map(lambda x: [x] * (int(x) % 4 + 1))
+        .pack(4, window=3)
+        .map(lambda row: (row["tokens"] * row["positions"]).sum())
+    ),
+    "packed by cuts": lambda d: (
+        d.map(lambda x: [x] * (int(x) % 4 + 1)).pack(3, "concat_split").map(lambda row: row["tokens"].sum())
+    ),
     "window": lambda d: d.window(3, 2).flat_map(lambda w: w),
     "window in batches": lambda d: d.window(2, 1, drop_remainder=True).flat_map(lambda w: w.batch(2)).unbatch(),
     "group": lambda d: d.group_by_window(lambda x: x % 2, lambda key, w: w.take(2), window_size=3),

@@ -55,6 +55,14 @@ class OnDisk:
         return self._values[rows].copy()
 
 
+def document(x):
+    return np.arange(int(x) % 4 + 1)
+
+
+def pictured(x):
+    return {"tokens": np.arange(int(x) % 5 + 1), "name": f"text {x}", "image": np.full((int(x) % 2 + 1, 2), x)}
+
+
 def noisy(x, randomness):
     return x + randomness.integers(0, 1000)
 
@@ -129,6 +137,10 @@ OPERATORS = {
     "unique": lambda d: d.map(lambda x: x % 5).unique(),
     "rejection_resample": lambda d: d.rejection_resample(lambda x: x % 2, [0.8, 0.2], seed=1),
     "rejection_resample with initial": lambda d: d.rejection_resample(lambda x: x % 2, [0.8, 0.2], [0.5, 0.5], 1),
+    "pack": lambda d: d.map(document).pack(7, window=5),
+    "pack long documents": lambda d: d.map(document).pack(3, "first_fit", 5, "split", align=3, cu_seqlens=True),
+    "pack with carried leaves": lambda d: d.map(pictured).pack(5, window=3, carry=["image"], max_segments=2),
+    "pack by cuts": lambda d: d.map(document).pack(3, "concat_split"),
     "batch": lambda d: d.batch(5),
     "batch without remainder": lambda d: d.batch(5, drop_remainder=True),
     "batch in threads": lambda d: d.batch(5, num_parallel_calls=3),
@@ -231,6 +243,11 @@ SOURCES = {
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
     "from_generator": generated,
     "select": lambda: ps.Dataset.range(20).map(noisy, seed=1).select([4, 19, 0, 4, 4, 7]),
+    "pack by index": lambda: ps.Dataset.range(20).map(document).with_lengths().pack(7, window=5),
+    "pack by index, with carried leaves": lambda: (
+        ps.Dataset.range(12).map(pictured).with_lengths("tokens").pack(4, "first_fit", 5, "split", carry=["image"])
+    ),
+    "pack by index, by cuts": lambda: ps.Dataset.range(20).map(document).with_lengths().pack(3, "concat_split", 4),
     "with_lengths": lambda: ps.Dataset.range(20).map(noisy, seed=1).with_lengths(range(20)).shuffle(seed=3),
     "select of a shuffle": lambda: ps.Dataset.range(20).shuffle(seed=2).select(slice(15, 2, -3)),
     "sample": lambda: ps.Dataset.range(20).map(noisy, seed=1).sample(np.arange(20), num=14, seed=3),

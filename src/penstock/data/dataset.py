@@ -43,6 +43,7 @@ from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.lengths import LeafLength, WithLengths, as_length, check_lengths
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.pack import Pack
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
@@ -54,6 +55,8 @@ from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices, TimeseriesWindows
 from penstock.data.operators.window import Window
 from penstock.data.origins import Row, rows_made_of
+from penstock.data.packed_rows import PackedRows
+from penstock.data.packing_plans import Packing
 from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
@@ -1478,6 +1481,83 @@ class Dataset(Generic[Element]):
         checked = tuple(check_integer("rebatch", "batch_size", size, minimum=1) for size in sizes)
         check_flag("rebatch", "drop_remainder", drop_remainder)
         return self._then(Rebatch(self.node, checked, drop_remainder, site=user_site()))
+
+    def pack(
+        self,
+        length: int,
+        how: str = "best_fit",
+        window: int = 4096,
+        too_long: str = "error",
+        max_segments: int | None = None,
+        align: int = 1,
+        *,
+        carry: Sequence[str] = (),
+        padding_values: Any = 0,
+        mask_borders: bool = False,
+        cu_seqlens: bool = False,
+    ) -> "Dataset[dict[str, Any]]":
+        """Documents of tokens in rows of one length, as dictionaries.
+
+        An element is an array of tokens, which a row names "tokens", or a dictionary: all leaves with axes are packed
+        along the first, and must have one length in a document. A row also has "segment_ids" (1 for the tokens of its
+        first document, 2 for those of the second; 0 is padding), "positions", which begin at 0 with each document, and
+        "loss_mask", false in padding. BOS and EOS are tokens of the documents.
+
+        If the lengths are known without reading (`with_lengths`, `ps.text.TokenFiles`) and all epochs have one order,
+        rows are read by number: shuffle, shard and resume them like any others. The call plans all windows, about a
+        million documents a second. Otherwise it is a stream, whose state is the beginning of a window.
+
+        Args:
+            length: of a row.
+            how: "best_fit" puts the longest documents of a window first, each into the fullest row with room for it;
+                "first_fit" takes them in order, each into the first row with room. "concat_split" puts all documents
+                one after the other, and cuts where a row ends; only the last row has padding.
+            window: the documents that are planned together.
+            too_long: a document longer than a row is an error, or is "split", "truncate"d or "drop"ped; "concat_split"
+                splits them anyway.
+            max_segments: the most documents in a row, or parts of them. Carried leaves and `cu_seqlens` then have one
+                shape.
+            align: a document begins at a multiple of this number in its row, with padding before it.
+            carry: the names of leaves that are not packed, such as images. Like leaves without axes, a row has one of
+                them for each segment, in an array; of arrays an object array, as `ragged_batch` has it.
+            padding_values: the value of padding in all packed leaves, or a dictionary of them by name.
+            mask_borders: whether "loss_mask" is false at the last token of each document too, whose next token is one
+                of another document.
+            cu_seqlens: adds "cu_seqlens": where each segment begins, and from the end of the last one on `length`:
+                padding is a segment of its own. With `max_segments` it has `max_segments + 2` entries.
+
+        Raises:
+            InvalidArgumentError: arguments that do not go together.
+            ElementError: a document that is empty, longer than a row, or has another length than is known. The call
+                raises it where lengths are known, otherwise iterating does.
+
+        Example:
+            >>> import penstock as ps
+            >>> documents = ps.Dataset.from_list([[5, 6, 7], [8, 8], [9], [4, 4]])
+            >>> for row in documents.pack(4):
+            ...     print(row["tokens"], row["segment_ids"], row["positions"])
+            [5 6 7 9] [1 1 1 2] [0 1 2 0]
+            [8 8 4 4] [1 1 2 2] [0 1 0 1]
+        """
+        packing = Packing(
+            check_integer("pack", "length", length, minimum=1),
+            how,
+            check_integer("pack", "window", window, minimum=1),
+            too_long,
+            None if max_segments is None else check_integer("pack", "max_segments", max_segments, minimum=1),
+            check_integer("pack", "align", align, minimum=1),
+        )
+        check_flag("pack", "mask_borders", mask_borders)
+        check_flag("pack", "cu_seqlens", cu_seqlens)
+        if isinstance(carry, str):
+            raise InvalidTypeError(f"pack(carry=...) takes names of leaves in a list, got the string {carry!r}")
+        rows = PackedRows(packing, tuple(carry), padding_values, mask_borders, cu_seqlens)
+        node = Pack(self.node, rows, site=user_site())
+        if self.node.spec is not None:
+            rows.spec(self.node.spec)
+        if node.indexable:
+            node.identity  # noqa: B018  # plans all windows, so that a document that cannot be packed is an error here
+        return self._then(node)
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, *, drop_remainder: bool = False

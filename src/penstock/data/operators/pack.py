@@ -1,0 +1,358 @@
+"""pack: documents of tokens in rows of one length, by index where lengths are known, and over a stream."""
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from penstock.data.block import Block, Indices
+from penstock.data.node import DependsOn, Node, OneInput, Run, derived, scaled
+from penstock.data.packed_rows import PackedRows
+from penstock.data.packing_plans import Numbers, Parts, cut, fitted
+from penstock.data.streams.index_reading import Reading
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State, Stream
+from penstock.errors import ElementError
+from penstock.formats.dataset_cache import DatasetCache, ProcessBound
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.positions import as_positions, by_part
+from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import Threads, failures
+
+_PLANS_BYTES: Final = 256 << 20
+"""The most memory for the plans of windows that are kept: of about eight million documents."""
+
+
+class _Plans(DatasetCache[int, Parts]):
+    """The plans of windows, by their numbers."""
+
+    bound = ProcessBound(lambda: _PLANS_BYTES, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Pack(OneInput):
+    """Rows of `rows.packing.length` tokens, each with parts of one document or several.
+
+    Where the lengths of the documents are known and their order is the same in every epoch, a row is found by its
+    number: the plan of a window is a function of the lengths in it, and the number of rows of each window is counted
+    once. Otherwise windows are planned as they are read.
+    """
+
+    name: ClassVar[str] = "pack"
+    depends_on = DependsOn.ANY
+    rows: PackedRows = field(repr=False)
+
+    @derived
+    def indexable(self) -> bool:
+        node = self.input
+        return node.has_lengths and node.cardinality >= 0 and not (node.varies or node.unseeded)
+
+    @derived
+    def cardinality(self) -> int:
+        if not self.indexable:
+            return scaled(self.input.cardinality, lambda n: UNKNOWN_CARDINALITY if n else 0)
+        last = int(self._ends[-1]) if len(self._ends) else 0
+        return -(-last // self.rows.packing.length) if self.cuts else last
+
+    @property
+    def cuts(self) -> bool:
+        """Return whether documents follow each other, and are cut where a row ends."""
+        return self.rows.packing.how == "concat_split"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        plan = hashlib.blake2b(self._ends.tobytes(), digest_size=8).hexdigest() if self.indexable else ""
+        return {"packing": repr(self.rows.packing), "plan": plan}
+
+    def arguments(self) -> list[str]:
+        packing = self.rows.packing
+        given = [(item.name, getattr(packing, item.name)) for item in fields(packing) if item.name != "length"]
+        default = type(packing)(packing.length)
+        return [str(packing.length), *(f"{k}={v!r}" for k, v in given if v != getattr(default, k))]
+
+    @property
+    def memory(self) -> str:
+        window = self.rows.packing.window
+        if not self.indexable:
+            return "holds the documents of a row" if self.cuts else f"holds up to {window:,} documents"
+        held = f"plans {window:,} documents at a time"
+        if not self.cardinality:
+            return held
+        tokens = sum(int(self._lengths(number).sum()) for number in range(min(len(self._ends), 1)))
+        rows = tokens / self.rows.packing.length if self.cuts else int(self._ends[0])
+        return f"{held}, {1 - tokens / (rows * self.rows.packing.length):.1%} of the first are padding"
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return self.rows.spec(inputs[0])
+
+    @cached_property
+    def _run(self) -> Run:
+        """A run for lengths, which are the same in all."""
+        return Run(self.input, 0, Threads())
+
+    @cached_property
+    def _plans(self) -> _Plans:
+        return _Plans()
+
+    @cached_property
+    def _ends(self) -> Numbers:
+        """The number of rows, or for cuts of tokens, up to the end of each window.
+
+        Raises:
+            ElementError: a document cannot be packed.
+        """
+        windows = range(-(-self.input.cardinality // self.rows.packing.window))
+        sizes = self.rows.packing.sizes
+        counts = [int(sizes(self._lengths(w)).sum()) if self.cuts else self._plan(w).count for w in windows]
+        return np.cumsum(counts, dtype=np.int64)
+
+    def _lengths(self, window: int, stop: int | None = None) -> Numbers:
+        """Return the lengths of the documents of a window, or of those up to window `stop`, which are checked."""
+        size = self.rows.packing.window
+        last = (window + 1 if stop is None else stop) * size
+        documents = range(window * size, min(last, self.input.cardinality))
+        lengths = self.input.lengths_at(self._run, 0, documents)
+        self.check(lengths, documents.start)
+        return lengths
+
+    def check(self, lengths: Numbers, first: int) -> None:
+        """Refuse documents that cannot be packed. `first` is the number of the first.
+
+        Raises:
+            ElementError: there is one.
+        """
+        unfit = self.rows.packing.unfit(lengths)
+        if len(unfit):
+            at = int(unfit[0])
+            raise self._error(first + at, self.rows.packing.problem(int(lengths[at])))
+
+    def _error(self, document: int, problem: str) -> ElementError:
+        source = self.input.source_row(self._run, 0, document) if self.input.indexable else ""
+        return ElementError(f"{self.where()}: document {document:,}{f' ({source})' if source else ''}: {problem}")
+
+    def _plan(self, window: int) -> Parts:
+        plan = self._plans.get(window)
+        if plan is None:
+            plan = fitted(self.rows.packing, self._lengths(window))
+            size = sum(each.nbytes for each in (plan.rows, plan.documents, plan.starts, plan.stops))
+            self._plans.put({window: plan}, size)
+        return plan
+
+    def parts_of(self, rows: Numbers) -> Parts:
+        """Return the parts of these rows, which are sorted; documents have their numbers in the input."""
+        size = self.rows.packing.window
+        several = []
+        if self.cuts:
+            breaks = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+            for begin, end in pairwise(breaks):
+                first, stop = int(rows[begin]), int(rows[end - 1]) + 1
+                several.append(self._cut(first, stop))
+        else:
+            for window, _, own in by_part(rows, np.searchsorted(self._ends, rows, side="right")):
+                base = int(self._ends[window - 1]) if window else 0
+                parts = self._plan(window).of_rows(own - base)
+                several.append(Parts(parts.rows, parts.documents + window * size, parts.starts, parts.stops))
+        return several[0] if len(several) == 1 else Parts.joined(several)
+
+    def _cut(self, first: int, stop: int) -> Parts:
+        packing = self.rows.packing
+        places = np.array([first * packing.length, min(stop * packing.length, int(self._ends[-1])) - 1])
+        windows = np.searchsorted(self._ends, places, side="right").tolist()
+        begin = int(self._ends[windows[0] - 1]) if windows[0] else 0
+        try:
+            parts = cut(packing, self._lengths(windows[0], windows[1] + 1), begin, first, stop)
+        except ElementError as error:
+            raise ElementError(f"{self.where()}: {error}") from None
+        return Parts(parts.rows, parts.documents + windows[0] * packing.window, parts.starts, parts.stops)
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        return self.input, epoch, int(self.parts_of(np.array([position])).documents[0])
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        if not len(indices):
+            if not self.cardinality:
+                return (yield from self.input.reading(run, epoch, range(0)))
+            return (yield from self.reading(run, epoch, range(1))).slice(0, 0)
+        rows, inverse = np.unique(as_positions(indices), return_inverse=True)
+        parts = self.parts_of(rows)
+        wanted, which = np.unique(parts.documents, return_inverse=True)
+        together = int(wanted[-1]) - int(wanted[0]) + 1 == len(wanted)
+        asked = range(int(wanted[0]), int(wanted[-1]) + 1) if together else wanted
+        documents = yield from self.input.reading(run, epoch, asked)
+        found, known = self.rows.lengths(documents), self.input.lengths_at(self._run, 0, asked)
+        unlike = np.flatnonzero(found != known)
+        if len(unlike):
+            at = int(unlike[0])
+            other = "other leaves than one length" if found[at] < 0 else f"{found[at]:,} tokens"
+            raise self._error(
+                int(wanted[at]),
+                f"it has {other}, and its length is known as {known[at]:,}: have with_lengths find the lengths again",
+            )
+        made = self.rows.block(parts, documents, which)
+        in_order = len(rows) == len(indices) and np.array_equal(inverse, np.arange(len(rows)))
+        return made if in_order else made.take(inverse, run.copiers)
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        return (CutStream if self.cuts else PackStream)(self, run, epoch)
+
+
+class _Checked(OneInputStream):
+    """Documents that can be packed; one that cannot fails alone."""
+
+    same_rows = True
+
+    def __init__(self, node: Pack, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.cursor(run, epoch)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        block = self._input.pull(need, allow)
+        if block is None:
+            return None
+        first = self._input.met - len(block)
+
+        def checked(documents: Block) -> Block:
+            self._node.check(self._node.rows.lengths(documents), first)
+            return documents
+
+        return self._input.made(block, checked)
+
+
+class PackStream(OneInputStream):
+    """Rows of one window after the other. The state is where the window begins, and how many of its rows were given."""
+
+    _input: CountingCursor
+
+    def __init__(self, node: Pack, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = CountingCursor(_Checked(node, run, epoch))
+        # The documents of the window, with the position before them, and its plan when all of them were read.
+        self._begin = self._input.state()
+        self._blocks: list[Block] = []
+        self._plan: Parts | None = None
+        self._given = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while self._plan is None or self._given == self._plan.count:
+            if not self._fill():
+                return None
+        while True:
+            rows = range(self._given, min(self._given + allow, self._plan.count))
+            parts = self._plan.of_rows(rows)
+            try:
+                block = self._node.rows.block(parts, self._blocks[0], parts.documents)
+            except failures():  # a row that fails costs itself alone
+                if len(rows) == 1:
+                    self._given += 1
+                    raise
+                allow = 1
+                continue
+            self._given += len(rows)
+            return block
+
+    def _fill(self) -> bool:
+        """Read the next window; False at the end."""
+        if self._plan is not None:
+            self._begin, self._blocks, self._plan, self._given = self._input.state(), [], None, 0
+        while (left := self._node.rows.packing.window - sum(map(len, self._blocks))) > 0:
+            block = self._input.pull(left, left)
+            if block is None:
+                break
+            self._blocks.append(block)
+        if not self._blocks:
+            return False
+        self._blocks = [Block.concatenate(self._blocks)]
+        self._plan = fitted(self._node.rows.packing, self._node.rows.lengths(self._blocks[0]))
+        return True
+
+    def state(self) -> State:
+        if self._plan is not None and self._given == self._plan.count:
+            return [self._input.state(), self._input.known, 0]
+        return [self._begin, self._input.known, self._given]
+
+    def restore(self, state: State) -> None:
+        self._begin, known, self._given = state
+        self._input.restore_at(self._begin, known)
+
+
+class CutStream(OneInputStream):
+    """Documents one after the other. The state is that before the first one that was not used up, and what was used."""
+
+    _input: CountingCursor
+
+    def __init__(self, node: Pack, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = CountingCursor(_Checked(node, run, epoch))
+        self._pace = Pace()
+        # The documents that are not used up, their blocks with the input's state before each, and how much of the
+        # first block and of the first document is used up.
+        self._documents: Block | None = None
+        self._blocks: deque[tuple[State, int]] = deque()
+        self._used_documents = 0
+        self._used = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        packing = self._node.rows.packing
+        ended = False
+        while (sizes := self._sizes()).sum() - self._used < packing.length and not ended:
+            ended = not self._read()
+        left = int(sizes.sum()) - self._used
+        if self._documents is None or not left:
+            return None
+        rows = min(allow, max(1, left // packing.length))
+        while True:
+            try:
+                parts = cut(packing, self._node.rows.lengths(self._documents), -self._used, 0, rows)
+                block = self._node.rows.block(parts, self._documents, parts.documents)
+            except failures():
+                if rows == 1:
+                    self._use(sizes, packing.length)
+                    raise
+                rows = 1
+                continue
+            self._use(sizes, rows * packing.length)
+            return block
+
+    def _sizes(self) -> Numbers:
+        """Return the places that the documents take."""
+        none = np.empty(0, np.int64)
+        return (
+            none if self._documents is None else self._node.rows.packing.sizes(self._node.rows.lengths(self._documents))
+        )
+
+    def _read(self) -> bool:
+        """Read more documents; False at the end."""
+        before = self._input.state()
+        block = self._input.pull(1, self._pace.start())
+        if block is None:
+            return False
+        self._pace.stop(block.nbytes, len(block))
+        self._blocks.append((before, len(block)))
+        self._documents = block if self._documents is None else Block.concatenate([self._documents, block])
+        return True
+
+    def _use(self, sizes: Numbers, tokens: int) -> None:
+        assert self._documents is not None
+        ends = np.cumsum(sizes) - self._used
+        done = int(np.searchsorted(ends, tokens, side="right"))
+        self._used = (self._used if not done else -int(ends[done - 1])) + tokens
+        if done == len(sizes):
+            self._documents, self._used = None, 0
+            self._used_documents = 0
+            self._blocks.clear()
+            return
+        self._documents = self._documents.slice(done, len(sizes))
+        self._used_documents += done
+        while self._used_documents >= self._blocks[0][1]:
+            self._used_documents -= self._blocks.popleft()[1]
+
+    def state(self) -> State:
+        begin = self._input.later(self._blocks[0][0], self._used_documents) if self._blocks else self._input.state()
+        return [begin, self._input.known, self._used]
+
+    def restore(self, state: State) -> None:
+        begin, known, self._used = state
+        self._input.restore_at(begin, known)
