@@ -255,6 +255,7 @@ SOURCES = {
     "split": lambda: ps.Dataset.range(20).map(mixed).split([0.3, 0.7], seed=2)[1],
     "split by a key": lambda: ps.Dataset.range(20).map(mixed).split([0.3, 0.7], key="name")[1],
     "split of a stream by a key": lambda: streamed(20).split([0.3, 0.7], key=lambda x: x)[1],
+    "shuffle in clumps": lambda: ps.FilesDataset(named("*.txt"), "text").shuffle(clump=2, seed=1),
     "list_files": lambda: named("*"),
     "list_files shuffled": lambda: named("*", shuffle=True),
     "TextLineDataset": lambda: ps.TextLineDataset(files() / "c.txt"),

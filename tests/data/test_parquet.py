@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import pickle
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -235,7 +236,10 @@ def test_a_wrong_checksum_costs_its_row_group(tmp_path):
 def test_explain_says_what_a_row_at_random_costs(tmp_path):
     pq.write_table(pa.table({"x": np.arange(30_000)}), tmp_path / "large.parquet")
     pq.write_table(pa.table({"x": np.arange(30_000)}), tmp_path / "small.parquet", row_group_size=1000)
-    assert "a row at random decodes up to 30,000 rows" in ps.ParquetDataset(tmp_path / "large.parquet").explain()
+    large = ps.ParquetDataset(tmp_path / "large.parquet")
+    found = re.search(r"a row at random decodes up to 30,000 rows: shuffle\(clump=(\d+)\) dec", large.explain())
+    assert found is not None and 200 < int(found[1]) < 2000
+    assert "mixes the rows of 9 of 1 groups" in large.shuffle(clump=9).explain()
     assert "at random" not in ps.ParquetDataset(tmp_path / "small.parquet").explain()
 
 

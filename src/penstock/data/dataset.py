@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import islice, pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -51,7 +51,7 @@ from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sampling import sample_of
 from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
-from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.shuffle import ClumpedShuffle, Shuffle
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices, TimeseriesWindows
 from penstock.data.operators.window import Window
 from penstock.data.origins import Row, rows_made_of
@@ -954,7 +954,12 @@ class Dataset(Generic[Element]):
     # Which elements, and in which order
 
     def shuffle(
-        self, buffer_size: int | None = None, seed: int | None = None, reshuffle_each_iteration: bool = True
+        self,
+        buffer_size: int | None = None,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
+        *,
+        clump: int | None = None,
     ) -> "Dataset[Element]":
         """The elements in a random order, none of them more than `buffer_size` - 1 positions early.
 
@@ -969,9 +974,14 @@ class Dataset(Generic[Element]):
             reshuffle_each_iteration: a new order in every epoch. If False and there is no seed here or in the dataset's
                 options, one is drawn now: all datasets derived from this one have the same order, so that `take` and
                 `skip` divide it.
+            clump: instead of a buffer, for files whose rows cost much at random, as `explain()` says. The groups of
+                rows that are read together, row groups of Parquet and of other formats whole files, come in a random
+                order, and the rows of so many groups at a time are mixed. A group is decoded once an epoch if so many
+                fit into memory.
 
         Raises:
-            InvalidArgumentError: `buffer_size` below 1; or None over a stream or an endless dataset.
+            InvalidArgumentError: `buffer_size` below 1; or None over a stream or an endless dataset; `clump` after a
+                step that hides which rows are read together.
 
         Example:
             >>> import penstock as ps
@@ -979,6 +989,10 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in dataset], [int(x) for x in dataset]
             ([5, 4, 2, 1, 0, 3], [0, 5, 4, 1, 2, 3])
         """
+        if clump is not None:
+            clump = check_integer("shuffle", "clump", clump, minimum=1)
+            self._check_groups(buffer_size)
+            buffer_size = EVERYTHING
         if buffer_size is None:
             if not self.node.indexable or self.node.cardinality < 0:
                 raise InvalidArgumentError(
@@ -990,7 +1004,18 @@ class Dataset(Generic[Element]):
         size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
         seed, drawn = _seed_of_draws("shuffle", seed, "reshuffle_each_iteration", reshuffle_each_iteration)
-        return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))
+        kind = Shuffle if clump is None else partial(ClumpedShuffle, clump=clump)
+        return self._then(kind(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))
+
+    def _check_groups(self, buffer_size: int | None) -> None:
+        """Refuse `shuffle(clump=...)` where it is unknown which rows are read together."""
+        self._check_by_index("shuffle(clump=...)", "shuffle before this step", ends=True)
+        if buffer_size is not None:
+            raise InvalidArgumentError(f"shuffle takes a buffer_size or a clump, got {buffer_size} and a clump")
+        if self.node.group_ends is None:
+            raise InvalidArgumentError(
+                f"shuffle(clump=...): {self.node.where()} does not say which rows are read together: shuffle before it"
+            )
 
     def repeat(self, count: int | None = None) -> "Dataset[Element]":
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).

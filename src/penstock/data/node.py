@@ -470,6 +470,14 @@ class Node(ABC):
         """
         raise NotImplementedError(self.name)
 
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        """The positions after each group of rows that cost little to read together; None where no one can say.
+
+        Only for indexable nodes that end.
+        """
+        return None if self.inputs else np.array([self.cardinality])
+
     @property
     def draws_unseeded(self) -> bool:
         """Return whether this node draws random numbers without a given seed."""

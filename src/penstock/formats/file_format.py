@@ -99,6 +99,13 @@ class FileFormat(ABC):
         """
         raise NotImplementedError(self.name)
 
+    def group_ends(self, name: str) -> npt.NDArray[np.int64]:
+        """The number of rows up to the end of each group of rows that are decoded together, for `shuffle(clump=...)`.
+
+        By default all rows of a file are one group.
+        """
+        return np.array([self.count(name)])
+
     def prepare(self, name: str) -> None:
         """Open a remote file that will be read soon, while others are read. By default it does nothing.
 

@@ -141,6 +141,14 @@ class Concatenate(SeveralInputs):
         *others, last = self.members
         return added(last.cardinality, *map(surely, others))
 
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        ends = [node.group_ends for node in self.members]
+        starts = [0, *self._ends]
+        if any(own is None for own in ends):
+            return None
+        return np.concatenate([own + start for own, start in zip(ends, starts, strict=False)])
+
     def spec_over(self, *inputs: Any) -> Any:
         return reduce(merged_spec, inputs)
 

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.data import functions
 from penstock.data.block import Block, Indices
@@ -64,6 +65,10 @@ class Map(HasOutputSignature, OneInput):
     @derived
     def varies(self) -> bool:
         return self.seed is not None or self.input.varies
+
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        return self.input.group_ends
 
     @property
     def overlaps(self) -> bool:

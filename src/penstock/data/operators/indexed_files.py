@@ -100,6 +100,14 @@ class IndexedFiles(ByMethod, OneInput):
         return int(ends[-1]) if len(ends) else 0
 
     @derived
+    def group_ends(self) -> npt.NDArray[np.int64]:
+        found = [np.empty(0, np.int64)]
+        for name, start, end, shift in zip(*self._pieces, self._shifts, strict=True):
+            own = self.format.group_ends(name) - shift
+            found += [own[(own > start - shift) & (own < end)], np.array([end])]
+        return np.concatenate(found)
+
+    @derived
     def spec(self) -> Any:
         names = self._pieces[0]
         return self.format.spec(names[0]) if names else None

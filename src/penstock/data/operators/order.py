@@ -166,6 +166,11 @@ class Take(SameElements):
     def cardinality(self) -> int:
         return self.input.cardinality if self.count == EVERYTHING else capped(surely(self.input), self.count)
 
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        ends = self.input.group_ends
+        return None if ends is None else np.minimum(ends, self.cardinality)
+
     def stream(self, run: Run, epoch: int) -> "TakeStream":
         return TakeStream(self, run, epoch)
 
@@ -201,6 +206,11 @@ class Skip(SameElements):
     @derived
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: max(0, n - self.count))
+
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        ends = self.input.group_ends
+        return None if ends is None else np.maximum(ends - self.count, 0)
 
     def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
         return shifted(indices, self.count)

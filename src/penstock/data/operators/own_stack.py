@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements, derived
 from penstock.data.streams.index_reading import Awaited, Reading
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.runtime.threads import OwnThread
@@ -20,6 +23,10 @@ class OwnStack(SameElements):
     name: ClassVar[str] = "own_stack"
     depends_on = DependsOn.ANY
     identity = None  # it changes no elements
+
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        return self.input.group_ends
 
     @property
     def mode(self) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,24 +100,26 @@ class SampleWithoutReplacement(Sample):
 
     @cached_property
     def _order_of(self) -> Any:
-        return lru_cache(maxsize=1)(self._order)
+        return lru_cache(maxsize=1)(partial(_order, self.held, self.count, self._numbers))
 
-    def _order(self, key: int) -> Column:
-        rows = len(self.held)
-        # The number of a row takes the low bits of its time: sorting values is far faster than sorting an index.
-        row_bits = np.uint64((1 << rows.bit_length()) - 1)
-        words = np.empty(rows, np.uint64)
-        for start in range(0, rows, _PIECE_ROWS):
-            stop = min(start + _PIECE_ROWS, rows)
-            times = -np.log1p(-uniform_positions(key, range(start, stop)))
-            with np.errstate(divide="ignore", invalid="ignore"):  # rows without weight come after all others
-                times /= self.held[start:stop]
-            words[start:stop] = (times.view(np.uint64) & ~row_bits) | np.arange(start, stop, dtype=np.uint64)
-        if self.count < rows:
-            words.partition(self.count)
-        first = words[: self.count]
-        first.sort()
-        return (first & row_bits).astype(self._numbers)
+
+def _order(weights: Column, count: int, kind: type[np.integer[Any]], key: int) -> Column:
+    """Return the first rows in the order of their times, as numbers of this kind."""
+    rows = len(weights)
+    # The number of a row takes the low bits of its time: sorting values is far faster than sorting an index.
+    row_bits = np.uint64((1 << rows.bit_length()) - 1)
+    words = np.empty(rows, np.uint64)
+    for start in range(0, rows, _PIECE_ROWS):
+        stop = min(start + _PIECE_ROWS, rows)
+        times = -np.log1p(-uniform_positions(key, range(start, stop)))
+        with np.errstate(divide="ignore", invalid="ignore"):  # rows without weight come after all others
+            times /= weights[start:stop]
+        words[start:stop] = (times.view(np.uint64) & ~row_bits) | np.arange(start, stop, dtype=np.uint64)
+    if count < rows:
+        words.partition(count)
+    first = words[:count]
+    first.sort()
+    return (first & row_bits).astype(kind)
 
 
 def sample_of(node: Node, weights: Any, num: int | None, replacement: bool, seed: int | None, site: str) -> Sample:

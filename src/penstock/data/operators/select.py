@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Column, Indices
 from penstock.data.node import Node, Run, SameElements, derived
@@ -27,6 +28,11 @@ class Select(SameElements):
     @derived
     def cardinality(self) -> int:
         return len(self.rows)
+
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        ends, rows = self.input.group_ends, as_positions(self.rows)
+        return None if ends is None or (rows[1:] < rows[:-1]).any() else np.searchsorted(rows, ends)
 
     @property
     def memory(self) -> str:

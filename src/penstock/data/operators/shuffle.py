@@ -1,7 +1,8 @@
 """shuffle: a random order in which reading can begin at any position, by index and over a stream."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +94,52 @@ class Shuffle(SameElements):
 
     def stream(self, run: Run, epoch: int) -> "ShuffleStream":
         return ShuffleStream(self, run, epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class ClumpedShuffle(Shuffle):
+    """A random order in which rows that cost little to read together come near each other.
+
+    Groups of rows, such as row groups of Parquet, come in a random order, in clumps of `clump` groups, and the rows of
+    a clump in a random order of all of them. So a group is read for one part of the epoch only.
+    """
+
+    clump: int = field(kw_only=True)
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """The positions after each group; they rise. They are asked for anew where a part of the files is read."""
+        ends = self.input.group_ends
+        assert ends is not None
+        return np.unique(ends[ends > 0])
+
+    @property
+    def memory(self) -> str:
+        return f"moves indices only, mixes the rows of {self.clump} of {len(self._ends):,} groups of rows at a time"
+
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
+        key = self.key(run, epoch)
+        shifts, edges = self._order_of(key)
+        clump_edges = edges[:: self.clump]
+        sources = np.empty(len(indices), np.int64)
+        clumps = np.searchsorted(clump_edges, as_positions(indices), side="right") - 1
+        for number, which, positions in by_part(indices, clumps):
+            start, stop = (int(edges[min(one * self.clump, len(self._ends))]) for one in (number, number + 1))
+            mixed = permuted(mix(key, 2, number), stop - start, shifted(positions, -start)) + start
+            sources[which] = mixed + shifts[np.searchsorted(edges, mixed, side="right") - 1]
+        return sources
+
+    @cached_property
+    def _order_of(self) -> Any:
+        return lru_cache(maxsize=2)(partial(_order_of_groups, self._ends))
+
+
+def _order_of_groups(ends: npt.NDArray[np.int64], key: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return how far each group is moved, in a random order of the groups, and where each begins, and the end."""
+    order = permuted(mix(key, 1), len(ends), range(len(ends)))
+    starts = np.append(0, ends)
+    edges = np.append(0, np.cumsum(np.diff(starts)[order]))
+    return starts[order] - edges[:-1], edges
 
 
 class ShuffleStream(OneInputStream):

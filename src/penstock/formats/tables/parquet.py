@@ -86,11 +86,14 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
         largest = max((file.largest for file in self._files.values()), default=0)
+        sizes = [file.largest * file.row_bytes for file in self._files.values()]
         held = f"shares {in_bytes(CACHE_BYTES)} for decoded row groups with the other datasets of its process"
         if largest <= _MANY_ROWS:
             return held
+        fit = max(1, int(CACHE_BYTES // max(sizes)))
         return (
-            f"{held}; a row at random decodes up to {largest:,} rows: write row groups of a few thousand for shuffling"
+            f"{held}; a row at random decodes up to {largest:,} rows: shuffle(clump={fit}) decodes each row group "
+            "once, or write row groups of a few thousand"
         )
 
     def spec(self, name: str) -> Any:
@@ -114,6 +117,9 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             return self._cast(self.opened(name).schema.empty_table())
         except pa.ArrowNotImplementedError as error:
             raise InvalidTypeError(f"{self.call}(types=...) does not fit {name!r}: {error}") from error
+
+    def group_ends(self, name: str) -> npt.NDArray[np.int64]:
+        return self.opened(name).ends
 
     def read(self, name: str, rows: Rows) -> Any:
         columns, structure = self.read_columns(name, rows)
@@ -205,6 +211,7 @@ class _ParquetFile:
         schema: of the columns that are read.
         ends: the number of selected rows in each row group and those before it.
         largest: the number of rows of the largest row group.
+        row_bytes: about the size of a decoded row.
         open_size: the share of the open file in the limit for all of them.
     """
 
@@ -245,7 +252,7 @@ class _ParquetFile:
         self._rows_read: list[int] = counts
         encoded = sum(metadata.row_group(group).total_byte_size for group in range(len(counts)))
         widths = sum(_least_bytes(field.type) for field in self.schema)
-        self._row_bytes = max(widths, encoded / max(1, metadata.num_rows))
+        self.row_bytes = max(widths, encoded / max(1, metadata.num_rows))
         self._is_measured = False
         self._selected = None if format.filter is None else self._selected_rows(format.filter)
         if self._arrangement is not None and self._arrangement.deleted is not None:
@@ -287,7 +294,7 @@ class _ParquetFile:
             start = stop
 
     def _size_of(self, group: int) -> float:
-        return float(self._rows_read[group] * self._row_bytes)
+        return float(self._rows_read[group] * self.row_bytes)
 
     def read(self, groups: list[int]) -> pa.Table:
         """The rows of row groups that are selected."""
@@ -299,7 +306,7 @@ class _ParquetFile:
         if self._arrangement is not None:
             table = self._arrangement.arranged(table, self.schema)
         if not self._is_measured and table.num_rows:  # asking costs as much as decoding a small group
-            self._row_bytes, self._is_measured = table.nbytes / table.num_rows, True
+            self.row_bytes, self._is_measured = table.nbytes / table.num_rows, True
         if self._selected is None:
             return table
         starts = np.cumsum([0, *(self._rows_read[group] for group in groups)])
