@@ -162,6 +162,13 @@ def test_rows_by_number_are_shuffled_sharded_and_sent():
     assert rows_of(pickle.loads(cloudpickle.dumps(packed))) == expected
 
 
+def test_the_documents_of_a_row_can_be_told():
+    packed = documents().with_lengths().pack(6, window=4).shuffle(seed=1).batch(2)
+    for step, batch in enumerate(packed):
+        tokens = [row[row > 0] // 100 - 1 for row in batch["tokens"]]
+        assert [row.row for row in packed.rows(step)] == [d for row in tokens for d in dict.fromkeys(row.tolist())]
+
+
 def test_an_order_that_is_the_same_in_all_epochs_is_packed_by_number():
     shuffled = documents().with_lengths().shuffle(seed=3, reshuffle_each_iteration=False).pack(6)
     assert shuffled.node.indexable and max(map(max, rows_of(shuffled))) == 1102

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
@@ -10,7 +11,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Node, OneInput, Run, derived, scaled
+from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled
+from penstock.data.origins import source_row
 from penstock.data.packed_rows import PackedRows
 from penstock.data.packing_plans import Numbers, Parts, cut, fitted
 from penstock.data.streams.index_reading import Reading
@@ -130,7 +132,7 @@ class Pack(OneInput):
             raise self._error(first + at, self.rows.packing.problem(int(lengths[at])))
 
     def _error(self, document: int, problem: str) -> ElementError:
-        source = self.input.source_row(self._run, 0, document) if self.input.indexable else ""
+        source = source_row(self.input, self._run, 0, document) if self.input.indexable else ""
         return ElementError(f"{self.where()}: document {document:,}{f' ({source})' if source else ''}: {problem}")
 
     def _plan(self, window: int) -> Parts:
@@ -141,8 +143,9 @@ class Pack(OneInput):
             self._plans.put({window: plan}, size)
         return plan
 
-    def parts_of(self, rows: Numbers) -> Parts:
-        """Return the parts of these rows, which are sorted; documents have their numbers in the input."""
+    def _parts(self, positions: Numbers) -> Parts:
+        """Return the parts of these rows; documents have their numbers in the input."""
+        rows, inverse = np.unique(positions, return_inverse=True)
         size = self.rows.packing.window
         several = []
         if self.cuts:
@@ -155,7 +158,7 @@ class Pack(OneInput):
                 base = int(self._ends[window - 1]) if window else 0
                 parts = self._plan(window).of_rows(own - base)
                 several.append(Parts(parts.rows, parts.documents + window * size, parts.starts, parts.stops))
-        return several[0] if len(several) == 1 else Parts.joined(several)
+        return Parts.joined(several).of_rows(inverse)
 
     def _cut(self, first: int, stop: int) -> Parts:
         packing = self.rows.packing
@@ -168,16 +171,16 @@ class Pack(OneInput):
             raise ElementError(f"{self.where()}: {error}") from None
         return Parts(parts.rows, parts.documents + windows[0] * packing.window, parts.starts, parts.stops)
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        return self.input, epoch, int(self.parts_of(np.array([position])).documents[0])
+    def origins(self, run: Run, epoch: int, positions: Numbers) -> Iterator[Origins]:
+        parts = self._parts(positions)
+        yield self.input, epoch, parts.rows, parts.documents
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if not len(indices):
             if not self.cardinality:
                 return (yield from self.input.reading(run, epoch, range(0)))
             return (yield from self.reading(run, epoch, range(1))).slice(0, 0)
-        rows, inverse = np.unique(as_positions(indices), return_inverse=True)
-        parts = self.parts_of(rows)
+        parts = self._parts(as_positions(indices))
         wanted, which = np.unique(parts.documents, return_inverse=True)
         together = int(wanted[-1]) - int(wanted[0]) + 1 == len(wanted)
         asked = range(int(wanted[0]), int(wanted[-1]) + 1) if together else wanted
@@ -191,9 +194,7 @@ class Pack(OneInput):
                 int(wanted[at]),
                 f"it has {other}, and its length is known as {known[at]:,}: have with_lengths find the lengths again",
             )
-        made = self.rows.block(parts, documents, which)
-        in_order = len(rows) == len(indices) and np.array_equal(inverse, np.arange(len(rows)))
-        return made if in_order else made.take(inverse, run.copiers)
+        return self.rows.block(parts, documents, which)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         return (CutStream if self.cuts else PackStream)(self, run, epoch)
