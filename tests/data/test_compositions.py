@@ -86,6 +86,8 @@ STEPS = {
     "repeat": lambda d: d.repeat(2),
     "take": lambda d: d.take(9),
     "skip": lambda d: d.skip(2),
+    "skip_rows": lambda d: d.skip_rows(steps=[1, 4]),
+    "skip_rows masked": lambda d: d.skip_rows(steps=[1, 4], how="mask").map(lambda x, keep: x if keep else -1),
     "shard": lambda d: d.shard(2, 1),
     "concatenate": lambda d: d.concatenate(ps.Dataset.range(3)),
     "enumerate": lambda d: d.enumerate().map(lambda i, x: i + x),

@@ -107,6 +107,12 @@ def named(pattern: str, **arguments) -> ps.Dataset:
     return ps.Dataset.list_files(files() / pattern, **arguments)
 
 
+def rows_of(dataset: ps.Dataset) -> list[tuple]:
+    """The rows of an element to be skipped, if there is one; below batches that fail, no row can be told."""
+    batched = any(node.rows_per_batch for node in dataset.node.walk())
+    return dataset.rows(2) if dataset.cardinality() and not batched else []
+
+
 def fails_at_two(x):
     if x % 4 == 2:
         raise ZeroDivisionError(f"no {x}")
@@ -187,6 +193,9 @@ OPERATORS = {
     "take all": lambda d: d.take(-1),
     "skip": lambda d: d.skip(5),
     "skip all": lambda d: d.skip(-1),
+    "skip_rows": lambda d: d.skip_rows(rows_of(d), steps=[0, 5]),
+    "skip_rows and batch": lambda d: d.skip_rows(rows_of(d)).batch(2),
+    "skip_rows masked": lambda d: d.skip_rows(rows_of(d), how="mask"),
     "shard": lambda d: d.shard(3, 1),
     "concatenate": lambda d: d.concatenate(numbers(3)),
     "concatenate streams": lambda d: d.concatenate(streamed(3)),
@@ -346,7 +355,7 @@ def refusing(source, place):
 
 
 # What an element becomes depends on its number, or on what it stands beside.
-BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows")
+BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows", "skip_rows")
 FAILING = {"raised": raising, "refused": refusing}
 SKIPPING = sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"})
 

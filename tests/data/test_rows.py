@@ -119,3 +119,89 @@ def test_the_command_refuses_an_order_without_a_seed(tmp_path: Path, capsys: pyt
     script.write_text("import penstock as ps\ndataset = ps.Dataset.range(9).shuffle().batch(2)\n")
     assert main(["rows", f"{script}:dataset", "--step", "1"]) == 2
     assert "has no seed, so its order here is not that of the training" in capsys.readouterr().err
+
+
+def test_rows_that_are_dropped_are_missing_and_no_others(tmp_path: Path) -> None:
+    dataset = files(tmp_path).shuffle(seed=3)
+    bad = [*dataset.rows(4), *dataset.rows(20)]
+    left = dataset.skip_rows(bad, steps=[0, 29])
+    for _ in range(2):
+        every, order = iter(dataset), list(iter(left))
+        named = {numbers([row])[0] for row in bad}
+        assert order == [x for place, x in enumerate(every) if int(x) not in named and place not in (0, 29)]
+    assert [numbers(left.rows(step))[0] for step in range(26)] == list(
+        iter(files(tmp_path).shuffle(seed=3).skip_rows(bad, steps=[0, 29]))
+    )
+    assert left.rows(26) == []
+
+
+def test_rows_that_are_masked_leave_all_else_bit_equal(tmp_path: Path) -> None:
+    plain = files(tmp_path).shuffle(seed=3)
+    bad = [*plain.rows(4), *plain.rows(20)]
+    masked = plain.skip_rows(bad, how="mask").batch(4).prefetch(1)
+    with iter(plain.batch(4)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+        rest = list(iterator)
+    resumed = iter(masked)
+    resumed.load_state_dict(state)
+    found = list(resumed)
+    assert [batch.tolist() for batch, _ in found] == [batch.tolist() for batch in rest]
+    assert [(4 * step + 4 + row) for step, (_, keep) in enumerate(found) for row in np.flatnonzero(~keep)] == [4, 20]
+
+
+def test_a_batch_or_a_step_is_dropped_by_any_of_its_rows() -> None:
+    rows = ps.Dataset.range(12)
+    batches = rows.batch(3)
+    bad = batches.rows(2)[1:2]
+    assert [batch.tolist()[0] for batch in batches.skip_rows(bad)] == [0, 3, 9]
+    assert [keep.tolist() for _, keep in rows.batch(3).skip_rows(bad, how="mask")] == [True, True, False, True]
+
+
+def test_rows_to_be_dropped_may_change_when_a_state_is_restored() -> None:
+    source = ps.Dataset.range(20).shuffle(seed=1)
+    before = source.skip_rows().batch(4).prefetch(ps.AUTOTUNE)
+    with iter(before) as iterator:
+        next(iterator), next(iterator)
+        state = iterator.state_dict()
+    named = [*source.rows(5), *source.rows(10)]
+    resumed = iter(source.skip_rows(named).batch(4).prefetch(1))
+    resumed.load_state_dict(state)
+    order = list(iter(ps.Dataset.range(20).shuffle(seed=1)))[8:]
+    assert [x for batch in resumed for x in batch.tolist()] == [x for x in order if x != named[1].row]
+    with pytest.raises(ps.StateMismatchError, match="skip_rows"):
+        iter(source.batch(4)).load_state_dict(state)
+
+
+def test_rows_of_a_stream_are_skipped_by_their_numbers_in_it() -> None:
+    odd = ps.Dataset.range(20).filter(lambda x: x % 2)
+    named = [*odd.rows(1), *odd.rows(3)]
+    assert list(odd.skip_rows(named)) == [1, 5, 9, 11, 13, 15, 17, 19]
+    assert [int(x) for x, keep in odd.skip_rows(named, how="mask") if not keep] == [3, 7]
+
+
+def test_rows_that_can_not_come_are_refused_and_say_why(tmp_path: Path) -> None:
+    dataset = files(tmp_path)
+    named = dataset.rows(3)
+    with pytest.raises(ps.InvalidArgumentError, match=r"row 3 of .*0.parquet.*which rows come through filter\("):
+        dataset.filter(lambda x: True).skip_rows(named)
+    with pytest.raises(ps.InvalidArgumentError, match="takes rows as rows.step. gives them.*got 3; steps="):
+        dataset.skip_rows([3])
+    with pytest.raises(ps.InvalidArgumentError, match='must be "drop" or "mask", got "?.hide'):
+        dataset.skip_rows(named, how="hide")
+    skipping = dataset.skip_rows(named).batch(4).with_options(ps.Options(on_error="skip"))
+    assert next(iter(skipping)).tolist() == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("how", ["drop", "mask"])
+def test_workers_skip_the_same_rows(how: str) -> None:
+    source = ps.Dataset.range(20).shuffle(seed=1)
+    dataset = source.skip_rows(source.rows(1), how=how).batch(4)
+    parts = []
+    for worker in range(2):
+        strategy = ps.HostStrategy(num_workers=2, worker_index=worker)
+        with iter(strategy.distribute_dataset(dataset)) as iterator:
+            steps = [step.values[0] if how == "drop" else (step[0].values[0], step[1].values[0]) for step in iterator]
+            parts.append([(step if how == "drop" else step[0][step[1]]).tolist() for step in steps])
+    order = [x for x in list(iter(ps.Dataset.range(20).shuffle(seed=1))) if x != source.rows(1)[0].row]
+    assert [x for both in zip(*parts, strict=True) for part in both for x in part] == order

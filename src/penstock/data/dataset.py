@@ -52,6 +52,7 @@ from penstock.data.operators.sampling import sample_of
 from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import ClumpedShuffle, Shuffle
+from penstock.data.operators.skip_rows import DropRows, MaskRows, names_of_rows
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices, TimeseriesWindows
 from penstock.data.operators.window import Window
 from penstock.data.origins import Row, rows_made_of
@@ -1278,6 +1279,35 @@ class Dataset(Generic[Element]):
         check_lengths(bare, found.node, found.element_spec)
         return self._then(WithLengths(self.node, found.node, site=user_site()))
 
+    def skip_rows(self, rows: Iterable[Any] = (), *, steps: Iterable[int] = (), how: str = "drop") -> "Dataset[Any]":
+        """The elements without those that are made of some rows, or have some numbers; all others as they were.
+
+        Args:
+            rows: rows as `rows(step)` gives them: an element that is made of one of them is skipped, in every epoch.
+            steps: numbers of elements of this dataset, in every epoch.
+            how: "drop": skipped elements do not come, so later ones move up. A state counts them nevertheless: it can
+                be restored with other rows and steps, if only `skip_rows` was there before. "mask": all elements come,
+                each as a pair with False if it is to be skipped, else True. States are those of a dataset without it.
+
+        Raises:
+            InvalidArgumentError: something that is no row, a row that no element is made of as far as is known without
+                reading, or another `how`.
+
+        Example:
+            >>> import penstock as ps
+            >>> letters = ps.Dataset.from_list(["a", "b", "c", "d"]).shuffle(seed=1)
+            >>> bad = letters.rows(1)
+            >>> list(letters), list(letters.skip_rows(bad))
+            (['c', 'b', 'a', 'd'], ['c', 'a', 'd'])
+            >>> list(letters.skip_rows(bad, how="mask").batch(2))[0]
+            (array(['c', 'b'], dtype=object), array([ True, False]))
+        """
+        if how not in ("drop", "mask"):
+            raise InvalidArgumentError(f'skip_rows(how=...) must be "drop" or "mask", got {how!r}')
+        numbers = [check_integer("skip_rows", "steps", step, minimum=0) for step in steps]
+        kind = DropRows if how == "drop" else MaskRows
+        return self._then(kind(self.node, names_of_rows(rows), np.array(numbers, np.int64), site=user_site()))
+
     def concatenate(self, dataset: "Dataset[Any]", *datasets: "Dataset[Any]") -> "Dataset[Element]":
         """All elements of this dataset, then all of the other, or of the others one after the other.
 
@@ -1888,7 +1918,7 @@ class Dataset(Generic[Element]):
             >>> import penstock as ps
             >>> batches = ps.Dataset.from_list(["a", "b", "c", "d"]).shuffle(seed=1).batch(2)
             >>> batches.at(1), [row.row for row in batches.rows(1)]
-            (array(['d', 'b'], dtype=object), [3, 1])
+            (array(['a', 'd'], dtype=object), [0, 3])
         """
         position = check_integer("rows", "step", step, minimum=0)
         epoch = check_integer("rows", "epoch", epoch, minimum=0)

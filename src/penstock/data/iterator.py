@@ -413,7 +413,7 @@ class DatasetIterator(Iterator[Element]):
             >>> import penstock as ps
             >>> with iter(ps.Dataset.range(9).shuffle(seed=1).batch(2)) as iterator:
             ...     next(iterator), [row.row for row in iterator.rows()]
-            (array([8, 7]), [8, 7])
+            (array([7, 5]), [7, 5])
         """
         return self._rows_at(self._position_after())
 

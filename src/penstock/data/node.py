@@ -517,13 +517,18 @@ class Node(ABC):
         """Yield the rows of which elements are made, for each input of which there are some; nothing for a source."""
         yield from ()
 
-    def row_at(self, position: int) -> tuple[str | None, int]:
-        """Return the file of the row at a position of a source, None if it is of no file, and its number there."""
-        return None, position
+    def rows_at(self, positions: npt.NDArray[np.int64]) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+        """Return the file of each row of a source, None if it is of no file, and its number there."""
+        return [None] * len(positions), positions
+
+    @property
+    def row_files(self) -> list[str]:
+        """Return the files of its rows, if it is a source of rows of files."""
+        return []
 
     def row_name(self, position: int) -> str:
         """The row at a position of a source, for errors."""
-        file, row = self.row_at(position)
+        (file,), (row,) = self.rows_at(np.array([position]))
         return f"row {row} of {file or self.where()}"
 
     def stream(self, run: Run, epoch: int) -> Stream:

@@ -27,26 +27,29 @@ class Row(NamedTuple):
 def rows_made_of(node: Node, run: Run, epoch: int, position: int) -> list[Row]:
     """Return the rows of which an element is made, in their order."""
     found = [
-        (tuple(key), Row(source.where(), *source.row_at(row)))
-        for source, keys, rows in _sources(node, run, epoch, position)
-        for key, row in zip(keys.tolist(), rows.tolist(), strict=True)
+        (tuple(key), Row(source.where(), file, int(number)))
+        for source, keys, rows in sources_of(node, run, epoch, np.array([position]))
+        for key, file, number in zip(keys.tolist(), *source.rows_at(rows), strict=True)
     ]
     return [row for _, row in sorted(found, key=itemgetter(0))]
 
 
 def source_row(node: Node, run: Run, epoch: int, position: int) -> str:
     """Return the first row of which an element is made, for errors; "" if its number is the same, or for a stream."""
-    firsts = [(keys[0].tolist(), source, int(rows[0])) for source, keys, rows in _sources(node, run, epoch, position)]
-    _, source, row = min(firsts, key=itemgetter(0))
-    told = row == position and source.row_at(row) == (None, row)
+    found = sources_of(node, run, epoch, np.array([position]))
+    _, source, row = min(((keys[0].tolist(), source, int(rows[0])) for source, keys, rows in found), key=itemgetter(0))
+    told = row == position and not source.row_files
     return source.row_name(row) if source.indexable and not told else ""
 
 
-def _sources(
-    node: Node, run: Run, epoch: int, position: int
+def sources_of(
+    node: Node, run: Run, epoch: int, positions: npt.NDArray[np.int64]
 ) -> Iterator[tuple[Node, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Yield each source of an element with its rows, and keys that give the order of the rows of all sources."""
-    left = [(node, epoch, np.empty((1, 0), np.int64), np.array([position]))]
+    """Yield each source of elements with its rows, and keys that give the order of the rows of all sources.
+
+    A key begins with the place of the row's element among `positions`.
+    """
+    left = [(node, epoch, np.arange(len(positions))[:, None], positions)]
     for source, own_epoch, keys, rows in left:  # which grow
         below = list(source.origins(run, own_epoch, rows)) if source.indexable or source.keeps_numbers else []
         for input, input_epoch, places, input_rows in below:

@@ -27,6 +27,7 @@ from penstock.data.operators.sampling import Sample
 from penstock.data.operators.select import Select
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.skip_rows import NamedRows
 from penstock.data.operators.window import Window
 from penstock.data.plan import rebuilt, rebuilt_nodes, with_inputs
 from penstock.options import Options
@@ -34,7 +35,7 @@ from penstock.options import Options
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
 _DROP_ALIKE: Final = (
     *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
-    *(Shuffle, Select, Sample, Prefetch, Zip, Concatenate),
+    *(Shuffle, Select, Sample, NamedRows, Prefetch, Zip, Concatenate),
 )
 _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 

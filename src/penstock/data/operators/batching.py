@@ -16,7 +16,7 @@ from penstock.data.block import Block, Column, Indices, column_of, is_ragged, ob
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import OneInputStream
+from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part
@@ -218,6 +218,9 @@ class BatchStream(OneInputStream):
         if count < size and self._node.drop_remainder:
             return None
         return self._node.numbered(Block.concatenate(parts, self._copiers), count, number)
+
+    def advanced(self, state: State, rows: int) -> State:
+        return self._input.later(state, rows * self._node.batch_size)  # only the last batch may have fewer
 
     def _pulled(self, need: int, allow: int, collected: int) -> Block | None:
         """Pull the next rows of a batch after `collected` others. Where one fails, the whole batch is skipped."""

@@ -122,10 +122,13 @@ class IndexedFiles(ByMethod, OneInput):
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
         yield from ()  # it is a source: its input gives the names of files
 
-    def row_at(self, position: int) -> tuple[str, int]:
-        names, _, ends = self._pieces
-        number = int(np.searchsorted(ends, position, side="right"))
-        return names[number], position + int(self._shifts[number])
+    def rows_at(self, positions: npt.NDArray[np.int64]) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+        numbers = np.searchsorted(self._pieces[2], positions, side="right")
+        return [self._pieces[0][number] for number in numbers.tolist()], positions + self._shifts[numbers]
+
+    @property
+    def row_files(self) -> list[str]:
+        return self._pieces[0]
 
     @derived
     def has_lengths(self) -> bool:

@@ -149,8 +149,12 @@ class FileNames(Slices):
     def identity(self) -> dict[str, Any]:
         return {"names": "\0".join(names_in_directory(self.columns[0].tolist()))}
 
-    def row_at(self, position: int) -> tuple[str, int]:
-        return str(self.columns[0][position]), 0
+    def rows_at(self, positions: Column) -> tuple[list[str | None], Column]:
+        return [str(name) for name in self.columns[0][positions]], np.zeros_like(positions)
+
+    @property
+    def row_files(self) -> list[str]:
+        return [str(name) for name in self.columns[0]]
 
     def row_name(self, position: int) -> str:
         return str(self.columns[0][position])

@@ -100,6 +100,9 @@ class PrefetchedStream(Stream):
     def state(self) -> State:
         return self._state
 
+    def advanced(self, state: State, rows: int) -> State | None:
+        return self._stream.advanced(state, rows)
+
     def fits(self, state: State) -> bool:
         return self._stream.fits(state)
 
