@@ -205,3 +205,11 @@ def test_workers_skip_the_same_rows(how: str) -> None:
             parts.append([(step if how == "drop" else step[0][step[1]]).tolist() for step in steps])
     order = [x for x in list(iter(ps.Dataset.range(20).shuffle(seed=1))) if x != source.rows(1)[0].row]
     assert [x for both in zip(*parts, strict=True) for part in both for x in part] == order
+
+
+def test_rows_of_packed_documents_are_all_that_are_in_the_row() -> None:
+    documents = ps.Dataset.from_list([[5, 6, 7], [8], [9, 9], [4, 4, 4]]).with_lengths()
+    packed = documents.pack(4)
+    found = [[row.row for row in packed.rows(step)] for step in range(len(packed))]
+    assert sorted(map(tuple, found)) == [(0, 1), (2,), (3,)]
+    assert sorted(row.row for row in packed.batch(3).rows(0)) == [0, 1, 2, 3]
