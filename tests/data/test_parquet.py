@@ -337,9 +337,8 @@ def test_columns_in_the_names_of_folders(tmp_path):
     later = ps.ParquetDataset(files, ["year"], partitions=types, filter=(pc.field("year") > 2023) & (pc.field("x") > 2))
     assert [int(row["year"]) for row in later] == [2024]
     for partitions, kind, message in (
-        ({"month": int}, ps.InvalidArgumentError, "no folder such as 'month=...'.*no folder is named after it"),
-        ({"x": int}, ps.InvalidArgumentError, "the file has such a column itself"),
-        ({"city": int}, ps.StorageError, "'city' of .*part-0.parquet' is no int64"),
+        ({"month": int}, ps.InvalidArgumentError, "is in no folder such as 'month=...'"),
+        ({"city": int}, ps.StorageError, "the folder 'city=New York' names no int64"),
     ):
         with pytest.raises(kind, match=message):
             ps.ParquetDataset(files, partitions=partitions)

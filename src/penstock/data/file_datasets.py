@@ -189,7 +189,7 @@ def ParquetDataset(  # noqa: N802  # as the others
         (2, [{'name': 'Ada'}, {'name': 'Cid'}])
     """
     masks = check_columns("ParquetDataset", columns, mask_nulls)
-    folders = tables.file_columns.NamedFolders.of(partitions) if partitions else None
+    folders = tables.file_columns.NamedFolders(partitions) if partitions else None
     format = tables.parquet.ParquetFiles(columns, filter, masks, types, table=folders)
     return files_by_index("ParquetDataset", files, format)
 

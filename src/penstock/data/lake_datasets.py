@@ -1,8 +1,7 @@
 """Datasets of the rows of tables that have versions: planned by their own libraries, and read at one version."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -159,15 +158,9 @@ def _rows_of(call: str, names: list[str], format: FileFormat, table: str) -> Dat
         raise InvalidArgumentError(
             f"{call}: the table {table!r} has no rows at {format.version}, or none that the filter keeps"
         )
-    with _told_of_the_version(call, format, table):
-        planned = PlannedNames("files", (object_column(names),), LEAF, len(names), site=user_site())
-        return files_by_index(call, Dataset(planned), format)
-
-
-@contextmanager
-def _told_of_the_version(call: str, format: FileFormat, table: str) -> Iterator[None]:
+    planned = PlannedNames("files", (object_column(names),), LEAF, len(names), site=user_site())
     try:
-        yield
+        return files_by_index(call, Dataset(planned), format)
     except StorageError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise

@@ -51,10 +51,9 @@ def planned(given: Any, version: int | None) -> tuple[Any, TableVersion]:
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         vectors = pa.table(table.deletion_vectors())
     actions.sort(key=lambda action: (action["modification_time"], action["path"]))  # files that came first, first
+    partition = table.metadata().partition_columns
     values = {
-        _file(table, action["path"]): {
-            column: action[f"partition.{column}"] for column in table.metadata().partition_columns
-        }
+        _file(table, action["path"]): {column: action[f"partition.{column}"] for column in partition}
         for action in actions
     }
     deleted = {
@@ -68,16 +67,14 @@ def with_rows(plan: TableVersion, filter: pd.Expression | None) -> list[str]:
     """The files that may have rows for which a filter is true, by their partitions; one if none has."""
     if filter is None:
         return list(plan.values)
-    format, system = pd.ParquetFileFormat(), pa_fs.LocalFileSystem()  # nothing is read
-    fragments = [
-        format.make_fragment(name, system, FileColumns(name, pa.schema([]), plan.schema, values).known)
-        for name, values in plan.values.items()
-    ]
-    files = pd.FileSystemDataset(fragments, plan.schema, format, system)
-    try:
-        return [part.path for part in files.get_fragments(filter)] or list(plan.values)[:1]
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidArgumentError(f"{_CALL}(filter=...) does not fit the table: {error}") from error
+    format, system, empty = pd.ParquetFileFormat(), pa_fs.LocalFileSystem(), pa.schema([])  # nothing is read
+    fragments = []
+    for name, values in plan.values.items():
+        partition = FileColumns(name, empty, pa.schema([plan.schema.field(column) for column in values]), values)
+        fragments.append(format.make_fragment(name, system, partition.known))
+    with by_library(f"{_CALL}(filter=...) does not fit the table", InvalidArgumentError):
+        found = pd.FileSystemDataset(fragments, plan.schema, format, system).get_fragments(filter)
+        return [part.path for part in found] or list(plan.values)[:1]
 
 
 def _check_features(table: Any) -> None:

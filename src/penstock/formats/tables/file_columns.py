@@ -10,9 +10,7 @@
 
 import dataclasses
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -20,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pd
 
 from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats.file_errors import by_library
 from penstock.formats.tables.arrow_columns import values_of
 from penstock.formats.tables.table_records import arrow_types
 
@@ -70,19 +68,17 @@ class FileColumns:
                     f"the column {field.name!r} of {name!r} has fields under other names than the table, which changed "
                     "since: name the other columns by columns=[...], or have the table's library rewrite the file"
                 )
-        self.renamed = any(source not in (None, column) for column, source in self._sources.items()) or any(
-            source is None and column in schema.names for column, source in self._sources.items()
+        self.renamed = any(
+            source != column for column, source in self._sources.items() if source is not None or column in schema.names
         )
         self._values = {
-            field.name: None if values[field.name] is None else pa.scalar(values[field.name], field.type)
+            field.name: pa.scalar(values.get(field.name), field.type)
             for field in table
-            if field.name in values and self._sources[field.name] is None
+            if self._sources[field.name] is None
         }
-        equal = [
-            pc.field(column).is_null() if value is None else pc.field(column) == value
-            for column, value in self._values.items()
-        ]
-        self.known: pd.Expression | None = reduce(lambda one, other: one & other, equal) if equal else None
+        self.known = pc.scalar(True)
+        for column, value in self._values.items():
+            self.known &= pc.field(column) == value if value.is_valid else pc.field(column).is_null()
 
     def in_file(self, columns: list[str]) -> list[str]:
         """The file's names of those of these columns that it has."""
@@ -90,94 +86,70 @@ class FileColumns:
 
     def arranged(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         """Rows of the file as rows of the table, with these of its columns."""
-        columns = []
-        for field in schema:
-            source, value = self._sources[field.name], self._values.get(field.name)
-            if source is not None:
-                column = rows[source]
-                alike = values_of(column.type) == values_of(field.type)
-                columns.append(column if alike else column.cast(field.type))
-            else:
-                columns.append(pa.nulls(len(rows), field.type) if value is None else pa.repeat(value, len(rows)))
-        return pa.table(columns, schema.names)
+        return pa.table([self._column(rows, field) for field in schema], schema.names)
 
-
-class PlannedTable(ABC):
-    """A table, and what is known of its files without reading them.
-
-    Attributes:
-        version: of the table, as an argument that its dataset takes: "version=3".
-    """
-
-    version: str = ""
-
-    @abstractmethod
-    def columns_in(self, name: str, schema: pa.Schema) -> FileColumns:
-        """The columns of the table in a file, which has columns of its own.
-
-        Raises:
-            InvalidArgumentError: they are not read.
-            StorageError: the file is not one of the table.
-        """
+    def _column(self, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+        source = self._sources[field.name]
+        if source is None:
+            return pa.repeat(self._values[field.name], len(rows))
+        column = rows[source]
+        return column if values_of(column.type) == values_of(field.type) else column.cast(field.type)
 
 
 @dataclasses.dataclass(frozen=True)
-class TableVersion(PlannedTable):
+class TableVersion:
     """A version of a table, as the library of its format plans it.
 
     Attributes:
         schema: the columns of the table.
         values: of each file's partition, by file and column.
         deleted: the numbers of the rows of files that the table no longer has.
+        version: as an argument that its dataset takes: "version=3".
     """
 
-    version: str = dataclasses.field(kw_only=True)
     schema: pa.Schema
     values: Mapping[str, Mapping[str, Any]]
     deleted: Mapping[str, npt.NDArray[np.int64]]
+    version: str
 
     def columns_in(self, name: str, schema: pa.Schema) -> FileColumns:
+        """The columns of the table in a file, which has columns of its own; raises as `FileColumns`."""
         return FileColumns(name, schema, self.schema, self.values[name], self.deleted.get(name))
 
 
-@dataclasses.dataclass(frozen=True)
-class NamedFolders(PlannedTable):
+class NamedFolders:
     """Files in folders whose names are values of columns, as in "year=2024/city=Rome/part-0.parquet".
 
-    Attributes:
-        types: of these columns, by name.
+    Args:
+        types: of these columns, by name, as NumPy or Arrow name them, or `str`.
+
+    Raises:
+        InvalidTypeError: one that they do not have.
     """
 
-    types: Mapping[str, pa.DataType]
+    version = ""
 
-    @classmethod
-    def of(cls, types: Mapping[str, Any]) -> "NamedFolders":
-        """The columns of these types, each as NumPy or Arrow names it, or `str`.
-
-        Raises:
-            InvalidTypeError: one that they do not have.
-        """
-        return cls(arrow_types("ParquetDataset", types))
+    def __init__(self, types: Mapping[str, Any]) -> None:
+        self._types = arrow_types("ParquetDataset", types, "partitions")
 
     def columns_in(self, name: str, schema: pa.Schema) -> FileColumns:
+        """The columns of a file, and of its folders those that it lacks.
+
+        Raises:
+            InvalidArgumentError: no folder is named after a column.
+            StorageError: a folder's name is no value of its column.
+        """
         folders = dict(part.split("=", 1) for part in name.split("/")[:-1] if "=" in part)
-        values: dict[str, Any] = {}
-        fields = []
-        for column, kind in self.types.items():
-            if column in schema.names or column not in folders:
-                found = "the file has such a column itself" if column in schema.names else "no folder is named after it"
+        fields = [pa.field(column, kind) for column, kind in self._types.items() if column not in schema.names]
+        values = {}
+        for field in fields:
+            if field.name not in folders:
                 raise InvalidArgumentError(
-                    f"ParquetDataset(partitions=...): {name!r} has no folder such as '{column}=...' that gives the "
-                    f"column {column!r}: {found}"
+                    f"ParquetDataset(partitions=...): {name!r} is in no folder such as '{field.name}=...'"
                 )
-            text = unquote(folders[column])
-            try:
-                values[column] = None if text == _NULL else pa.scalar(text).cast(kind).as_py()
-            except pa.ArrowException as error:
-                raise StorageError(
-                    f"ParquetDataset(partitions=...): {column!r} of {name!r} is no {kind}: {error}"
-                ) from error
-            fields.append(pa.field(column, kind))
+            text = unquote(folders[field.name])
+            with by_library(f"{name!r}: the folder '{field.name}={text}' names no {field.type}", StorageError):
+                values[field.name] = None if text == _NULL else pa.scalar(text).cast(field.type).as_py()
         return FileColumns(name, schema, pa.schema([*schema, *fields]), values)
 
 

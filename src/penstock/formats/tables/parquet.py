@@ -22,7 +22,7 @@ from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
 from penstock.formats.tables.arrow_columns import as_columns, values_of, varies_in_shape
-from penstock.formats.tables.file_columns import PlannedTable
+from penstock.formats.tables.file_columns import NamedFolders, TableVersion
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.table_records import arrow_types
 from penstock.formats.unchanged import UnchangedFile
@@ -71,7 +71,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         types: Mapping[str, Any] | None = None,
         *,
         call: str = "ParquetDataset",
-        table: PlannedTable | None = None,
+        table: TableVersion | NamedFolders | None = None,
     ) -> None:
         super().__init__()
         self.call = call

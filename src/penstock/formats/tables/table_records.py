@@ -218,7 +218,7 @@ def _with_whole_records(
         size *= 2
 
 
-def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
+def arrow_types(call: str, types: Mapping[str, Any] | None, argument: str = "types") -> dict[str, pa.DataType]:
     """The types that a user has given for columns: Arrow's, dtypes of NumPy, `str` or `bytes`.
 
     Raises:
@@ -226,8 +226,8 @@ def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.Data
     """
     given: Any = types or {}
     if not isinstance(given, Mapping):
-        raise InvalidTypeError(f"{call}(types=...) takes a dictionary of types by column, got {given!r:.200}")
-    return {name: _arrow_type(call, name, kind) for name, kind in given.items()}
+        raise InvalidTypeError(f"{call}({argument}=...) takes a dictionary of types by column, got {given!r:.200}")
+    return {name: _arrow_type(f"{call}({argument}=...)", name, kind) for name, kind in given.items()}
 
 
 def _arrow_type(call: str, name: str, kind: Any) -> pa.DataType:
@@ -239,7 +239,7 @@ def _arrow_type(call: str, name: str, kind: Any) -> pa.DataType:
         return pa.from_numpy_dtype(np.dtype(kind))
     except (TypeError, pa.ArrowNotImplementedError) as error:
         raise InvalidTypeError(
-            f"{call}(types=...) takes types of Arrow, dtypes of NumPy that Arrow has too, str or bytes, got {kind!r} "
+            f"{call} takes types of Arrow, dtypes of NumPy that Arrow has too, str or bytes, got {kind!r} "
             f"for {name!r}: give one near to it, such as np.float32, and convert by map"
         ) from error
 
