@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,11 +119,16 @@ def files():
     return made
 
 
+def batches_of_arrow():
+    return pa.table({"x": range(11)}).to_reader(max_chunksize=4)
+
+
 SOURCES = {
     "files": lambda: ps.TextLineDataset(ps.Dataset.list_files(files() / "*", shuffle=True)).map(int),
     "range": lambda: ps.Dataset.range(11),
     "slices": lambda: ps.Dataset.from_tensor_slices(list(range(20, 31))),
     "generator": lambda: ps.Dataset.from_generator(lambda: iter(range(11))),
+    "batches of Arrow": lambda: ps.Dataset.from_arrow_stream(batches_of_arrow).map(lambda row: row["x"]),
     "random": lambda: ps.Dataset.random(seed=1).map(lambda x: x % 50).take(11),
 }
 

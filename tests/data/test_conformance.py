@@ -251,6 +251,9 @@ SOURCES = {
     "from_source, by slices": lambda: ps.Dataset.from_source(OnDisk(np.arange(40).reshape(20, 2))),
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
     "from_generator": generated,
+    "from_arrow_stream": lambda: ps.Dataset.from_arrow_stream(
+        lambda: pa.table({"x": range(12), "word": list("abcdefghijkl")}).to_reader(max_chunksize=5)
+    ),
     "select": lambda: ps.Dataset.range(20).map(noisy, seed=1).select([4, 19, 0, 4, 4, 7]),
     "pack by index": lambda: ps.Dataset.range(20).map(document).with_lengths().pack(7, window=5),
     "pack by index, with carried leaves": lambda: (

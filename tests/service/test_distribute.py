@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from past_errors import read_past_errors
 
@@ -95,6 +96,9 @@ PIPELINES = {
     "flat_map": lambda: ps.Dataset.range(6).flat_map(lambda x: ps.Dataset.range(x)),
     "interleave": lambda: ps.Dataset.range(6).interleave(lambda x: ps.Dataset.range(x), cycle_length=2, block_length=1),
     "generator": lambda: ps.Dataset.from_generator(lambda: iter(range(20))).batch(3),
+    "batches of Arrow": lambda: ps.Dataset.from_arrow_stream(
+        lambda: pa.table({"x": range(20)}).to_reader(max_chunksize=6)
+    ).map(lambda row: row["x"]),
     "zip": lambda: ps.Dataset.zip((ps.Dataset.range(9), ps.Dataset.range(9).filter(lambda x: x > 4))).map(
         lambda a, b: a * 10 + b
     ),

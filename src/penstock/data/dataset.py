@@ -31,6 +31,7 @@ from penstock.data.folder_datasets import FolderRequest, class_names_of
 from penstock.data.iterator import DatasetIterator, Element, Iterations, blocks_of
 from penstock.data.made_by import MadeBy
 from penstock.data.node import EVERYTHING, Node, Run, describe
+from penstock.data.operators.arrow_stream import ArrowStream
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
@@ -260,6 +261,38 @@ class Dataset(Generic[Element]):
         return Dataset(
             Slices("from_arrow", tuple(map(np.asarray, leaves)), structure, len(leaves[0]), site=user_site())
         )
+
+    @staticmethod
+    def from_arrow_stream(
+        make: Callable[[], Any], *, mask_nulls: bool | Sequence[str] | None = None
+    ) -> "Dataset[dict[str, Any]]":
+        """The rows of batches of Arrow as dictionaries, one batch after the other: results that do not fit into memory.
+
+        `make()` opens the stream, once per epoch: a query of DuckDB, a scan of Polars, a reader of Arrow Flight. One
+        batch at a time is held. A state counts the rows taken; restoring it opens the stream again and drops that many,
+        so the stream should give the same rows each time, in one order.
+
+        Args:
+            make: called without arguments; returns an object with `__arrow_c_stream__`.
+            mask_nulls: as for `from_arrow`; True stands for all columns.
+
+        Raises:
+            InvalidTypeError: `make` is not callable; while iterating, its result is no stream, or has a column of a
+                type that NumPy does not have.
+            InvalidArgumentError: while iterating, nulls that are not masked. Iterating continues behind the row.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> table = pa.table({"age": [31, 17], "name": ["Ada", "Bob"]})
+            >>> [row["name"] for row in Dataset.from_arrow_stream(lambda: table.to_reader(max_chunksize=1))]
+            ['Ada', 'Bob']
+        """
+        if not callable(make):
+            raise InvalidTypeError(
+                f"from_arrow_stream(make=...) takes a function that opens a stream, in every epoch a new one, got "
+                f"{make!r:.200}: from_arrow takes tables, and lambda: ... makes a function"
+            )
+        return Dataset(ArrowStream(make, mask_nulls, site=user_site()))
 
     @staticmethod
     def from_source(source: Any, *, mask_nulls: bool | Sequence[str] | None = None) -> "Dataset[Any]":

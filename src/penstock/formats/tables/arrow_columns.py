@@ -14,7 +14,7 @@ is an error, as NumPy's numbers have none, unless it is masked (`nulls.py`).
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +38,7 @@ _IN_NUMPY: Final = frozenset(
 _DEEPEST: Final = 64
 _READERS: Final = ("CsvDataset", "DeltaDataset", "IcebergDataset", "JsonLinesDataset", "LanceDataset", "ParquetDataset")
 """The readers that take `columns`, `types` and `mask_nulls`."""
-_MASKING: Final = (*_READERS, "from_source")
+_MASKING: Final = (*_READERS, "from_arrow_stream", "from_source")
 
 
 class _ColumnPath(NamedTuple):
@@ -106,6 +106,20 @@ def arrow_table(data: Any, mask_nulls: MaskNulls) -> Any:
     except (pa.ArrowInvalid, TypeError) as error:
         raise InvalidTypeError(f"from_arrow(data=...) takes a table, got a column, or none: {error}") from error
     return masked(table, mask_nulls, "from_arrow")
+
+
+def batches_of(stream: Any) -> Iterator[pa.Table]:
+    """The batches of an object with Arrow's protocol for streams.
+
+    Raises:
+        InvalidTypeError: something else.
+    """
+    if not hasattr(stream, "__arrow_c_stream__"):
+        raise InvalidTypeError(
+            "from_arrow_stream(make=...) takes a function that opens a stream of Arrow (__arrow_c_stream__), got one "
+            f"that gives a {type(stream).__name__}"
+        )
+    return (pa.Table.from_batches([batch]) for batch in pa.RecordBatchReader.from_stream(stream))
 
 
 def _check_computed(value: Any, call: str) -> None:
