@@ -76,6 +76,12 @@ def test_full_batches_of_files_need_no_padding_without_a_signature(seen) -> None
     assert told == {"length": 6, "steps": by_file if len(seen.seen) == 2 else [[0, 1], [2, 3], [4, 5]] * 2}
 
 
+def test_a_function_of_the_rows_of_each_slice(seen) -> None:
+    steps = alike(seen, "collated")
+    assert [step["sum"] for step in steps] == [[1, 5, 9, 13], [17, 21, 25, 29]]
+    assert steps[0]["rows"] == [0, 1, 0, 2, 3, 2, 4, 5, 4, 6, 7, 6]
+
+
 def test_an_epoch_of_known_length_costs_a_message(seen) -> None:
     assert set(seen.of("messages")) == {int(len(seen.seen) > 1)}
 
@@ -121,6 +127,12 @@ def test_a_process_whose_input_fails_is_named_at_its_step(workers) -> None:
     assert own == {"done": 2, "error": "ValueError: a bad row"}
     # Nothing in these steps waits for process 1, so process 0 has taken some more when it hears.
     assert other["error"] == "WorkerError: worker 1 of 2 failed at step 2 of its input with ValueError: a bad row"
+
+
+def test_results_of_collate_that_differ_in_shape_fail_on_all(workers) -> None:
+    ended = workers("mesh_failures", "uneven_results", workers=2, devices=4)
+    for told in (seen["uneven_results"] for seen in ended.seen):
+        assert "a batch cannot be cut into 4 slices of one shape" in told and "collate pad its results" in told
 
 
 def test_a_process_that_never_makes_the_loader_fails_all_within_the_timeout(workers) -> None:

@@ -129,13 +129,27 @@ def test_map_style_data_sets_are_sources() -> None:
 
 def test_a_collate_function_makes_the_batches() -> None:
     data = [torch.arange(n) for n in (1, 3, 2)]
-    batches = (
-        ps.Dataset.range(len(data))
-        .batch(2)
-        .map(lambda rows: np.asarray(torch.nn.utils.rnn.pad_sequence([data[row] for row in rows], batch_first=True)))
-    )
-    with ps.torch.loader(batches) as loader:
-        assert [batch.tolist() for batch in loader] == [[[0, 0, 0], [0, 1, 2]], [[0, 1]]]
+
+    def collate(rows: Any) -> Any:
+        return {"x": torch.nn.utils.rnn.pad_sequence([data[row] for row in rows], batch_first=True), "names": ["a"]}
+
+    with ps.torch.loader(ps.Dataset.range(len(data)).batch(2), collate=collate) as loader:
+        assert [batch["x"].tolist() for batch in loader] == [[[0, 0, 0], [0, 1, 2]], [[0, 1]]]
+
+
+def test_a_collate_function_may_give_tensors_and_objects_of_any_kind() -> None:
+    marker = object()
+    batches = ps.Dataset.range(8).map(lambda x: np.datetime64(int(x), "D")).batch(4)  # a dtype that torch lacks
+    called: list[int] = []
+
+    def collate(days: Any) -> Any:
+        called.append(len(days))
+        return torch.from_numpy(days.astype(np.int64)).bfloat16(), marker, "text", len(days), days.astype(np.int32)
+
+    with ps.torch.loader(batches, rank=1, num_ranks=2, collate=collate) as loader:
+        days, *others, numbers = next(iter(loader))
+    assert days.dtype is torch.bfloat16 and days.tolist() == numbers.tolist() == [2, 3] and called[0] == 2
+    assert [others[0], others[1], int(others[2])] == [marker, "text", 2]
 
 
 def test_iterable_data_sets_are_generators() -> None:

@@ -66,13 +66,22 @@ class Strategy(ABC):
     def _place(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         """The leaves of a step, placed for `run`; `even` says whether all replicas' slices have one shape."""
 
-    def distribute_dataset(self, dataset: Any, input_options: InputOptions | None = None) -> DistributedDataset:
+    def distribute_dataset(
+        self,
+        dataset: Any,
+        input_options: InputOptions | None = None,
+        *,
+        collate: Callable[..., Any] | None = None,
+    ) -> DistributedDataset:
         """A dataset of global batches, cut so that each step gives every replica its slice.
 
         Args:
             dataset: a `ps.Dataset` whose elements are batches: arrays, or a structure of arrays, with one common
                 leading length. `ps.Options(auto_shard_policy=...)` says how several workers divide it.
             input_options: how the replicas are fed.
+            collate: a function of the rows of one replica, as NumPy arrays, which gives what the replica gets instead:
+                any structure, also without a row for each row, such as graphs that are put together. With
+                `partial_batch="pad"` it takes the rows and the mask. It is called in the thread that reads ahead.
 
         Returns:
             An iterable of steps of the dataset's structure; each leaf is a `PerReplica`, or a bare array where one
@@ -109,7 +118,7 @@ class Strategy(ABC):
         idle = idle_replicas(inputs)
         if idle is not None and self._workers.index == 0:
             _logger.warning("distribute_dataset: %s", idle)
-        return self._distributed("distribute_dataset", inputs, options)
+        return self._distributed("distribute_dataset", inputs, options, collate=collate)
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], input_options: InputOptions | None = None
@@ -163,11 +172,17 @@ class Strategy(ABC):
         return made_by_all(self._control, f"call {self._calls} that distributes a dataset", call)
 
     def _distributed(
-        self, call: str, inputs: Inputs, options: InputOptions, place: PlaceLeaves | None = None
+        self,
+        call: str,
+        inputs: Inputs,
+        options: InputOptions,
+        place: PlaceLeaves | None = None,
+        collate: Callable[..., Any] | None = None,
     ) -> DistributedDataset:
         """A distributed dataset of these inputs; `place` places its steps, as `run` takes them if it is None."""
         place = place or (self._place if options.fetch_to_device else placed_on_host)
-        return DistributedDataset(inputs, place, options, self._control, f"{call} (call {self._calls})")
+        call = f"{call} (call {self._calls})"
+        return DistributedDataset(inputs, place, options, self._control, call, collate=collate)
 
     def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """One value per local replica, made now by `value_fn(context)`, in the replicas' order.

@@ -1,5 +1,6 @@
 """`ps.jax.loader`: a dataset as global arrays on the devices of a mesh."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +69,7 @@ def loader(
     specs: Any = None,
     *,
     input_options: InputOptions | None = None,
+    collate: Callable[..., Any] | None = None,
     failure_timeout_seconds: float | None = None,
 ) -> MeshLoader:
     """Batches of a dataset as global arrays on a mesh, in one process or in many.
@@ -87,6 +89,10 @@ def loader(
             rows cannot be divided evenly. With `partial_batch="pad"` elements are pairs of the batch and a mask, and
             the padding is at the end of the arrays: `predictions[: mask.sum()]` are those of the rows. Where processes
             read separate files, it is at the end of each one's part.
+        collate: a function of the rows of one of the equal slices into which the sharding divides a batch, as NumPy
+            arrays, which gives what is put on the devices instead: arrays of one shape for all slices, also without a
+            row for each row, such as graphs that are put together and padded. The global arrays are the slices' one
+            after the other. With `partial_batch="pad"` it takes the rows and the mask. All leaves have one sharding.
         failure_timeout_seconds: how long this process waits for others that do not make a call which all must make,
             300 s by default, or take no step, half an hour by default, and, after another one's failure, how long it
             may stay blocked on its devices, 30 s by default. For the latter two the first loader of a process decides.
@@ -122,7 +128,7 @@ def loader(
         own, count = jax.process_index(), jax.process_count()
         meeting = meeting_of_processes(_CALL, own, count, failure_timeout_seconds)
     try:
-        inputs, place, options = _prepared(dataset, sharding, specs, input_options)
+        inputs, place, options = _prepared(dataset, sharding, specs, input_options, collated=collate is not None)
     except Exception as error:
         if meeting is not None:
             meeting.fail(error)
@@ -133,7 +139,8 @@ def loader(
     if meeting is not None:
         meeting.join()
         control = control_of_all_processes(meeting)
-    steps = DistributedDataset(inputs, place, options, control, meeting.call if meeting is not None else _CALL)
+    call = meeting.call if meeting is not None else _CALL
+    steps = DistributedDataset(inputs, place, options, control, call, collate=collate)
     workers = inputs.workers
     if agreed_of(steps).of_a_ragged_step(inputs.full_rows) and workers.replicas_in_sync > 1:
         raise InvalidArgumentError(
@@ -145,7 +152,7 @@ def loader(
 
 
 def _prepared(
-    dataset: Any, sharding: Any, specs: Any, input_options: Any
+    dataset: Any, sharding: Any, specs: Any, input_options: Any, *, collated: bool
 ) -> tuple[MeshInput, MeshPlacement, InputOptions]:
     """Return what a loader is made of, from its arguments, without a word to other processes."""
     options = _checked(dataset, input_options)
@@ -154,14 +161,18 @@ def _prepared(
     leaves, structure = flatten(spec)
     shardings = shardings_of(sharding, specs, structure)
     for one, leaf, path in zip(shardings, leaves, structure.paths(), strict=True):
-        check_leaf(one, leaf, path)
+        if not collated:
+            check_leaf(one, leaf, path)
+        elif one != shardings[0]:
+            raise InvalidArgumentError(f"{_CALL}(collate=...) takes one sharding for all leaves, got {shardings}")
     workers = MeshWorkers.of_mesh(shardings)
     partial = PartialBatch(options.partial_batch)
     layout = [f"mesh {dict(shardings[0].mesh.shape)}", f"specs {[str(one.spec) for one in shardings]}", partial.value]
     inputs = MeshInput(dataset, workers, partial, layout)
     _check_divided(inputs, partial)
     mask = NamedSharding(shardings[0].mesh, PartitionSpec(*shardings[0].spec[:1]))  # type: ignore[no-untyped-call]
-    place = MeshPlacement([*shardings, mask], structure.paths(), workers.replicas_in_sync, workers.own_slices)
+    of_leaves, paths = (shardings[:1], []) if collated else ([*shardings, mask], structure.paths())
+    place = MeshPlacement(of_leaves, paths, workers.replicas_in_sync, workers.own_slices)
     return inputs, place, options
 
 

@@ -20,7 +20,8 @@ class MeshPlacement:
     """Puts the rows of a step on this process's devices, as parts of global arrays.
 
     Args:
-        shardings: those of the leaves; the last one is that of the mask, which padded steps have after their leaves.
+        shardings: those of the leaves; the last one is that of the mask, which padded steps have after their leaves,
+            and of all further leaves.
         paths: where in an element the leaves are, for errors.
         parts: the number of slices of a batch.
         held: the numbers of those that this process has, in order.
@@ -46,7 +47,8 @@ class MeshPlacement:
             shapes = sorted({rows.shape for leaf in leaves for rows in leaf.slices})
             raise ElementError(
                 f"ps.jax.loader: a batch cannot be cut into {self._parts} slices of one shape, which global arrays "
-                f'need; slices here have the shapes {shapes}: use ps.InputOptions(partial_batch="pad") or "drop"'
+                f'need; slices here have the shapes {shapes}: use ps.InputOptions(partial_batch="pad") or "drop", '
+                "and let a function given as collate pad its results"
             )
         arrays = [self._placed(number, leaf) for number, leaf in enumerate(leaves)]
         # Of a single slice the caller hands out the only value.
@@ -59,7 +61,7 @@ class MeshPlacement:
         if rows.dtype.itemsize >= 8:  # JAX may keep fewer bits
             check_width("a batch", rows)
             rows = rows.astype(jax.dtypes.canonicalize_dtype(rows.dtype), copy=False)
-        sharding, slice_rows = self._shardings[number], len(leaf.slices[0])
+        sharding, slice_rows = self._sharding_of(number), len(leaf.slices[0])
         shape = (slice_rows * self._parts, *rows.shape[1:])
         self._check(number, shape, rows.dtype)
 
@@ -70,10 +72,13 @@ class MeshPlacement:
 
         return jax.make_array_from_callback(shape, sharding, on_device)
 
+    def _sharding_of(self, number: int) -> NamedSharding:
+        return self._shardings[min(number, len(self._shardings) - 1)]
+
     def _check_leaf(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         """Refuse arrays whose bytes are in another order, or with an axis that their sharding does not divide."""
         path = self._paths[number] if number < len(self._paths) else ""
         where = f"the leaf at {path}" if path else "the batch"
         check_byte_order(f"ps.jax.loader: {where}", dtype)
         for axis in range(1, len(shape)):
-            check_divides(self._shardings[number], axis, shape[axis], where)
+            check_divides(self._sharding_of(number), axis, shape[axis], where)

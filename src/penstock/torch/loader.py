@@ -1,7 +1,7 @@
 """`ps.torch.loader`: this rank's slice of every global batch, as tensors."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -33,6 +33,7 @@ def loader(
     context_parallel: str | None = None,
     rank: int | None = None,
     num_ranks: int | None = None,
+    collate: Callable[..., Any] | None = None,
     failure_timeout_seconds: float | None = None,
 ) -> "Loader":
     """An iterable of this rank's slices of a dataset's global batches, as tensors in the dataset's structure.
@@ -55,6 +56,9 @@ def loader(
             one: of the sequence.
         rank: the number of this rank, from 0, where nothing else gives it. Ranks given in this way exchange nothing.
         num_ranks: the number of ranks.
+        collate: a function of this rank's rows of a batch, as NumPy arrays, which gives what the step gets instead: any
+            structure of arrays, tensors and other objects, such as graphs that are put together. With
+            `partial_batch="pad"` it takes the rows and the mask. It is called in the thread that reads ahead.
         failure_timeout_seconds: how long a rank waits for others that do not make a call which all must make, 300 s by
             default, or take no step, half an hour by default, and, after another rank's failure, how long it may stay
             blocked in a collective before it is ended, 30 s by default.
@@ -84,7 +88,7 @@ def loader(
     meeting = None if given else meeting_of(launched(), failure_timeout_seconds)
     try:
         ranks = find_ranks(mesh, dp, context_parallel, rank, num_ranks)
-        _check(dataset, input_options)
+        _check(dataset, input_options, collated=collate is not None)
         options = input_options or InputOptions()
         placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
         partial = PartialBatch(options.partial_batch)
@@ -100,7 +104,10 @@ def loader(
     control = connected(meeting)
     try:
         steps = DistributedDataset(
-            inputs, placing, options, control, "ps.torch.loader", bare=True, handed_out=placing.handed_out
+            *(inputs, placing, options, control, "ps.torch.loader"),
+            bare=True,
+            collate=collate,
+            handed_out=placing.handed_out,
         )
     except BaseException as error:
         if control is not None:
@@ -203,7 +210,7 @@ def _position_in(state: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _check(dataset: Any, input_options: Any) -> None:
+def _check(dataset: Any, input_options: Any, *, collated: bool) -> None:
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(
             f"ps.torch.loader(dataset) takes a ps.Dataset, got {type(dataset).__name__}: make one of a map-style data "
@@ -217,7 +224,8 @@ def _check(dataset: Any, input_options: Any) -> None:
             'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and ps.torch.loader has '
             "one to divide"
         )
-    check_dtypes(dataset.node.spec)
+    if not collated:
+        check_dtypes(dataset.node.spec)
 
 
 def _check_alone(inputs: DividedInput) -> None:

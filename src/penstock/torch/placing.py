@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.distribute.feed.steps import StepLeaf
@@ -44,7 +45,8 @@ class Placing:
 
     def __call__(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         """The leaves of this rank's slice as tensors."""
-        tensors = [self._sequence_part(tensor_of(leaf.slices[0])) for leaf in leaves]
+        values = [leaf.slices[0] for leaf in leaves]
+        tensors = [self._sequence_part(tensor_of(one) if isinstance(one, np.ndarray) else one) for one in values]
         if self._pin:
             tensors = [one.pin_memory() if isinstance(one, torch.Tensor) else one for one in tensors]
         if self._on_cuda:

@@ -5,6 +5,7 @@ import signal
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 from scenarios.meshes import ROWS, P, _mesh, _refusal
 
@@ -35,6 +36,14 @@ def row_fails(_: None) -> Any:
         return row
 
     return _steps(ps.Dataset.range(10**9).map(checked).batch(4))
+
+
+def uneven_results(_: None) -> Any:
+    """A function of the rows whose results differ in shape between the processes."""
+    rows = ps.Dataset.range(16).batch(8)
+    sharding = _mesh(), P(("data", "fsdp"))
+    with ps.jax.loader(rows, *sharding, collate=lambda _: np.zeros(3 + jax.process_index())) as loader:
+        return _refusal(lambda: next(iter(loader)))
 
 
 def absent(_: None) -> Any:

@@ -123,6 +123,16 @@ def full_files(_: None) -> Any:
         return {"length": len(loader), "steps": _epoch(loader)}
 
 
+def collated(_: None) -> Any:
+    """A function of each slice's rows."""
+
+    def sums(rows: Any) -> Any:
+        return {"sum": rows.sum(keepdims=True), "rows": np.resize(rows, 3)}
+
+    with ps.jax.loader(ps.Dataset.range(16).batch(8), _mesh(), P(("data", "fsdp")), collate=sums) as loader:
+        return _epoch(loader)
+
+
 def messages(_: None) -> Any:
     """How many messages the steps of a dataset of known length cost."""
     with ps.jax.loader(ROWS.batch(4), _mesh(), P("data")) as loader:

@@ -28,6 +28,7 @@ from penstock.distribute.feed.agreement import (
     LocalAgreement,
     agree_on_input,
 )
+from penstock.distribute.feed.collating import Collate
 from penstock.distribute.feed.explain import explain
 from penstock.distribute.feed.feed import Outcome, PlaceLeaves, Prefetcher, Step, StepFailure, StepFeed
 from penstock.distribute.feed.inputs import DividedInput, Inputs
@@ -70,11 +71,13 @@ class DistributedDataset:
         call: str = "",
         *,
         bare: bool | None = None,
+        collate: Callable[..., Any] | None = None,
         handed_out: Callable[[Any], None] = lambda step: None,
     ) -> None:
         # Whether leaves are handed out as they are and not as `PerReplica`: by default where one replica is in sync.
         self._bare = inputs.workers.replicas_in_sync == 1 if bare is None else bare
         self._place = place
+        self._collate = None if collate is None else Collate(call.partition(" (")[0], collate)
         self._options = options
         self._control = control
         self._call = call
@@ -96,6 +99,8 @@ class DistributedDataset:
 
         The leading length is given where every replica has the same number of rows in every step, else it is None.
         """
+        if self._collate is not None:
+            raise InvalidTypeError("the specification of a step is that of what collate gives: known from a step only")
         spec = self._inputs.dataset.element_spec
         workers = self._inputs.workers
         if self._partial is PartialBatch.RAGGED and workers.replicas_in_sync == 1:
@@ -159,6 +164,7 @@ class DistributedDataset:
             topic,
             iteration,
             self._control,
+            self._collate,
         )
 
     def _agreement(self, topic: str, source: StepSource) -> Agreement:

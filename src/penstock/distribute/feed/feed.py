@@ -12,9 +12,10 @@ import numpy as np
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import PassBegun
 from penstock.distribute.feed.agreement import AgreedInput, Agreement, StepFacts
+from penstock.distribute.feed.collating import Collate, shapes_of
 from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.step_sources import StepSource
-from penstock.distribute.feed.steps import HostStep, Padding, StepLeaf, Template
+from penstock.distribute.feed.steps import HostStep, Layout, Padding, StepLeaf, Template
 from penstock.distribute.values import PerReplica
 from penstock.errors import WorkerError
 from penstock.runtime.at_exit import after_interrupt, end_at_exit
@@ -145,6 +146,7 @@ class StepFeed:
         place: places the slices for the replicas.
         bare: whether one replica is in sync, which gets bare values.
         topic: the name of this iteration on the control channel.
+        collate: makes of each replica's rows what it gets; None if it gets the rows.
         control: the channel on which other workers learn of a failure.
         iteration: which of the dataset's iterations this is.
     """
@@ -157,6 +159,7 @@ class StepFeed:
     topic: str
     iteration: int
     control: Control | None
+    collate: Collate | None = None
     _seen: Template | None = field(default=None, init=False)
     _padding: Padding = field(default_factory=Padding, init=False)
 
@@ -237,11 +240,23 @@ class StepFeed:
             step, even = self._padding(step, max(self.agreed.full, facts.largest)), facts.regular
         elif self.agreed.partial is PartialBatch.DROP:
             step, even = step.first_rows(facts.smallest), facts.regular
+        if self.collate is not None:
+            step = self.collate(step)
+            even = self._agreed_shapes(step)
         placed = self.place(step.leaves, even)
-        for leaf in placed:
+        for leaf in placed if self.collate is None else ():
             if isinstance(leaf, PerReplica):
                 leaf._ragged_row_counts = self.agreed.of_a_ragged_step
         return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
+
+    def _agreed_shapes(self, step: HostStep) -> bool:
+        """Return whether all replicas have one shape; workers ask each other only where they run one program."""
+        own = shapes_of(step)
+        answers = [own]
+        if self.control is not None and not self.bare:
+            topic = f"{self.topic}, results of collate"
+            answers = self.control.gather(topic, own, Layout, closed=lambda: self._closed)
+        return all(one == own and all(leaf.shape is not None for leaf in one) for one in answers)
 
     def _empty(self, facts: StepFacts) -> HostStep:
         """A step without rows, for a worker whose data has ended."""

@@ -140,7 +140,8 @@ def unequal(structure: Structure, lengths: Sequence[int | None]) -> ElementError
     rows = ", ".join(f"{path}: {length}" for path, length in zip(structure.paths(), lengths, strict=True))
     return ElementError(
         f"all leaves of a distributed batch must have the same number of rows, got {rows}: elements that are single "
-        "rows need .batch(global_batch_size)"
+        "rows need .batch(global_batch_size), and a function that puts the rows of a batch together is given to the "
+        "loader, or to distribute_dataset, as collate=..."
     )
 
 
