@@ -78,6 +78,7 @@ if _typing.TYPE_CHECKING:
     from penstock.formats.writing.tfrecord_writer import TFRecordWriter as TFRecordWriter
     from penstock.parameter_server.coordinator import ClusterCoordinator as ClusterCoordinator
     from penstock.parameter_server.strategy import ParameterServerStrategy as ParameterServerStrategy
+    from penstock.statistics.tracing import trace as trace
     from penstock.training.checkpoint.checkpoint import Checkpoint as Checkpoint
     from penstock.training.checkpoint.numbered import latest_checkpoint as latest_checkpoint
 
@@ -112,6 +113,7 @@ _NAMES_BY_MODULE = {
     "formats.writing.tfrecord_writer": ["TFRecordWriter"],
     "parameter_server.coordinator": ["ClusterCoordinator"],
     "parameter_server.strategy": ["ParameterServerStrategy"],
+    "statistics.tracing": ["trace"],
     "training.checkpoint.checkpoint": ["Checkpoint"],
     "training.checkpoint.numbered": ["latest_checkpoint"],
 }

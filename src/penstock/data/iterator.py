@@ -239,15 +239,7 @@ class DatasetIterator(Iterator[Element]):
         self._rows: Iterator[Element] = _NO_ROWS
         # The number of elements and failures before the pull that is under way; None where none is.
         self._before_pull: int | None = None
-        watch(self, self._planned.options.watchdog_seconds)
-
-    def under_way(self) -> int | None:
-        """The number of elements before the pull that is under way, for the watchdog; None where none is."""
-        return self._before_pull
-
-    def waits_for(self) -> str:
-        """Say in words what `next` waits for."""
-        return f"the next element of {self._planned.plan.root.where()}"
+        watch(self, self._planned.options.watchdog_seconds, _under_way, _awaited)
 
     def __iter__(self) -> "DatasetIterator[Element]":
         return self
@@ -556,6 +548,16 @@ class DatasetIterator(Iterator[Element]):
             self._left = True
             self._leave()
         self.close()
+
+
+def _under_way(iterator: DatasetIterator[Any]) -> int | None:
+    """The number of elements before the pull that is under way, for the watchdog; None where none is."""
+    return iterator._before_pull
+
+
+def _awaited(iterator: DatasetIterator[Any]) -> str:
+    """The wait of `next`, in words."""
+    return f"the next element of {iterator._planned.plan.root.where()}"
 
 
 def _busy() -> BusyError:

@@ -21,6 +21,7 @@ from penstock.jax.rows import MeshInput, MeshWorkers
 from penstock.jax.shardings import all_processes_have, check_leaf, is_text, shardings_of
 from penstock.options import check_seconds
 from penstock.spec import LeafSpec, TensorSpec, assuming, with_rows
+from penstock.statistics import tracing
 from penstock.structure import flatten
 
 _CALL = "ps.jax.loader"
@@ -41,6 +42,7 @@ class MeshLoader(StepLoader):
     def __init__(self, steps: DistributedDataset, workers: MeshWorkers) -> None:
         super().__init__(_CALL, steps)
         self._workers = workers
+        tracing.annotation = jax.profiler.TraceAnnotation
 
     @cached_property
     def element_spec(self) -> Any:

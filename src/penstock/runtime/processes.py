@@ -6,6 +6,7 @@ mailboxes of both. It ends when its pipe is closed, as the system does if this p
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from penstock.runtime.mailbox import Mailbox, Part
 from penstock.runtime.shared_memory import nameless_file
 from penstock.runtime.threads import Threads
 from penstock.runtime.watchdog import answer_dumps
+from penstock.statistics import tracing
 
 _TOLD: Final = b"."
 _END: Final = None
@@ -225,12 +227,15 @@ class _Process:
 
     def _ask(self, message: Sequence[Part]) -> list[memoryview]:
         self._question.write(message)
+        begun = time.perf_counter()
         try:
             self._tells.write(_TOLD)
         except BrokenPipeError:
             raise LostProcess(self.status()) from None
         if not self._told.read(1):
             raise LostProcess(self.status())
+        if tracing.recorder is not None:
+            tracing.recorder.add("calls", begun, time.perf_counter() - begun, self._process.pid)
         return self._answer.read()
 
     def waits_for(self) -> str:

@@ -12,11 +12,12 @@ import socket
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock, Thread
-from typing import Final, Protocol
+from typing import Any, Final
 
 from penstock.paths import private_directory
 from penstock.runtime.at_exit import end_at_exit
@@ -35,31 +36,32 @@ _CHILD_SECONDS: Final = 2.0
 _logger = logging.getLogger(__name__)
 
 
-class Waiting(Protocol):
-    """An iterator."""
-
-    def under_way(self) -> object:
-        """A value that differs for each call of `next`; None while none is under way."""
-
-    def waits_for(self) -> str:
-        """Say in words what such a call waits for."""
-
-
 @dataclass
 class _Seen:
-    """The last look at the calls of one iterator."""
+    """An iterator, and the last look at its calls."""
 
     seconds: float
+    under_way: Callable[[Any], object]
+    awaited: Callable[[Any], str]
     token: object = None
     since: float = 0.0
     told: bool = False
 
 
-def watch(iterator: Waiting, seconds: float | None) -> None:
-    """Let the log say what this process waits for when a call of `next` takes longer than `seconds`; 0 is never."""
+def watch(
+    iterator: object, seconds: float | None, under_way: Callable[[Any], object], awaited: Callable[[Any], str]
+) -> None:
+    """Let the log say what this process waits for when a call of `next` takes too long.
+
+    Args:
+        iterator: it is not kept alive by that.
+        seconds: the longest time of a call; 0 is any, None takes the default.
+        under_way: gives a value that differs for each call of the iterator; None while none is under way.
+        awaited: says what such a call waits for, in words.
+    """
     seconds = _by_default() if seconds is None else seconds
     if seconds > 0 and (watchdog := _running()) is not None:
-        watchdog.add(iterator, seconds)
+        watchdog.add(iterator, _Seen(seconds, under_way, awaited))
 
 
 def answer_dumps() -> None:
@@ -99,7 +101,7 @@ class _Watchdog:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._calls: weakref.WeakKeyDictionary[Waiting, _Seen] = weakref.WeakKeyDictionary()
+        self._calls: weakref.WeakKeyDictionary[object, _Seen] = weakref.WeakKeyDictionary()
         self._tick = _LONGEST_TICK_SECONDS
         self._wake_reader, self._wake_writer = socket.socketpair()  # its end is that of the thread
         self._socket, self._path = _listening()
@@ -112,10 +114,10 @@ class _Watchdog:
         self._thread.start()
         end_at_exit(self, _Watchdog.close, last=True)
 
-    def add(self, iterator: Waiting, seconds: float) -> None:
+    def add(self, iterator: object, seen: _Seen) -> None:
         with self._lock:
-            self._calls[iterator] = _Seen(seconds)
-        if seconds / _LOOKS < self._tick:
+            self._calls[iterator] = seen
+        if seen.seconds / _LOOKS < self._tick:
             self._wake_writer.send(b".")
 
     def close(self) -> None:
@@ -128,9 +130,9 @@ class _Watchdog:
         """Every call of `next` that was under way at the last look, in words."""
         now = time.monotonic()
         under_way = [(iterator, call) for iterator, call in self._all() if call.token is not None]
-        return [f"waits {now - call.since:.0f} s for {iterator.waits_for()}" for iterator, call in under_way]
+        return [f"waits {now - call.since:.0f} s for {call.awaited(iterator)}" for iterator, call in under_way]
 
-    def _all(self) -> list[tuple[Waiting, _Seen]]:
+    def _all(self) -> list[tuple[object, _Seen]]:
         with self._lock:
             return list(self._calls.items())
 
@@ -153,10 +155,10 @@ class _Watchdog:
     def _look(self, now: float) -> None:
         late = False
         for iterator, call in self._all():
-            token = iterator.under_way()
+            token = call.under_way(iterator)
             if token is None or token != call.token:
                 if call.told:
-                    _logger.warning("%s came after %.0f s", iterator.waits_for(), now - call.since)
+                    _logger.warning("%s came after %.0f s", call.awaited(iterator), now - call.since)
                 call.token, call.since, call.told = token, now, False
             late = late or (not call.told and token is not None and now - call.since >= call.seconds)
         if late:

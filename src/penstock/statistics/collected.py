@@ -108,7 +108,7 @@ class Statistics:
         try:
             lane: Lane | None = getattr(self._own, "lane", None)
             if lane is None:
-                lane = self._own.lane = Lane(here.name, here.owner)
+                lane = self._own.lane = Lane(here.name, here.owner, self.operators)
                 self.lanes.append(lane)
             lane.begin(number)
             return lane

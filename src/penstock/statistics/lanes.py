@@ -1,11 +1,14 @@
 """What each thread does: a lane charges every moment to one operator, as work or as waiting."""
 
 import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter, sleep, thread_time
 from types import TracebackType
 from typing import Any, Final
 
-from penstock.statistics.schema import Counts
+from penstock.statistics import tracing
+from penstock.statistics.schema import Counts, Operator
 
 _EVERY_SECONDS: Final = 0.02
 """Processor time is measured for one block in so long: reading its clock takes longer than all else here."""
@@ -41,8 +44,10 @@ class Lane:
         longest: the longest time that one operator was charged in this step, and the operator's number.
     """
 
-    def __init__(self, name: str, owner: int) -> None:
+    def __init__(self, name: str, owner: int, operators: Sequence[Operator] = ()) -> None:
         self.name = name
+        self._operators = operators
+        self._marks: list[AbstractContextManager[Any]] = []
         self.owner = owner
         self.counts: dict[int, Counts] = {}
         self.stack: list[int] = []
@@ -74,6 +79,9 @@ class Lane:
                 self._begin_sample(number, now)
         if number not in self.counts:
             self.counts[number] = Counts()
+        if tracing.annotation is not None and len(self._marks) == len(self.stack):
+            self._marks.append(tracing.annotation(self._operators[number].label))
+            self._marks[-1].__enter__()
         self.stack.append(number)
         self.since = now
 
@@ -98,6 +106,8 @@ class Lane:
         """Charge the operator before again: this one has made rows, if this is a block."""
         self._charge(perf_counter())
         number = self.stack.pop()
+        if len(self._marks) > len(self.stack):
+            self._marks.pop().__exit__(None, None, None)
         rows = getattr(made, "length", 0)
         if rows and number not in self.stack[-1:]:  # an operator that reads by index is measured within its stream
             counts = self.counts[number]
@@ -115,6 +125,9 @@ class Lane:
         counts = self.counts[number]
         seconds = now - self.since
         self.since = now
+        if tracing.recorder is not None:
+            label = self._operators[number].label
+            tracing.recorder.add(f"{label} waits" if self.waiting else label, now - seconds, seconds)
         if self.waiting:
             counts.waited += seconds
         else:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.statistics import tracing
 from penstock.statistics.schema import SlowStep, Steps
 
 _SLOWEST: Final = 10
@@ -37,6 +38,8 @@ class StepClock:
         elif self._got:
             yours = now - self._got
             steps.yours.add(yours)
+            if tracing.recorder is not None:
+                tracing.recorder.add("your step", self._got, yours, number=steps.count - 1)
             if steps.yours.count == 1:
                 steps.first_yours = yours
 
@@ -51,6 +54,9 @@ class StepClock:
         elif blocked > _SHORT and (len(self._heap) < _SLOWEST or blocked > self._heap[0][0]):
             push = heapq.heappush if len(self._heap) < _SLOWEST else heapq.heapreplace
             push(self._heap, (blocked, steps.count, operator))
+        if tracing.recorder is not None:
+            tracing.recorder.add("next", self._asked, blocked, number=steps.count)
+            tracing.recorder.step(self, steps.count + rows)
         steps.count += rows
 
     def copy(self) -> Steps:

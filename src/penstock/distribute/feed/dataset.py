@@ -235,21 +235,13 @@ class DistributedIterator(Iterator[Any]):
         self._loop: object = None  # of a loader: which of its loops may take the steps
         self._process = os.getpid()
         self._awaited: object = None  # of the call of `next` that waits for a step
-        watch(self, dataset._inputs.dataset.options().watchdog_seconds)
+        watch(self, dataset._inputs.dataset.options().watchdog_seconds, _under_way, _awaited_step)
         self._begin()
 
     def _begin(self) -> None:
         self._feed = self._dataset._feed(self._source)
         # A thread that waits for other workers must not outlive an iterator that is no longer referenced.
         weakref.finalize(self, self._feed.close).atexit = False
-
-    def under_way(self) -> object:
-        """An object for the call of `next` that waits for a step, for the watchdog; None where none does."""
-        return self._awaited
-
-    def waits_for(self) -> str:
-        """Say in words what `next` waits for."""
-        return f"the next step of {self._dataset!r}"
 
     @property
     def element_spec(self) -> Any:
@@ -514,6 +506,16 @@ class DistributedIterator(Iterator[Any]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _under_way(iterator: DistributedIterator) -> object:
+    """An object for the call of `next` that waits for a step, for the watchdog; None where none does."""
+    return iterator._awaited
+
+
+def _awaited_step(iterator: DistributedIterator) -> str:
+    """The wait of `next`, in words."""
+    return f"the next step of {iterator._dataset!r}"
 
 
 def state_of_loader(iterator: DistributedIterator) -> dict[str, Any]:
