@@ -424,6 +424,6 @@ def test_a_dataset_in_place_of_a_function_that_makes_it_is_refused():
 def test_every_public_operator_is_listed():
     methods = {name for name in dir(ps.Dataset) if not name.startswith("_") and callable(getattr(ps.Dataset, name))}
     not_operators = {"save", "load", "snapshot", "reduce", "cardinality", "options", "explain"}
-    not_operators |= {"as_numpy_iterator", "at", "fingerprint", "get_single_element"}
+    not_operators |= {"as_numpy_iterator", "at", "fingerprint", "get_single_element", "show"}
     listed = " ".join([*OPERATORS, *SOURCES])
     assert [name for name in sorted(methods - not_operators) if name not in listed] == []

@@ -1,6 +1,7 @@
 """`penstock inspect`."""
 
 import argparse
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import penstock as ps
 from penstock.cli.arguments import count, failed, say
 from penstock.cli.file_kinds import Kind, files_of, kind_of
 from penstock.cli.findings import look_into
+from penstock.data.shown_rows import shown_rows
 from penstock.formats import media
 
 _TILE: Final = 128
@@ -43,6 +45,9 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="OUT.png",
         help=f"write the first {_TILES} images, from image files or from columns that hold them, as one image",
     )
+    parser.add_argument(
+        "--html", metavar="OUT.html", help="write the first elements as a page, with pictures, players and histograms"
+    )
     parser.set_defaults(command=_inspect)
 
 
@@ -54,6 +59,7 @@ def _inspect(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(name for given in files for name in files_of("inspect", given)))
     kinds: dict[Kind, list[str]] = {}
     images: list[np.ndarray[Any, Any]] = []
+    tables: list[str] = []
     problems = 0
     for name in names:
         try:
@@ -67,8 +73,14 @@ def _inspect(options: argparse.Namespace) -> int:
         say("\n".join(["", *found.lines()][number == 0 :]))
         problems += found.count
         images += found.images[:wanted]
+        if options.html:
+            tables.append(f"<h3>{escape(kind.shown)}</h3>{shown_rows(found.first)}")
     if options.sheet:
         _write_sheet(options.sheet, images)
+    if options.html:
+        page = f"<!doctype html><meta charset='utf-8'><meta name='color-scheme' content='light dark'>{''.join(tables)}"
+        _write(options.html, page.encode(errors="replace"))
+        say(f"\nwrote {options.html}")
     return 1 if problems else 0
 
 
@@ -83,8 +95,12 @@ def _write_sheet(path: str, images: list[np.ndarray[Any, Any]]) -> None:
         sheet[top : top + _TILE - 4, left : left + _TILE - 4] = ps.image.resize(
             image, (_TILE - 4, _TILE - 4), pad_to_aspect_ratio=True
         )
+    _write(path, media.images.encode_png(sheet))
+    say(f"\nwrote {path}: {len(images)} images")
+
+
+def _write(path: str, content: bytes) -> None:
     try:
-        Path(path).write_bytes(media.images.encode_png(sheet))
+        Path(path).write_bytes(content)
     except OSError as error:
         raise ps.StorageError(f"{path!r} cannot be written: {error.strerror or error}") from error
-    say(f"\nwrote {path}: {len(images)} images")

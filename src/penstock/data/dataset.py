@@ -62,6 +62,7 @@ from penstock.data.packing_plans import Packing
 from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
+from penstock.data.shown_rows import ShownRows, shown_rows
 from penstock.data.skip_guards import settled, without_guards
 from penstock.data.splits import part_of_key, parts_by_position, parts_of_numbers
 from penstock.data.tensorflow import DATASET
@@ -2232,6 +2233,29 @@ class Dataset(Generic[Element]):
                   range(start=0, stop=1000, step=1)  index, 1,000
         """
         return described(self._planned.plan)
+
+    def show(self, n: int = 5, tokenizer: Any = None) -> ShownRows:
+        """The first elements as people look at them, as HTML that a notebook shows.
+
+        Images are pictures, sound has a player, and arrays have their range and a histogram, in batches too. Sound is
+        known by a leaf "rate", "sample_rate" or "sampling_rate" beside it, or by its file's bytes. Packed rows have
+        their segments in colours. To write a page: `pathlib.Path("rows.html").write_text(dataset.show())`.
+
+        Args:
+            n: the number of elements.
+            tokenizer: an object whose `decode(ids)` gives text, for leaves of integers.
+
+        Raises:
+            InvalidArgumentError: `n` below 1.
+            InvalidTypeError: a tokenizer without `decode`.
+
+        Example:
+            >>> import penstock as ps
+            >>> "<td>rose</td>" in ps.Dataset.from_list([{"word": "rose"}]).show()
+            True
+        """
+        with iter(self.take(check_integer("show", "n", n, minimum=1))) as elements:
+            return shown_rows(list(elements), tokenizer)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: the plan and `element_spec`, for which a user's function may be called once."""
