@@ -97,6 +97,11 @@ def uniform_positions(key: int, positions: range | npt.ArrayLike) -> npt.NDArray
     return (hash_positions(key, positions) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def uniform_position(key: int, position: int) -> float:
+    """Variant of `uniform_positions` for one position from 0 on, without an array, which costs ten times as much."""
+    return (_finalise((position + 1) * _GOLDEN & _MASK ^ key) >> 11) * 2.0**-53
+
+
 class Shares:
     """Divides [0, 1) among numbers by their weights.
 

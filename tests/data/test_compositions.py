@@ -105,6 +105,10 @@ STEPS = {
     "split": lambda d: d.split([0.4, 0.6], key=lambda x: x)[1],
     "sample": lambda d: ps.Dataset.sample_from_datasets([d, ps.Dataset.range(5)]),
     "choose": lambda d: ps.Dataset.choose_from_datasets([d, ps.Dataset.range(9)], ps.Dataset.range(2).repeat(7)),
+    "mix": lambda d: ps.Dataset.mix({"own": d.concatenate(ps.Dataset.range(3)), "other": ps.Dataset.range(5)}, [3, 1]),
+    "mix to the end": lambda d: ps.Dataset.mix(
+        {"other": ps.Dataset.range(5), "own": ps.Dataset.range(1).concatenate(d.take(9))}, stop="all"
+    ),
     "resample": lambda d: d.rejection_resample(lambda x: x % 2, [0.7, 0.3]).map(lambda kind, x: x),
 }
 

@@ -41,6 +41,11 @@ def mixed(x):
     return {"image": np.full((2, 3), x, np.float32), "name": f"row {x}", "pair": (x, float(x))}
 
 
+def mixture(own: ps.Dataset, other: ps.Dataset, weights=None, **given) -> ps.Dataset:
+    """A mixture of two sources, neither of which is empty: it refuses those."""
+    return ps.Dataset.mix({"own": own.concatenate(numbers(1)), "other": other}, weights, seed=1, **given)
+
+
 class OnDisk:
     """An array as those of HDF5 and zarr, of which only slices can be read."""
 
@@ -217,6 +222,10 @@ OPERATORS = {
     "sample_from_datasets to the first end": lambda d: ps.Dataset.sample_from_datasets(
         [d, numbers(9)], seed=1, stop_on_empty_dataset=True
     ),
+    "mix": lambda d: mixture(d, numbers(9), [0.7, 0.3]),
+    "mix to the end": lambda d: mixture(d, streamed(4), stop="all").batch(2),
+    "mix repeated": lambda d: mixture(d.shuffle(5), numbers(3), stop="repeat", max_epochs={"other": 2}),
+    "mix in stages": lambda d: mixture(d, numbers(9), [(0, [1, 0]), (4, [0.5, 0.5])], stop="all"),
     "apply": lambda d: d.apply(lambda inner: inner.skip(2).batch(3)),
     "with_options": lambda d: d.shuffle(4).with_options(ps.Options(seed=9)),
     "a whole pipeline": lambda d: (
@@ -358,7 +367,7 @@ def refusing(source, place):
 
 
 # What an element becomes depends on its number, or on what it stands beside.
-BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows", "skip_rows")
+BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows", "skip_rows", "mix")
 FAILING = {"raised": raising, "refused": refusing}
 SKIPPING = sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"})
 

@@ -5,7 +5,7 @@ A method checks its arguments and adds one node.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial, reduce
 from itertools import islice, pairwise
@@ -30,6 +30,7 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folder_datasets import FolderRequest, class_names_of
 from penstock.data.iterator import DatasetIterator, Element, Iterations, blocks_of
 from penstock.data.made_by import MadeBy
+from penstock.data.mixtures.arguments import mixed
 from penstock.data.node import EVERYTHING, Node, Run, describe
 from penstock.data.operators.arrow_stream import ArrowStream
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
@@ -708,6 +709,8 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[Result]":
         """Elements of several datasets; each element comes from a dataset drawn at random.
 
+        For named sources in exact shares, by index, which can change during a run, use `Dataset.mix`.
+
         Args:
             datasets: the datasets, with elements of one kind.
             weights: how often each is drawn, relative to the others; equally often by default.
@@ -738,6 +741,53 @@ class Dataset(Generic[Element]):
         members = tuple(node for node, _ in drawn)
         sampled = Choose(call, members, choice, stop_on_empty_dataset, draws=True, site=user_site())
         return Dataset(sampled, options_of(call, datasets))
+
+    @staticmethod
+    def mix(
+        sources: Mapping[str, "Dataset[Result]"],
+        weights: Any = None,
+        *,
+        seed: int = 0,
+        unit: str = "elements",
+        stop: str = "first",
+        max_epochs: Mapping[str, int] | None = None,
+    ) -> "Dataset[Result]":
+        """Elements of named sources by their weights, each source in its own order.
+
+        After any number of elements, each source has given its share of them within two, however small the share. Over
+        sources that are read by index, so is the mixture.
+
+        Args:
+            sources: the datasets by name, with elements of one kind. States keep their positions under these names.
+            weights: how much each source gives, relative to the others: a dictionary by name, or numbers in the order
+                of the sources; equally much by default. In stages, a list of (position, weights), the first at 0.
+            seed: of the order in which the sources take turns, which is the same in every epoch.
+            unit: what the weights count: "elements", or "batches", for sources of batches, which are then handed out
+                as they are: each has rows of one source.
+            stop: "first" ends when a source has no element for its turn, "all" goes on with the others until all have
+                ended, "repeat" begins the next epoch of that source.
+            max_epochs: by name, after how many epochs a source ends.
+
+        Raises:
+            InvalidTypeError: not datasets by name, elements of different kinds, or weights that are not numbers.
+            InvalidArgumentError: no sources, an empty one, an unknown name, a weight that is negative, NaN or missing,
+                or only zeros.
+
+        Example:
+            >>> web, code = Dataset.range(100), Dataset.range(1000, 1010)
+            >>> mixed = Dataset.mix({"web": web, "code": code}, {"web": 3, "code": 1}, stop="repeat")
+            >>> [int(x) for x in mixed.take(12)]
+            [0, 1, 2, 1000, 3, 4, 1001, 5, 6, 7, 1002, 8]
+            >>> int(mixed.at(10**12))
+            0
+        """
+        call = "mix"
+        if not isinstance(sources, Mapping):
+            raise InvalidTypeError(f"{call}(sources=...) takes a dictionary of datasets by name, got {sources!r:.200}")
+        nodes = dict(zip(sources, _members(call, list(sources.values())), strict=True))
+        seed = check_integer(call, "seed", seed, minimum=0)
+        node = mixed(nodes, weights, seed, unit, stop, max_epochs, user_site())
+        return Dataset(node, options_of(call, sources.values()))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Dataset[Any]":

@@ -228,7 +228,8 @@ class Run:
 
     def name_of(self, node: "Node", epoch: int) -> str:
         """Return the name of one pass over a node, the same in iterations restored from a state of this one."""
-        return f"{node.name} {self._root.places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
+        name, number = self._root.places[id(node)]
+        return f"{node.name} {name:x} {number} of {self.seed:x}, epoch {epoch}"
 
     def reads_twice(self, node: "Node") -> bool:
         """Return whether a node is read in several places of the dataset, as one that is zipped with itself."""
@@ -356,6 +357,11 @@ class Node(ABC):
     @property
     def inputs(self) -> tuple["Node", ...]:
         """The nodes that this one reads."""
+        return ()
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, if the user has given them."""
         return ()
 
     @property
@@ -611,13 +617,20 @@ class Node(ABC):
     def places(self) -> dict[int, tuple[int, int]]:
         """Map the `id` of each node here and below to the key of its random numbers: its name, hashed, and its number.
 
-        Nodes of one name are numbered by themselves, so that adding a prefetch, for instance, changes no order.
+        Nodes of one name are numbered by themselves, so that adding a prefetch, for instance, changes no order. So are
+        those below an input that has a name: adding a source to a mixture changes no order in the others.
         """
+        within: dict[int, str] = {}
+        for node in self.walk_all():
+            for name, member in zip(node.input_names, node.inputs, strict=False):
+                for below in member.walk_all():
+                    within[id(below)] = f"{name}/{within.get(id(below), '')}"
         counts: Counter[str] = Counter()
         places = {}
         for node in self.walk_all():
-            places[id(node)] = zlib.crc32(node.name.encode()), counts[node.name]
-            counts[node.name] += 1
+            name = within.get(id(node), "") + node.name
+            places[id(node)] = zlib.crc32(name.encode()), counts[name]
+            counts[name] += 1
         return places
 
     @cached_property

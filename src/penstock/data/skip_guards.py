@@ -9,6 +9,7 @@ failures keep their places: the whole pair is skipped, above it.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.data.mixtures.node import Mix, SourceEpochs
 from penstock.data.node import Node, SameElements
 from penstock.data.operators.batching import Batching
 from penstock.data.operators.collection import Source
@@ -35,7 +36,7 @@ from penstock.options import Options
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
 _DROP_ALIKE: Final = (
     *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
-    *(Shuffle, Select, Sample, NamedRows, Prefetch, Zip, Concatenate),
+    *(Shuffle, Select, Sample, NamedRows, Prefetch, Zip, Concatenate, Mix, SourceEpochs),
 )
 _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 
@@ -133,7 +134,7 @@ def _drops_alike(node: Node) -> bool:
 
 def _keeps_places(node: Node) -> bool:
     """Return whether a failure takes the place of its element, so that `zip` can skip the right pair."""
-    if isinstance(node, (Shuffle, Window)):
+    if isinstance(node, (Shuffle, Window, Mix)):
         return node.indexable
     return isinstance(node, _KEEP_PLACES) and not isinstance(node, (IgnoreErrors, ShardHint))
 

@@ -101,7 +101,7 @@ class ChooseStream(Stream):
         self._moved = set(range(len(self._members)))
 
     def pull(self, need: int, allow: int) -> Block | None:
-        while not self._stopped and not all(self._ended):
+        while not self._over():
             # Where it shows how far members are read, only elements that are surely wanted are read.
             wanted = min(max(allow, self._together), self._most) if self._ahead else need
             drawn = self._choice.pull(wanted, wanted)
@@ -112,6 +112,9 @@ class ChooseStream(Stream):
                 return block
         self._stopped = True
         return None
+
+    def _over(self) -> bool:
+        return self._stopped or all(self._ended)
 
     def _take(self, numbers: Any) -> Block | None:
         """Return the elements of these draws; draws that cannot be served now are given back."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from penstock.data.dataset import Dataset
+from penstock.data.mixtures.node import Mix
 from penstock.data.node import Node, OneInput
 from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
@@ -202,7 +203,7 @@ _BY_POSITION: Final = (Shuffle, Repeat, Take, Skip, Shard, Prefetch, AssertCardi
 """What decides by the positions of its input's elements alone which of them it gives, and when."""
 _CALLING: Final = (Map, Scan)
 """What gives batches as functions of the user's leave them: these are taken to keep their rows together."""
-_KEEPING: Final = (*_BY_POSITION, IgnoreErrors, Filter, Choose, ShardHint, Cache, Zip, Concatenate)
+_KEEPING: Final = (*_BY_POSITION, IgnoreErrors, Filter, Choose, Mix, ShardHint, Cache, Zip, Concatenate)
 """What gives batches as they are, though perhaps not all, those of several inputs in turn or side by side."""
 
 
@@ -231,10 +232,11 @@ def slices_of_batches(node: Node, rule: SliceRule, local: Sequence[int]) -> Node
     """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
     if isinstance(node, Batching):
         return node.local_slices(rule, local)
-    if not isinstance(node, _BY_POSITION):
+    if not isinstance(node, (*_BY_POSITION, Mix)):
         return None
-    below = slices_of_batches(node.input, rule, local)
-    return None if below is None else with_inputs(node, [below])
+    below = [slices_of_batches(input, rule, local) for input in node.inputs]
+    known = [one for one in below if one is not None]
+    return with_inputs(node, known) if len(known) == len(below) else None
 
 
 def batch_lengths(node: Node) -> tuple[int, int] | None:

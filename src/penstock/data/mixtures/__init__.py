@@ -1,0 +1,1 @@
+"""Mixtures: named datasets by weight, in an order that can be entered anywhere and changed during a run."""

@@ -1,0 +1,186 @@
+"""mix: named datasets by weight, in an order that can be entered anywhere."""
+
+import logging
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Indices
+from penstock.data.element_kinds import merged_spec, of_one_kind
+from penstock.data.mixtures.order import MixOrder, Start, Weights
+from penstock.data.node import DependsOn, Node, Run, derived
+from penstock.data.operators.choose import Choose, ChooseStream
+from penstock.data.operators.combine import SeveralInputs
+from penstock.data.operators.order import Repeat, RepeatStream
+from penstock.data.operators.sources import Integers
+from penstock.data.streams.index_reading import Reading
+from penstock.data.streams.stream import Cursor, Stream
+from penstock.errors import InvalidArgumentError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.structure import LEAF
+
+_logger = logging.getLogger(__name__)
+
+_MANY_EPOCHS = 4
+_SHOWN = 8
+"""How many sources a label lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceEpochs(Repeat):
+    """The epochs of one source of a mixture: it warns when there are many of them."""
+
+    source: str = field(kw_only=True)
+
+    @cached_property
+    def _warned(self) -> list[int]:
+        return []
+
+    def warn(self) -> None:
+        """Warn, once, that a source has been read more often than is known to help."""
+        if not self._warned:
+            self._warned.append(1)
+            _logger.warning(
+                "mix: epoch %d of source %r begins: rows that are trained on more often add little; give it a smaller "
+                "weight, or limit it by max_epochs={%r: %d}",
+                _MANY_EPOCHS + 1,
+                self.source,
+                self.source,
+                _MANY_EPOCHS,
+            )
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        if len(indices) and 0 < _MANY_EPOCHS * self.input.cardinality <= indices[-1]:
+            self.warn()
+        return (yield from super().reading(run, epoch, indices))
+
+    def stream(self, run: Run, epoch: int) -> RepeatStream:
+        return _SourceEpochsStream(self, run, epoch)
+
+
+class _SourceEpochsStream(RepeatStream):
+    _node: SourceEpochs
+
+    def _opened(self, number: int) -> Cursor:
+        if number == _MANY_EPOCHS:
+            self._node.warn()
+        return super()._opened(number)
+
+
+@dataclass(frozen=True, eq=False)
+class Mix(SeveralInputs):
+    """Elements of named sources by their weights, each in its own order."""
+
+    name: ClassVar[str] = "mix"
+    depends_on = DependsOn.ANY
+    names: tuple[str, ...]
+    stages: tuple[tuple[int, Weights], ...]
+    """The weights from each position on."""
+    seed: int
+    stops: bool
+    """Whether it ends when a source has no element for its turn; otherwise the others continue."""
+    start: Start | None = field(default=None, kw_only=True)
+    """The position at which it became this mixture, and what was read of each source before."""
+
+    def arguments(self) -> list[str]:
+        weights = [f"{name}={weight:g}" for name, weight in zip(self.names, self.stages[0][1], strict=True)]
+        shown = weights if len(weights) <= _SHOWN else [f"{len(weights)} sources"]
+        stages = [f"{len(self.stages)} stages"] if len(self.stages) > 1 else []
+        return [*shown, *stages, f"seed={self.seed}", *(["stop='first'"] if self.stops else [])]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("start")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return self.names
+
+    @cached_property
+    def order(self) -> MixOrder:
+        """The turns of all sources; without their ends where one is a stream, whose length is unknown."""
+        lengths = [node.cardinality if self.indexable else INFINITE_CARDINALITY for node in self.members]
+        start = self.start or Start(0, (0,) * len(lengths))
+        return MixOrder(tuple(lengths), self.stages, self.seed, self.stops, start)
+
+    @derived
+    def cardinality(self) -> int:
+        if self.indexable:
+            return self.order.length
+        infinite = all(node.cardinality == INFINITE_CARDINALITY and not node.may_end for node in self.members)
+        return INFINITE_CARDINALITY if infinite else UNKNOWN_CARDINALITY
+
+    @property
+    def memory(self) -> str:
+        if not (self.indexable and self.stops and self.cardinality >= 0):
+            return ""
+        return f"ends because {self._ending()}"
+
+    def _ending(self) -> str:
+        number, _ = self.order.at(self.cardinality)
+        return f"{self.names[number]!r} has ended"
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return reduce(merged_spec, inputs)
+
+    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
+        number, row = self.order.at(position)
+        return self.members[number], epoch, row
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        if len(indices) == 0:
+            return (yield from self.members[0].reading(run, epoch, indices))
+        parts = []
+        for number, places, own in self.order.parts(indices):
+            member = self.members[number]
+            rows = yield from member.reading(run, epoch, own)
+            parts.append((places, of_one_kind(run, self, rows, int(indices[places[0]]), member)))
+        return Block.in_places(parts)
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        return MixStream(self, run, epoch)
+
+    @cached_property
+    def chosen(self) -> Choose:
+        """The same elements as those of a choice of sources, for the stream."""
+        return Choose("mix", self.members, Turns(self.order), self.stops, site=self.site)
+
+
+@dataclass(frozen=True, eq=False)
+class Turns(Integers):
+    """The number of the source of each element of a mixture."""
+
+    name: ClassVar[str] = "turns"
+    cardinality = INFINITE_CARDINALITY
+    order: MixOrder
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        numbers = np.empty(len(indices), np.int64)
+        for number, places, _ in self.order.parts(indices):
+            numbers[places] = number
+        return Block((numbers,), LEAF, len(indices))
+
+
+class MixStream(ChooseStream):
+    """Sources by turns, where some are streams: a source that has ended loses its turns."""
+
+    def __init__(self, node: Mix, run: Run, epoch: int) -> None:
+        super().__init__(node.chosen, run, epoch)
+        self._mix = node
+
+    def _over(self) -> bool:
+        begin, weights = self._mix.stages[-1]
+        if self._choice.met < begin:
+            return super()._over()
+        # Sources without weight have no more turns.
+        return self._stopped or all(ended or not weight for ended, weight in zip(self._ended, weights, strict=True))
+
+    def _pulled(self, number: int, rows: int) -> tuple[Block | None, BaseException | None]:
+        block, failure = super()._pulled(number, rows)
+        if block is None and failure is None and self._members[number].met == 0:
+            failure = InvalidArgumentError(
+                f"{self._mix.where()}: the source {self._mix.names[number]!r} is empty: leave it out"
+            )
+        return block, failure
