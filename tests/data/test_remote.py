@@ -1,5 +1,6 @@
 """Files of object stores and web servers: patterns, tags, faults of servers, and what is read in advance."""
 
+import datetime
 import gzip
 import importlib
 import importlib.util
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import numpy as np
@@ -542,3 +544,44 @@ def test_a_format_of_ones_own_reads_remote_files(server):
     assert dataset[2].tolist() == [6, 7, 8]
     with pytest.raises(ps.StorageError, match="'s3://bucket/none' cannot be read: there is no such file"):
         ps.files.open_file("s3://bucket/none")
+
+
+def test_credentials_of_a_function_are_asked_for_again_and_kept_if_it_fails(server, monkeypatch, caplog):
+    server.objects["vault-bucket/a"] = lines(1)
+    stores, answers = [], [datetime.timedelta(minutes=1), None, datetime.timedelta(hours=1)]
+
+    def give(store):
+        stores.append(store)
+        valid = answers[len(stores) - 1]
+        if valid is None:
+            raise ValueError("the vault is sealed")
+        expires = datetime.datetime.now(datetime.UTC) + valid
+        return {"access_key_id": f"key{len(stores)}", "secret_access_key": "s", "token": None, "expires_at": expires}
+
+    monkeypatch.setitem(sys.modules, "vault", types.SimpleNamespace(give=give))
+    monkeypatch.setenv("PENSTOCK_CREDENTIALS", "vault:give")
+    assert list(ps.TextLineDataset("s3://vault-bucket/a")) == ["1"]
+    assert (stores, server.keys) == (["s3://vault-bucket"], {"key1"})
+    stores.clear()
+    credentials = object_stores.Credentials("s3://other")
+    monkeypatch.setattr(object_stores, "_AGAIN_SECONDS", (0.0, 0.0))
+    assert [credentials()["access_key_id"] for _ in range(3)] == ["key1", "key1", "key3"]
+    assert "no new credentials for s3://other, the old ones are kept" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "message"),
+    [
+        ("vault:none", ps.InvalidArgumentError, "PENSTOCK_CREDENTIALS='vault:none' names no function"),
+        ("nowhere_to_be_found:give", ps.InvalidArgumentError, "names no function, as package.module:function"),
+        ("vault:sealed", ps.StorageError, "'s3://sealed/a' cannot be read: .*the vault is sealed"),
+    ],
+)
+def test_credentials_that_a_function_does_not_give(server, monkeypatch, place, kind, message):
+    def sealed(store):
+        raise ValueError("the vault is sealed")
+
+    monkeypatch.setitem(sys.modules, "vault", types.SimpleNamespace(sealed=sealed))
+    monkeypatch.setenv("PENSTOCK_CREDENTIALS", place)
+    with pytest.raises(kind, match=message):
+        list(ps.TextLineDataset("s3://sealed/a"))

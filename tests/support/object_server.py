@@ -5,6 +5,7 @@ It also fails as real servers do: `fail(name, ...)` says how the next answers fo
 
 import hashlib
 import json
+import re
 import socket
 import threading
 import urllib.parse
@@ -31,6 +32,7 @@ class ObjectServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.objects: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
+        self.keys: set[str] = set()
         self.sent = 0
         self.lists = 0
         self.seconds = 0.0
@@ -67,6 +69,7 @@ class ObjectServer(ThreadingHTTPServer):
         with self.lock:
             assert self.lock.wait_for(lambda: self.answering == 0, timeout=60)
         self.requests.clear()
+        self.keys.clear()
         self._faults.clear()
         self.sent, self.lists, self.seconds, self.most_at_a_time = 0, 0, 0.0, 0
         self.ranges = True
@@ -132,6 +135,7 @@ class _Answer(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        self.server.keys |= set(re.findall(r"Credential=(\w+)/", self.headers.get("Authorization", "")))
         place, _, query = self.path.partition("?")
         name = urllib.parse.unquote(place).strip("/")
         asked = urllib.parse.parse_qs(query, keep_blank_values=True)

@@ -3,17 +3,22 @@
 obstore repeats a request that the server refuses for the moment (429 and 5xx) or that breaks off, after a growing
 random delay, and asks for the rest only. That takes about two seconds altogether; servers that are too busy for longer
 are asked again here. obstore does not pass on how long they ask to wait (`Retry-After`). Credentials, regions and
-addresses come from the environment, by the names that the stores' own tools use.
+addresses come from the environment, by the names that the stores' own tools use; credentials also from a function that
+the environment names.
 """
 
+import importlib
+import logging
 import os
+import random
 import re
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import obstore
@@ -21,7 +26,7 @@ import obstore.store
 from obstore import exceptions
 
 from penstock.errors import InvalidArgumentError, StorageError
-from penstock.formats.file_errors import changed, first_line
+from penstock.formats.file_errors import by_library, changed, first_line
 from penstock.formats.remote import retries
 from penstock.formats.remote.file_cache import DIRECTORY
 from penstock.formats.remote.parts import RemoteFile
@@ -29,6 +34,10 @@ from penstock.printing import in_bytes
 
 PROTOCOLS: Final = ("s3", "gs", "az", "http", "https")
 _WEB: Final = ("http", "https")
+CREDENTIALS: Final = "PENSTOCK_CREDENTIALS"
+"""The variable that names a function that gives credentials, as "package.module:function"."""
+_AGAIN_SECONDS: Final = (5.0, 15.0)
+"""After how long a function that has failed is called again: at random, since many processes call theirs."""
 _SETTINGS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """The first letters of the environment variables that a kind of store reads."""
 _RETRIES: Any = {
@@ -48,6 +57,8 @@ WHOLE_BYTES: Final = 1 << 25
 _COPIED_BYTES: Final = 1 << 20
 _NAMES: Final = 1000
 """How many names come at a time."""
+
+_logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -210,7 +221,8 @@ def reading(name: str, done: str = "read") -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise StorageError(
             f"{name!r} cannot be {done}: the server refuses access ({first_line(error)}). Credentials come from the "
-            "environment, such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY"
+            "environment, such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY, or "
+            f"from the function that {CREDENTIALS} names"
         ) from error
     except exceptions.PreconditionError as error:
         raise changed(name) from error
@@ -239,7 +251,7 @@ def _store_of(name: str) -> tuple[Any, str]:
         return _store((protocol, base, query), lambda: _web_store(base + mark + query)), path
     bucket, _, path = rest.partition("/")
     begin = _SETTINGS[protocol]
-    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(begin)))
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith((begin, CREDENTIALS))))
     return _store((protocol, bucket, settings), lambda: _bucket_store(protocol, bucket)), path
 
 
@@ -263,9 +275,43 @@ def _bucket_store(protocol: str, bucket: str) -> Any:
     # An address without TLS was given on purpose.
     given = [(name, value) for name, value in os.environ.items() if name.startswith(begin)]
     plain = any("http://" in value and ("ENDPOINT" in name or "gcs_base_url" in value) for name, value in given)
+    given_by = {"credential_provider": Credentials(f"{protocol}://{bucket}")} if CREDENTIALS in os.environ else {}
     return kinds[protocol](
-        bucket, client_options=_TIMES | ({"allow_http": True} if plain else {}), retry_config=_RETRIES
+        bucket, client_options=_TIMES | ({"allow_http": True} if plain else {}), retry_config=_RETRIES, **given_by
     )
+
+
+class Credentials:
+    """Credentials of a store, by a function of the user's that obstore has called again before they expire.
+
+    Where it fails, the old ones are kept until they expire, and it is called again some seconds later.
+
+    Raises:
+        InvalidArgumentError: the environment names no function.
+    """
+
+    def __init__(self, store: str) -> None:
+        place = os.environ[CREDENTIALS]
+        module, _, name = place.partition(":")
+        with by_library(f"{CREDENTIALS}={place!r} names no function, as package.module:function", InvalidArgumentError):
+            self._give = getattr(importlib.import_module(module), name)
+        self._store = store
+        self._held: Any = None
+        self._wait_until = 0.0
+
+    def __call__(self) -> Any:
+        """The credentials as obstore takes them, with the time at which they expire."""
+        expires = self._held and self._held["expires_at"]
+        valid = self._held is not None and (expires is None or expires > datetime.now(UTC))
+        if not valid or time.monotonic() >= self._wait_until:
+            try:
+                self._held = self._give(self._store)
+            except Exception:
+                if not valid:
+                    raise
+                self._wait_until = time.monotonic() + random.uniform(*_AGAIN_SECONDS)
+                _logger.warning("no new credentials for %s, the old ones are kept", self._store, exc_info=True)
+        return self._held
 
 
 def fixed_folder(pattern: str) -> tuple[str, bool]:
