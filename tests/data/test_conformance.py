@@ -68,6 +68,25 @@ def pictured(x):
     return {"tokens": np.arange(int(x) % 5 + 1), "name": f"text {x}", "image": np.full((int(x) % 2 + 1, 2), x)}
 
 
+class EveryThird:
+    """A sampler of every third position, that begins anew in every epoch."""
+
+    def __init__(self):
+        self.at = self.start = 0
+
+    def __iter__(self):
+        self.at, self.start = self.start, 0
+        while self.at < 20:
+            self.at += 3
+            yield self.at - 3
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = self.start = state["at"]
+
+
 def noisy(x, randomness):
     return x + randomness.integers(0, 1000)
 
@@ -259,6 +278,7 @@ SOURCES = {
     "from_source, by row": lambda: ps.Dataset.from_source([mixed(x) for x in range(9)]),
     "from_source, by slices": lambda: ps.Dataset.from_source(OnDisk(np.arange(40).reshape(20, 2))),
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
+    "from_sampler": lambda: ps.Dataset.from_sampler(EveryThird(), ps.Dataset.range(20).map(mixed)),
     "from_generator": generated,
     "from_arrow_stream": lambda: ps.Dataset.from_arrow_stream(
         lambda: pa.table({"x": range(12), "word": list("abcdefghijkl")}).to_reader(max_chunksize=5)

@@ -50,6 +50,7 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sampler import FromSampler
 from penstock.data.operators.sampling import sample_of
 from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
@@ -330,6 +331,54 @@ class Dataset(Generic[Element]):
             raise InvalidTypeError("from_source(source=...) takes a collection, got a ps.Dataset: use it as it is")
         rows = rows_of(source, mask_nulls)
         return Dataset(Source(source, length_of(source), rows, site=user_site()))
+
+    @staticmethod
+    def from_sampler(sampler: Any, data: Any) -> "Dataset[Any]":
+        """The rows of `data` at the positions that a sampler of yours draws, for curricula and hard examples.
+
+        The sampler runs in this process, and no further than rows are asked for. What it learns between two rows, as by
+        an `observe(positions, values)` that you call on it, changes what it draws next, and is in the state: with the
+        positions that were drawn ahead and not consumed. Several ranks draw alike if all tell their samplers the same,
+        and read nothing ahead: `ps.InputOptions(per_replica_buffer_size=0)`.
+
+        Args:
+            sampler: `iter(sampler)` gives the positions of an epoch, or its rest after `load_state_dict`;
+                `state_dict()` gives plain data.
+            data: a dataset that is read by index, or what `from_source` takes.
+
+        Raises:
+            InvalidTypeError: a sampler without these methods.
+            InvalidArgumentError: data that is not read by index.
+
+        Example:
+            >>> import penstock as ps
+            >>> class Hardest:
+            ...     def __init__(self):
+            ...         self.losses = [1.0, 1.0, 1.0]
+            ...     def __iter__(self):
+            ...         while max(self.losses) > 0.5:
+            ...             yield self.losses.index(max(self.losses))
+            ...     def observe(self, positions, values):
+            ...         self.losses[positions] = values
+            ...     def state_dict(self):
+            ...         return {"losses": list(self.losses)}
+            ...     def load_state_dict(self, state):
+            ...         self.losses = list(state["losses"])
+            >>> sampler = Hardest()
+            >>> for letter in ps.Dataset.from_sampler(sampler, ps.Dataset.from_list(["a", "b", "c"])):
+            ...     sampler.observe("abc".index(letter), 0.9 if letter == "b" and sampler.losses[1] == 1.0 else 0.1)
+            ...     print(letter, end=" ")
+            a b c b
+        """
+        missing = [name for name in ("__iter__", "state_dict", "load_state_dict") if not hasattr(sampler, name)]
+        if missing:
+            raise InvalidTypeError(
+                f"from_sampler(sampler) takes an object with __iter__, state_dict and load_state_dict, got "
+                f"{sampler!r:.200} without {missing[0]}: positions that are known before are for select(indices)"
+            )
+        rows = data if isinstance(data, Dataset) else Dataset.from_source(data)
+        rows._check_by_index("from_sampler", "give it the data before this step", ends=True)
+        return rows._then(FromSampler(rows.node, sampler, site=user_site()))
 
     @staticmethod
     def from_list(elements: Sequence[Any]) -> "Dataset[Any]":

@@ -24,6 +24,7 @@ from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sampler import FromSampler
 from penstock.data.operators.sampling import Sample
 from penstock.data.operators.select import Select
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
@@ -36,7 +37,7 @@ from penstock.options import Options
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
 _DROP_ALIKE: Final = (
     *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
-    *(Shuffle, Select, Sample, NamedRows, Prefetch, Zip, Concatenate, Mix, SourceEpochs),
+    *(Shuffle, Select, Sample, FromSampler, NamedRows, Prefetch, Zip, Concatenate, Mix, SourceEpochs),
 )
 _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 
