@@ -22,7 +22,7 @@ help:
 	@echo 'make setup    .venv with penstock, editable, and everything for working on it'
 	@echo 'make demo     train the small model on 4 replicas, or go on with it (sets up what it needs first)'
 	@echo 'make test     tests, doctests and examples of the documents'
-	@echo 'make test-extended  the tests of whole programs, and of more configurations, that make test leaves out'
+	@echo 'make test-extended  the tests that take a second or more each, which make test skips'
 	@echo 'make test-torch  the tests of ps.torch, with PyTorch in an environment of its own'
 	@echo 'make test-lowest  all tests with the lowest versions of all packages that pyproject.toml allows'
 	@echo 'make test-newest  all tests with the newest of all packages, whatever pyproject.toml says; PYTHON= names the newest Python'

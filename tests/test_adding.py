@@ -27,7 +27,7 @@ def apply_diff(diff: str, root: Path) -> None:
     path.write_text(text)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_the_page_adds_can_be_added_and_works(tmp_path: Path) -> None:
     page = PAGE.read_text()
     for part in ("src/penstock", "tests/data", "tests/distribute", "tests/service", "docs"):

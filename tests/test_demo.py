@@ -219,6 +219,7 @@ def test_a_directory_that_it_cannot_train_on_is_told_in_one_line(tmp_path: Path)
         assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("package", ["jax", "orbax"])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path, package: str) -> None:
     arguments = ["demo", "--dataset", "digits", "--checkpoints", str(tmp_path)]

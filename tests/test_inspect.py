@@ -307,7 +307,7 @@ def test_the_features_of_examples_are_shown_as_a_program_has_them(tmp_path, caps
     }
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_the_terminal_cannot_show_is_shown_by_its_number(tmp_path):
     (tmp_path / "a.csv").write_text("name\nna\u00efve\n", encoding="utf-8")
     done = subprocess.run(

@@ -137,7 +137,7 @@ def test_wrong_arguments_are_explained(arguments: tuple[str, ...], message: str)
     assert message in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_program_in_an_unreadable_directory_is_named_without_traceback(tmp_path: Path) -> None:
     without_rights = ["--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
@@ -214,7 +214,7 @@ def test_the_others_may_report_the_failure_of_their_peer(pipe: Path, program: Pa
     assert done.stderr == "penstock: worker 1 failed first: exit status 5\n"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_others_are_told_to_end_before_they_are_killed(pipe: Path, program: Path) -> None:
     program.write_text(
         WORKER
@@ -360,7 +360,7 @@ def test_numbers_that_cannot_be_are_refused(arguments: dict[str, object], messag
     assert str(raised.value).startswith(message)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_jax_processes_find_each_other(program: Path) -> None:
     program.write_text("""
 import jax

@@ -45,6 +45,7 @@ def workers_alive(service: RayService) -> int:
     return sum(worker.alive for worker in ps.service.status(service.target, patience_seconds=120).workers)
 
 
+@pytest.mark.extended
 def test_nothing_is_lost_when_a_worker_and_the_dispatcher_are_killed() -> None:
     with ps.ray.service(num_workers=1, worker_options={"num_cpus": 0.5}) as service:
         dataset = ps.Dataset.range(4000).shuffle(4000, seed=1)
@@ -265,6 +266,7 @@ def test_a_function_that_ends_its_actors_says_with_what(monkeypatch) -> None:
             value.fetch()
 
 
+@pytest.mark.extended
 def test_a_strategy_outside_of_a_ray_cluster_says_so(monkeypatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(

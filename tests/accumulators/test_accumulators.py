@@ -38,7 +38,7 @@ def merged(new, columns, order, cuts):
     return whole
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(
     rows=st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from("abcd")), min_size=1, max_size=60),
     order=st.integers(0, 1000),
@@ -113,7 +113,7 @@ def test_positions_of_elements_have_results_of_their_own():
     np.testing.assert_array_equal(extrema.result()[1], values.max(axis=0))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_quantiles_of_many_values_are_within_the_stated_error():
     generator = np.random.default_rng(1)
     values = generator.normal(size=5_000_000)

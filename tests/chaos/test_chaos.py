@@ -89,6 +89,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extended
 def test_what_goes_wrong_at_once_does_so_when_all_trainers_are_ready(tmp_path: Path) -> None:
     """However long their processes take to start: before that, nothing can be lost."""
     program = tmp_path / "at_once.py"
@@ -103,6 +104,7 @@ def test_nothing_is_lost_or_doubled_while_machines_are_cut_off(network: Any) -> 
     assert chaos("--network", "--dispatcher", "--trials", "63") == "63 trials, 0 failed"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", [pytest.param(os.killpg, marks=pytest.mark.long), os.kill])
 def test_an_interrupted_program_leaves_no_network(
     network: Any, end: Callable[[int, int], None], tmp_path: Path

@@ -94,6 +94,7 @@ def in_turn() -> Iterator[Any]:
                 yield pytest.param(name, base, marks=pytest.mark.extended if other else pytest.mark.slow)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "base"), list(in_turn()))
 def test_twice_as_many_operators_take_twice_the_work(name: str, base: str) -> None:
     operator = FORWARD.get(name) or AGAIN[name]

@@ -43,7 +43,7 @@ def test_choices_are_followed_one_by_one(stop, seed):
     assert [int(x) for x in chosen] == by_hand(choices, lengths, stop)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("stop", [True, False])
 def test_states_hold_at_every_element_and_whether_or_not_a_member_is_mapped(stop):
     """Rows that are looked up together, and one member after the other: the states of both are the same."""

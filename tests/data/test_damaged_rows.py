@@ -64,6 +64,7 @@ def test_damaged_rows_are_left_out_by_few_calls(tmp_path, calls, kind, compressi
     assert [int(re.search(r"a', line (\d+): ", error)[1]) for error in said] == lines
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_before_a_damaged_one_come_first_and_those_behind_it_after(tmp_path, kind):
     written(tmp_path / "a", kind, BAD)
@@ -82,6 +83,7 @@ def test_rows_before_a_damaged_one_come_first_and_those_behind_it_after(tmp_path
     assert sorted(int(row["a"]) for row in shuffled) == sorted(set(range(COUNT)) - set(BAD))
 
 
+@pytest.mark.extended
 def test_a_file_of_damaged_rows_alone_gives_none(tmp_path):
     for name, row in (("1.csv", "1,2\n"), ("2.csv", "1\n")):
         (tmp_path / name).write_text("a,b\n" + row * 500)

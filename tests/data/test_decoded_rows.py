@@ -43,7 +43,7 @@ def exhaust(dataset):
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("bound")
 def test_datasets_together_keep_as_much_as_one(file):
     before = held_by_arrow()
@@ -59,7 +59,7 @@ def test_datasets_together_keep_as_much_as_one(file):
     assert held_by_arrow() - before < _SLACK  # the last two had it all
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("bound")
 def test_rows_at_random_keep_no_more_than_the_bound(file, tmp_path):
     """Row groups that are decoded together share memory, of which one that is kept keeps all."""

@@ -675,7 +675,7 @@ def test_a_compressed_file_that_was_not_called_so_is_told(tmp_path):
         list(ps.TextLineDataset(path))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_xz_files_are_read_and_damaged_ones_are_errors(tmp_path):
     lines = "".join(f"line {number}\n" for number in range(300_000)).encode()  # more than a piece
     packed = lzma.compress(lines, preset=0)
@@ -700,7 +700,7 @@ def test_xz_files_are_read_and_damaged_ones_are_errors(tmp_path):
             list(ps.TextLineDataset(written(tmp_path / name, data), "XZ"))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):
     lines = "".join(f"line {number}\n" for number in range(300_000)).encode()  # more than a piece
     packed = pa.compress(lines, codec="zstd", asbytes=True)

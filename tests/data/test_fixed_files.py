@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.testing import check_conformance
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("footer", [0, 3])
 def test_compressed_records_are_a_stream_of_the_same(tmp_path, footer):
     numbers = range(300_000)  # more than a chunk

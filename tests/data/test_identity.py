@@ -328,7 +328,7 @@ print(json.dumps(iter(dataset).state_dict()["nodes"]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_another_process_knows_a_dataset_again():
     found = []
     for name, ahead in (("short", 1), ("chosen", 2)):

@@ -326,7 +326,7 @@ def test_the_log_has_a_line_for_each_of_the_first_rows_and_a_sum(caplog):
     assert messages[-1] == "skipped 30 rows in this iteration, 10 of them without a line here"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_very_many_rows_the_first_are_named_and_all_counted():
     dataset = ps.Dataset.range(3000).map(lambda x: failing(int(x))(x) if x % 2 else x).with_options(SKIP)
     with iter(dataset.batch(10)) as iterator:
@@ -335,7 +335,7 @@ def test_of_very_many_rows_the_first_are_named_and_all_counted():
         assert len(json.dumps(iterator.state_dict())) < 40_000
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_many_members_that_fail_the_state_stays_bounded():
     dataset = ps.Dataset.range(1100).flat_map(lambda x: ps.Dataset.range(2).map(failing(1)).ignore_errors())
     with iter(dataset) as iterator:

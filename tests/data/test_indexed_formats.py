@@ -269,7 +269,7 @@ def running():
         yield server
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_files_of_an_object_store(kind, files, running, monkeypatch):
     pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
     running.forget()

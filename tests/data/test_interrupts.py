@@ -376,8 +376,8 @@ def wait_for(taken):
 
 
 # Python drops Ctrl-C where a callback of a weak reference runs, here one of a WeakKeyDictionary, and says so.
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["map", "map of a generator", "batch of a generator", "interleave"])
 def test_ctrl_c_at_random_moments_leaves_the_state_exact(name):
     random = np.random.default_rng(5)

@@ -69,7 +69,7 @@ def run(program: str, *arguments: Any) -> Any:
     return json.loads(output)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("suffix", "format", "value"),
     [("parquet", "parquet", 'lambda row: row["x"]'), ("npy", "npy", "lambda row: row"), ("txt", "text", "int")],
@@ -79,7 +79,7 @@ def test_many_datasets_over_many_files_open_a_quarter_of_what_a_process_may(dire
     assert run(program, directory, LIMIT, suffix, format) == [sum(range(FILES * ROWS)), LIMIT // 4]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_threads_read_more_parquet_files_than_are_kept_open(directory) -> None:
     """A file was closed, and its descriptor given to another one, while another thread read it."""
     assert run(FOUR_THREADS, directory, LIMIT) == [2 * sum(range(FILES * ROWS))] * 4

@@ -94,7 +94,7 @@ prefetch(buffer_size=AUTOTUNE)                                  thread, unknown 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_chain_of_thousands_of_concatenate_and_take_is_built_and_read():
     members = [ps.Dataset.range(number, number + 1).filter(lambda x: True) for number in range(1200)]
     whole = functools.reduce(lambda joined, member: joined.concatenate(member), members)

@@ -164,6 +164,7 @@ def test_an_error_that_a_function_raises_again_does_not_grow():
     assert "\n".join(last.__notes__).count("raised in a process of map(processes=True)") == 1
 
 
+@pytest.mark.extended
 def test_an_error_of_a_class_that_does_not_travel_is_told_by_name():
     class Unsent(Exception):
         def __init__(self, one, two):
@@ -257,6 +258,7 @@ def test_what_a_function_refers_to_is_that_of_each_iteration():
     assert [int(x) for x in mapped] == [0, 5, 10]
 
 
+@pytest.mark.extended
 def test_closing_gives_up_calls_that_hang():
     signature = ps.TensorSpec((), "int64")
 
@@ -333,7 +335,7 @@ def test_processes_end_with_the_program_that_has_started_them():
     assert not running(int(done.stdout))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_process_whose_program_was_killed_ends_in_its_call_without_a_word(tmp_path):
     """The call waits for what nobody writes: it did so for ever."""
     called, goes_on = tmp_path / "called", tmp_path / "goes on"
@@ -360,7 +362,7 @@ def fork_and_die(x: np.int64) -> np.int64:
     return x
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("own_children")
 def test_a_killed_process_with_a_forked_child_was_waited_for() -> None:
     with pytest.raises(ps.errors.WorkerError, match="SIGKILL"):

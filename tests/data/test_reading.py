@@ -91,6 +91,7 @@ class CountedReads:
         return [np.array([2 * position, 2 * position + 1]) for position in positions]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "build",
     [

@@ -222,7 +222,7 @@ def test_a_length_that_is_wrong_is_an_error(server):
         dataset[80_000]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_file_that_changes_while_it_is_read_is_an_error(server):
     server.objects["bucket/a"] = lines(*range(1_000_000))
     iterator = iter(ps.TextLineDataset("s3://bucket/a"))
@@ -492,7 +492,7 @@ def test_damaged_cut_and_half_written_pieces_are_fetched_again(server, cached):
     assert server.sent == sent + (3 << 20)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_more_is_kept_than_the_limit(server, cached, tmp_path):
     ps.files.cache_remote_files(tmp_path / "small", max_bytes=64 << 20)
     server.objects |= {f"bucket/{number}": os.urandom(10 << 20) for number in range(10)}

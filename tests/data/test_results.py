@@ -174,6 +174,7 @@ def test_floats_that_float32_would_make_infinite_are_an_error_at_their_row(paral
     assert len(list(iterator)) == 4
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["alone", "in a tuple"])
 @pytest.mark.parametrize("wrong", [1e39, 2**64])
 def test_a_number_without_a_dtype_is_an_error_at_its_row(kind: str, wrong: Any, parallel: int | None) -> None:

@@ -247,7 +247,7 @@ def test_a_second_process_replaces_one_that_was_killed(tmp_path, writer):
     assert sorted(os.listdir(tmp_path / "cache")) == ["_made_by.json", "pass"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_second_process_reads_itself_where_the_first_stands_still(tmp_path, writer):
     still = "import penstock.data.cache_directory as cache\ncache._STILL_SECONDS = 0.0\n"
     assert run("-c", still + STREAMED + WHOLE, str(tmp_path / "cache")).stdout == "100000\n"
@@ -398,7 +398,7 @@ def test_an_iterator_opened_before_another_completes_the_cache_reads_it(tmp_path
     assert [int(x) for x in first] == [int(x) for x in second] == list(range(5))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_several_passes_over_a_cache_in_a_directory_at_once_all_read_it(tmp_path):
     for trial in range(30):
 

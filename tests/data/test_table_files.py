@@ -52,7 +52,7 @@ def test_headers_delimiters_and_labels(tmp_path):
     assert [int(row["a\n"]) for row in ps.CsvDataset(tmp_path / "bom.csv")] == [1, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 def test_compressed_files_are_streams_of_the_same_rows(tmp_path, pack):
     rows = "".join(f'{number},"a,\n{number}"\n' for number in range(30_000))

@@ -173,6 +173,7 @@ def test_an_archive_that_begins_with_a_readme_is_read_by_its_extensions(tmp_path
     assert keys(alone, path, extensions=["jpg", "cls"], skip=True) == ["a"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gap", [0, 10240, 3 << 20])
 def test_an_archive_behind_another_one_is_read_too(tmp_path, gap):
     first = archive_of(tmp_path / "1.tar", [("a.txt", b"t"), ("b.txt", b"u")]).read_bytes()

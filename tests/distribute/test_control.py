@@ -88,6 +88,7 @@ def wait_until(control: Control, condition: Callable[[], bool]) -> None:
 # Calls that all make
 
 
+@pytest.mark.extended
 def test_another_call_of_one_worker_fails_all() -> None:
     with connected(2) as controls:
         for control in controls:
@@ -562,6 +563,7 @@ def test_a_worker_that_is_silent_is_lost_after_its_time_and_no_other(monkeypatch
         silent.close()
 
 
+@pytest.mark.extended
 def test_silence_is_no_failure_as_long_as_signs_of_life_come(monkeypatch) -> None:
     monkeypatch.setattr(line_module, "SILENT_SECONDS", 0.6)
     monkeypatch.setattr(line_module, "TICK_SECONDS", 0.05)

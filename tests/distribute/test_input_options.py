@@ -116,7 +116,7 @@ def test_exactly_the_steps_asked_for_are_read_ahead_of_a_functions_datasets(stra
 # Where steps lie
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_steps_that_are_not_fetched_are_numpy_and_run_gives_the_same(four) -> None:
     dataset = ps.Dataset.from_tensor_slices({"x": np.arange(10, dtype=np.float32), "y": np.ones((10, 2))}).batch(8)
     results = []

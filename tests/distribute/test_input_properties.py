@@ -93,7 +93,7 @@ def test_data_gives_every_row_once_and_in_order(
         assert [rows for step in steps for rows in step] == cut(batch, count * local)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(lengths, sizes, workers, replicas, st.booleans(), st.booleans(), seeds, buffers)
 @examples
 def test_off_gives_every_worker_every_row_once(length, size, count, local, drop, streamed, seed, buffer) -> None:
@@ -114,7 +114,7 @@ def own_steps(batches: list[list[int]], count: int, local: int) -> list[list[lis
     return [slices[start : start + local] for start in range(0, len(slices), local)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(lengths, sizes, workers, replicas, st.booleans(), st.booleans(), st.booleans(), buffers)
 @examples
 def test_hint_gives_every_row_once_and_all_workers_as_many_steps(
@@ -142,7 +142,7 @@ def test_hint_gives_every_row_once_and_all_workers_as_many_steps(
     assert views == [[steps[index] for steps in together] for index in range(count)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), sizes, st.integers(1, 3), replicas, st.booleans())
 @settings(max_examples=40)
 def test_files_and_ranges_of_files_give_every_row_once(counts, size, count, local, by_range) -> None:
@@ -214,7 +214,7 @@ def shown(rows: np.ndarray) -> list[Any]:
     return [np.asarray(row).tolist() for row in rows]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(lengths, sizes, st.integers(2, 4), replicas, st.booleans(), above_batches, batchings)
 @examples
 def test_a_worker_that_reads_only_its_rows_gets_the_same_slices(
@@ -236,7 +236,7 @@ def test_a_worker_that_reads_only_its_rows_gets_the_same_slices(
         assert views[0] == views[1]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(st.integers(1, 40), sizes, st.integers(2, 4), replicas, st.booleans(), seeds)
 @examples
 def test_a_worker_reads_its_own_rows_alone_or_one_where_it_has_none(length, size, count, local, drop, seed) -> None:
@@ -254,7 +254,7 @@ def test_a_worker_reads_its_own_rows_alone_or_one_where_it_has_none(length, size
         assert others.total() == sum(not step for step in steps)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(lengths, sizes, workers, replicas, st.booleans(), st.sampled_from(["DATA", "OFF", "HINT"]), st.booleans())
 @example(length=1, size=1, count=2, local=1, drop=False, policy="HINT", known=False)
 @example(length=26, size=3, count=2, local=1, drop=False, policy="DATA", known=True)
@@ -286,7 +286,7 @@ def test_replicas_that_get_no_rows_in_a_step_are_known_beforehand(
         assert said == {missing}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(lengths, sizes, st.tuples(workers, replicas), st.tuples(workers, replicas), st.booleans(), seeds, st.data())
 @examples
 def test_a_state_of_global_batches_goes_on_anywhere(length, size, saved_on, resumed_on, streamed, seed, data) -> None:

@@ -9,7 +9,7 @@ from penstock.runtime.ports import free_port
 CHANGED = f"JAX {jax.__version__} has changed what penstock.distribute.jax.interface takes from it: "
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_store_of_processes_keeps_what_was_put_first(tmp_path) -> None:
     """In a process of its own, because JAX is connected once."""
     program = """

@@ -443,7 +443,7 @@ def no_implicit_transfers() -> Iterator[None]:
     jax.config.update("jax_transfer_guard", "allow")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("no_implicit_transfers")
 def test_a_guard_of_transfers_lets_those_of_penstock_pass(mesh: Mesh, tmp_path: Any) -> None:
     with ps.jax.loader(pairs(), mesh, P("data")) as loader:

@@ -40,7 +40,7 @@ def undistributed(weights, arrays, batch_size: int):
     return weights, losses
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("rows", [32, 33, 37, 39])
 def test_training_gives_the_numbers_of_an_undistributed_one(four, rows: int) -> None:
     weights = {"slope": np.zeros(3, np.float32), "offset": np.float32(0)}

@@ -303,7 +303,7 @@ def test_arguments_that_devices_would_cut_are_refused(four) -> None:
         four.run(abs, args=(np.uint64(2**63),))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_thousand_unawaited_steps_do_not_wait_for_each_other(four) -> None:
     (batch,) = four.distribute_dataset(ps.Dataset.from_tensor_slices(np.ones((256, 64), np.float32)).batch(256))
 

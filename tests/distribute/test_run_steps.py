@@ -61,7 +61,7 @@ def test_a_state_goes_from_step_to_step(strategy_of, replicas: int, donate: bool
     assert [int(total) for total in strategy.local_results(state)] == [sum(range(37))] * replicas
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_training_gives_the_very_numbers_of_single_steps(four) -> None:
     rng = np.random.default_rng(0)
     rows = {"x": rng.normal(size=(70, 3)).astype(np.float32), "y": rng.normal(size=70).astype(np.float32)}

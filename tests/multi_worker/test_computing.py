@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 
 @pytest.fixture(scope="module")

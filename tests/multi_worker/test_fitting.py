@@ -7,7 +7,7 @@ import pytest
 from tests.distribute.conftest import mirrored
 from tests.multi_worker.keras_training import trained
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 
 @pytest.fixture(scope="module")

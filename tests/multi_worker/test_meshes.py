@@ -10,7 +10,7 @@ import pytest
 
 from penstock.distribute.feed.dataset import agreed_part
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 SECONDS = 80
 """Until all have ended: far less than JAX waits for a process that is lost."""

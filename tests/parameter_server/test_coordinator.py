@@ -254,7 +254,7 @@ def held_functions() -> int:
     return sum(type(found) is Captured for found in gc.get_objects())
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(("size", "most"), [(1, 256), (1 << 22, 15)], ids=["small", "64 MiB"])
 def test_functions_that_a_program_makes_for_each_step_are_released(size, most) -> None:
     with ps.ParameterServerStrategy(num_workers=1) as strategy:
@@ -369,7 +369,7 @@ def test_misuse_is_refused_where_it_happens(coordinator) -> None:
     coordinator.join()
 
 
-@pytest.mark.slow  # starts four processes
+@pytest.mark.extended
 def test_a_lost_server_is_unavailable_until_a_checkpoint_restores_it(tmp_path, capfd) -> None:
     def start() -> tuple[ps.ClusterCoordinator, ps.parameter_server.ServerVariables]:
         strategy = ps.ParameterServerStrategy(num_workers=1, num_ps=1)

@@ -100,6 +100,7 @@ def hung_up(connection: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.extended
 def test_thousands_of_silent_callers_keep_no_process_of_the_strategy_out(listener: Listener, arena: Arena) -> None:
     silent = [stranger(where(listener)) for _ in range(500)]
     threads = threading.active_count()

@@ -287,7 +287,7 @@ def test_misuse_says_what_to_do() -> None:
         StringLookup(vocabulary=LETTERS, invert=True)([1.5])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_layers_load_neither_jax_nor_keras_nor_tensorflow() -> None:
     heavy = "{'jax', 'keras', 'tensorflow'}"
     program = f"import sys, penstock as ps; ps.preprocessing.StringLookup; print({heavy} & set(sys.modules))"

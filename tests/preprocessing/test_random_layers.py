@@ -23,7 +23,7 @@ def taken(dataset: Any) -> Any:
     return np.stack([np.asarray(image) for image in dataset])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "make",
     [

@@ -126,7 +126,7 @@ def assert_equal(ours: Any, expected: Any) -> None:
     assert np.array_equal(ours, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @settings(max_examples=80)
 @given(layers_and_inputs(), st.integers(1, 4))
 def test_every_way_of_calling_a_layer_gives_the_same(layer_and_inputs: Any, batch_size: int) -> None:

@@ -183,7 +183,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell which pages are shared")
 def test_two_processes_share_the_pages_of_a_large_vocabulary(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", [f"token{number}" for number in range(250_000)])
@@ -212,7 +212,7 @@ print(StringLookup(vocabulary=sys.argv[1])(["token5", "token49999"]).tolist())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_processes_that_start_at_once_make_one_index(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", [f"token{number}" for number in range(50_000)])
     program = tmp_path / "look_up.py"

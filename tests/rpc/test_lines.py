@@ -111,6 +111,7 @@ def test_who_does_not_read_holds_a_sender_up_no_longer_than_its_deadline() -> No
         assert first is not None and first.text == "large" and second == Said("after it")
 
 
+@pytest.mark.extended
 def test_memory_given_back_in_pieces_is_all_given_back() -> None:
     """A socket that takes only a part of the tokens gets the rest later."""
     arena = Arena()

@@ -31,6 +31,7 @@ with ps.ParameterServerStrategy(num_workers=1) as strategy:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "program",
     [

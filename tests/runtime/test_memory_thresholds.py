@@ -34,7 +34,7 @@ def mebibytes_mapped_again(*, keep: bool, **environment: str) -> int:
     return int(ended.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_memory_that_was_freed_is_used_again() -> None:
     assert mebibytes_mapped_again(keep=False) > 48
     assert mebibytes_mapped_again(keep=True) < 4
@@ -66,7 +66,7 @@ def mebibytes_mapped_by_an_epoch(**environment: str) -> int:
     return int(ended.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_batches_of_three_mebibytes_are_in_memory_of_those_before_them() -> None:
     assert mebibytes_mapped_by_an_epoch() < 2
     assert mebibytes_mapped_by_an_epoch(MALLOC_TRIM_THRESHOLD_="131072", MALLOC_MMAP_THRESHOLD_="131072") > 48

@@ -117,7 +117,7 @@ def test_garbage_collection_may_stop_threads_while_another_starts():
     starting.join()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_iterators_forgotten_in_cycles_end_while_others_start_threads():
     for _ in range(200):
         iterator = iter(ps.Dataset.range(64).map(lambda x: x, num_parallel_calls=3).batch(8).prefetch(1))

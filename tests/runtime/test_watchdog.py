@@ -104,7 +104,7 @@ def test_the_watchdog_is_no_part_of_what_a_dataset_is() -> None:
     assert dataset.with_options(ps.Options(watchdog_seconds=1)).fingerprint() == dataset.fingerprint()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_dump_shows_what_a_process_and_its_children_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
     with hanging("dict(num_parallel_calls=1, processes=True)", "60") as process:
         assert main(["dump", str(process.pid)]) == 0

@@ -48,6 +48,7 @@ def test_a_sound_pipeline_is_the_same_through_every_service(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.extended
 def test_the_first_element_that_differs_is_told_with_its_position(tmp_path: Path) -> None:
     done = run(tmp_path, "train:unstable", "--workers", "1", "--kills", "0")
     assert done.returncode == 1

@@ -237,6 +237,7 @@ def test_an_unreachable_dispatcher_is_an_error_after_its_timeout() -> None:
     client.close()
 
 
+@pytest.mark.extended
 def test_waiting_for_a_dispatcher_is_said_in_the_log_within_seconds(caplog: pytest.LogCaptureFixture) -> None:
     client = DispatcherClient(NOBODY, patience_seconds=2)
     with caplog.at_level(logging.WARNING), pytest.raises(ps.errors.ServiceError):
@@ -342,7 +343,7 @@ def test_a_dispatcher_leaves_no_descriptors_behind() -> None:
     assert descriptors() < before + 5  # gRPC may open one more for itself, a server none of its own
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_client_closed_while_others_ask_leaves_the_process_alive() -> None:
     with ps.service.DispatchServer() as server:
         for number in range(100):

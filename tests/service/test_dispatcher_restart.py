@@ -71,6 +71,7 @@ class Readers:
             assert not thread.is_alive()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("mode", "journal"),
     [
@@ -122,6 +123,7 @@ def test_readers_of_a_shared_job_ride_over_it_with_exact_contents(
         assert min(map(len, readers.given)) > 0
 
 
+@pytest.mark.extended
 def test_sigterm_to_a_dispatcher_with_a_journal_ends_no_training(
     start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -139,6 +141,7 @@ def test_sigterm_to_a_dispatcher_with_a_journal_ends_no_training(
         assert sorted(readers.given[0]) == sorted(list(range(400)) * 3)
 
 
+@pytest.mark.extended
 def test_a_reader_waits_for_its_dispatcher_as_long_as_it_was_told_to(
     start_dispatcher: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,6 +159,7 @@ def test_a_reader_waits_for_its_dispatcher_as_long_as_it_was_told_to(
         assert "waiting for the dispatcher, for 2 s at most: the dispatcher at localhost:" in caplog.text
 
 
+@pytest.mark.extended
 def test_no_peer_is_lost_because_the_dispatcher_was_stopped(
     start_dispatcher: Callable[..., Any],
 ) -> None:
@@ -216,6 +220,7 @@ def test_coordinated_readers_stay_in_step(start_dispatcher: Callable[..., Any], 
         assert sorted([*first, *second]) == list(range(2000))
 
 
+@pytest.mark.extended
 def test_trainers_with_a_cache_see_no_element_twice(start_dispatcher: Callable[..., Any], tmp_path: Path) -> None:
     dispatcher = start_dispatcher("--work-dir", str(tmp_path))
     with workers(dispatcher.address, 1):
@@ -266,6 +271,7 @@ def test_named_datasets_and_jobs_that_nobody_reads_are_kept(
         assert sorted([*first, *(int(x) for x in rest)]) == list(range(300))
 
 
+@pytest.mark.extended
 def test_closing_an_iterator_waited_minutes_for_a_dispatcher_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = ps.service.DispatchServer()
     address = dispatcher.target.split("://")[1]

@@ -52,7 +52,7 @@ def of(dataset: ps.Dataset) -> str:
     return fingerprint((dataset.node, dataset.options()))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_readers_in_two_processes_seemed_to_read_different_datasets(tmp_path: Path) -> None:
     found = []
     # The second one stands elsewhere, by a few lines too, as after a change to what is above.

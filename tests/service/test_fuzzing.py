@@ -70,7 +70,7 @@ TARGETS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_bytes_are_refused(name: str) -> None:
@@ -83,13 +83,13 @@ def test_damaged_bytes_are_refused(name: str) -> None:
         run()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("way", live.WAYS)
 def test_messages_of_any_content_do_no_harm(way: str) -> None:
     live.WAYS[way](15)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TARGETS)
 def test_whole_bytes_are_taken_and_cut_ones_refused(name: str) -> None:
     for seed in fuzzing.seeds(name):

@@ -395,7 +395,7 @@ def test_a_full_disk_refuses_what_would_have_to_be_written_and_nothing_else(tmp_
     assert sorted(dataset.definition[:4] for dataset in journal.state.datasets.values()) == [b"kept", b"late"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a process's limits can be set by others on Linux only")
 def test_a_reader_waits_until_a_full_disk_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = dispatcher(tmp_path)

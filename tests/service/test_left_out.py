@@ -116,7 +116,7 @@ def test_rows_skipped_by_workers_count_at_their_elements_and_in_states(target: s
             assert (list(ended), ended.errors) == ([], here.errors)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["a batch of a stream", "members", "members that all fail"])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_what_operators_of_the_trainer_hold_is_not_counted_again(target: str, name: str, limit: int | None) -> None:

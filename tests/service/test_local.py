@@ -52,7 +52,7 @@ def running(process: int) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_functions_run_in_the_worker_processes_and_nothing_is_left_of_them() -> None:
     before = children()
     with ps.service.local(num_workers=2) as service:
@@ -93,7 +93,7 @@ def test_reading_after_the_service_has_ended_waited_for_it_for_minutes() -> None
         next(iter(dataset))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("child", ["list(dataset)", "ps.service.local(num_workers=1)"])
 def test_a_process_forked_from_one_that_uses_a_service_uses_it_too(child: str) -> None:
     script = f"""
@@ -117,7 +117,7 @@ with ps.service.local(num_workers=1) as service:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_service_that_is_forgotten_ends() -> None:
     before = children()
     service = ps.service.local(num_workers=1)
@@ -127,7 +127,7 @@ def test_a_service_that_is_forgotten_ends() -> None:
     until(lambda: children() == before)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "how",
     [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.extended) for how in (signal.SIGINT, signal.SIGTERM, None))],
@@ -171,7 +171,7 @@ def test_a_function_that_prints_much_stopped_its_worker(capsys: pytest.CaptureFi
     assert printed.count(".") == 150_000  # lines of two threads may be mixed
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_function_that_asks_for_input_waited_for_ever() -> None:
     with ps.service.local(num_workers=1) as service:
         dataset = (
@@ -195,7 +195,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_workers_outlived_a_killed_program_that_had_forked() -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", FORKING_PROGRAM], stdout=subprocess.PIPE, text=True
@@ -210,7 +210,7 @@ def test_workers_outlived_a_killed_program_that_had_forked() -> None:
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_worker_lost_during_a_drain_is_replaced(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_worker_that_is_lost_costs_no_element(fleet: Fleet, ordered: bool, kil
     assert (given if ordered else sorted(given)) == list(range(600))
 
 
+@pytest.mark.extended
 def test_a_worker_that_goes_on_after_it_was_given_up_delivers_nothing_twice(fleet: Fleet) -> None:
     slow, _ = fleet.add(), fleet.add()
     given = []
@@ -101,6 +102,7 @@ def test_a_worker_that_goes_on_after_it_was_given_up_delivers_nothing_twice(flee
     assert sorted(given) == list(range(1500))
 
 
+@pytest.mark.extended
 def test_a_stream_goes_on_elsewhere_where_it_was(fleet: Fleet) -> None:
     lost = fleet.add()
     dataset = through(ps.Dataset.range(4000).filter(lambda x: x % 2 == 0).map(slowly).scan(0, running), fleet)
@@ -132,6 +134,7 @@ def test_a_pass_of_parallel_epochs_goes_on_elsewhere_where_it_was(fleet: Fleet) 
     assert sorted(given) == sorted([*range(300), *range(300)])
 
 
+@pytest.mark.extended
 def test_a_restored_reader_of_parallel_epochs_finds_passes_of_lost_workers(fleet: Fleet) -> None:
     lost, _ = fleet.add(), fleet.add()
     fleet.await_workers(2)
@@ -150,6 +153,7 @@ def test_a_restored_reader_of_parallel_epochs_finds_passes_of_lost_workers(fleet
     assert sorted(given) == sorted([*range(300), *range(300)])
 
 
+@pytest.mark.extended
 def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     with iter(through(ps.Dataset.range(3), fleet)) as iterator:
         starting = iter([fleet.add])
@@ -165,6 +169,7 @@ def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pyte
     assert "no data worker" in caplog.text
 
 
+@pytest.mark.extended
 def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
     """However many workers there are: what was never asked of them cannot be the reason."""
     with ExitStack() as stack:
@@ -194,6 +199,7 @@ def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplo
         assert [type(error) for error in raised] == [ps.errors.ClosedError]
 
 
+@pytest.mark.extended
 def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:
     fleet.add()
     dataset = through(ps.Dataset.range(1 << 40).map(of_process), fleet, ordered=False)  # no end before it comes
@@ -237,6 +243,7 @@ def test_workers_save_every_element_once_though_one_dies(fleet: Fleet, tmp_path:
     assert files == ["_dataset.json", *(f"part-{number:05d}.parquet" for number in range(12))]
 
 
+@pytest.mark.extended
 def test_a_stream_is_made_by_workers_and_saved_by_the_process_that_asks(fleet: Fleet, tmp_path: Path) -> None:
     fleet.add()
     dataset = ps.Dataset.range(50).filter(lambda x: x % 2 == 0).map(lambda x: (x, os.getpid()))
@@ -246,6 +253,7 @@ def test_a_stream_is_made_by_workers_and_saved_by_the_process_that_asks(fleet: F
     assert os.getpid() not in {process for _, process in found}
 
 
+@pytest.mark.extended
 def test_a_row_a_worker_cannot_write_is_an_error_and_shards_stay(fleet: Fleet, tmp_path: Path) -> None:
     fleet.add()
 

@@ -332,7 +332,7 @@ class Service(RuleBasedStateMachine):
         return reply
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.hypothesis  # as those with `given` are: `make properties` runs it
 def test_every_element_goes_to_exactly_one_reader_whoever_dies_and_returns() -> None:
     run_state_machine_as_test(

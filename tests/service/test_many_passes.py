@@ -165,7 +165,7 @@ def test_readers_in_step_wait_for_the_worker_whose_round_it_is() -> None:
     assert given == [number for number in range(ELEMENTS) for _ in range(12)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_trainers_that_wait_for_each_other_at_many_workers_miss_nothing() -> None:
     def first_of(fleet: Fleet, trainer: str) -> list[int]:
         with iter(reading(fleet, "trainer", trainer=trainer)) as elements:
@@ -198,7 +198,7 @@ def test_workers_that_have_nothing_keep_others_waiting_for_nothing() -> None:
     assert sorted(given) == all_numbers(12)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_workers_that_join_are_asked_though_all_others_have_nothing() -> None:
     with fleet_of(4) as fleet:
         fleet.silent = set(range(4))

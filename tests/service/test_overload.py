@@ -30,6 +30,7 @@ def children() -> list[int]:
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells the memory of processes")
 @pytest.mark.parametrize("protocol", ["shared_memory", pytest.param("flight", marks=pytest.mark.long)])
 def test_a_reader_that_does_not_read_fills_no_memory(protocol: str) -> None:

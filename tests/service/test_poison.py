@@ -128,6 +128,7 @@ def slowly(x: int) -> int:
     return x
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_worker_that_says_goodbye_costs_no_element(drain: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock")
@@ -147,6 +148,7 @@ def test_a_worker_that_says_goodbye_costs_no_element(drain: bool, caplog: pytest
     assert "is lost" not in caplog.text
 
 
+@pytest.mark.extended
 def test_a_failed_allocation_is_the_elements_error_and_costs_no_worker() -> None:
     """Where the function is told, its process goes on."""
     with Service(num_workers=1) as service:
@@ -159,6 +161,7 @@ def test_a_failed_allocation_is_the_elements_error_and_costs_no_worker() -> None
     assert len(before) == 7 and len(after) == 12 and len({*before, *after}) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="a process's limits can be set by others on Linux only")
 def test_a_worker_that_runs_out_of_memory_says_so_and_goes_on() -> None:
     """Its function takes little, and its batch has no room. Native threads need the rest, and end a process without."""
@@ -173,6 +176,7 @@ def test_a_worker_that_runs_out_of_memory_says_so_and_goes_on() -> None:
             assert pids == {process}
 
 
+@pytest.mark.extended
 def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
     with Service(num_workers=2) as service:
         dataset = ps.Dataset.range(300).filter(lambda x: x % 3 == 0).map(fatal_at(120))
@@ -180,6 +184,7 @@ def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
     assert found == [*range(0, 120, 3), "poison 120", *range(123, 300, 3)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("poison", [0, pytest.param(99, marks=pytest.mark.long)])
 def test_poison_is_left_out_and_counted_where_that_is_asked_for(poison: int) -> None:
     with Service(num_workers=2) as service:
@@ -201,6 +206,7 @@ def await_skipped(service: "Service", count: int) -> None:
         client.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("place", [0, 57])
 def test_poison_in_a_stream_ends_it_with_its_place(place: int, tmp_path: Path) -> None:
     notes = tmp_path / "ended"
@@ -260,6 +266,7 @@ def test_poison_of_coordinated_rows_is_met_in_its_round(tmp_path: Path) -> None:
     assert 6 <= len(set(notes.read_text().split())) <= 14
 
 
+@pytest.mark.extended
 def test_poison_of_one_job_does_not_take_the_workers_from_another() -> None:
     with Service(num_workers=2) as service:
         healthy = iter(through(ps.Dataset.range(3000), service))

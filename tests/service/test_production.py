@@ -416,6 +416,7 @@ def waiting(x):
     return sys.modules["here"].leave.get()
 
 
+@pytest.mark.extended
 def test_nothing_else_is_made_beside_an_element_that_is_made_alone(serve, here):
     production = serve(ps.Dataset.range(10).map(waiting))
     entered, leave = here.entered, here.leave = SimpleQueue(), SimpleQueue()

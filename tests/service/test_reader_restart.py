@@ -190,6 +190,7 @@ def start_both(tmp_path: Path) -> Iterator[Callable[..., list[Trainer]]]:
 ROWS = pytest.param("rows", marks=pytest.mark.long)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [ROWS, "groups"])
 def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable[..., Trainer], kind: str) -> None:
     with service() as address:
@@ -203,6 +204,7 @@ def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable
         assert all(before == after for before, after in trainer.redone)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [ROWS, "groups"])
 def test_a_shared_job_loses_nothing_and_gives_nothing_twice(
     start_both: Callable[..., list[Trainer]], kind: str
@@ -219,6 +221,7 @@ def test_a_shared_job_loses_nothing_and_gives_nothing_twice(
         assert sorted(first.elements + second.elements) == list(range(COUNT if kind == "rows" else 3 * COUNT))
 
 
+@pytest.mark.extended
 def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(
     start_both: Callable[..., list[Trainer]], start_trainer: Callable[..., Trainer]
 ) -> None:
@@ -236,6 +239,7 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(
         assert len(set(range(COUNT)) - set(given) - set(gone.elements)) <= 20
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [ROWS, "shuffled", pytest.param("strategy", marks=pytest.mark.extended)])
 def test_a_trainer_resumes_with_the_rest_after_its_lease(start_both: Callable[..., list[Trainer]], kind: str) -> None:
     with service(lease_seconds=1.0) as address:
@@ -257,6 +261,7 @@ ELEMENTS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [ROWS, pytest.param("uneven groups", marks=pytest.mark.extended), "filtered"])
 def test_a_trainer_with_an_older_state_after_its_lease_misses_nothing(
     start_both: Callable[..., list[Trainer]], kind: str
@@ -332,6 +337,7 @@ def test_a_trainer_and_the_dispatcher_die_together(
         assert sorted(first.elements + second.elements) == list(range(COUNT))
 
 
+@pytest.mark.extended
 def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer: Callable[..., Trainer]) -> None:
     with service() as address:
         first, second = (
@@ -349,6 +355,7 @@ def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer:
         assert all(before == after for before, after in first.redone)
 
 
+@pytest.mark.extended
 def test_a_coordinated_trainer_without_a_state_is_in_step_again(
     start_trainer: Callable[..., Trainer],
 ) -> None:

@@ -71,7 +71,7 @@ def test_a_busy_share_is_a_share_whatever_runs_at_once() -> None:
     assert busy.take() == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_local_service_grows_where_readers_wait_and_drains_what_leaves(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock.service.local")
     with ps.service.local(1, max_workers=2) as service:
@@ -104,6 +104,7 @@ def test_a_service_that_runs_elsewhere_has_the_same_methods() -> None:
         dispatcher.join(10)
 
 
+@pytest.mark.extended
 def test_clients_that_send_nothing_more_hold_few_threads() -> None:
     with ps.service.DispatchServer() as dispatcher, MetricsServer("127.0.0.1", 0, dispatcher.status) as metrics:
         clients = [socket.create_connection(("127.0.0.1", metrics.port)) for _ in range(100)]

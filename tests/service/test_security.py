@@ -416,7 +416,7 @@ def test_names_have_a_length_limit() -> None:
 # Secrets stay secret
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_tokens_are_in_no_process_list_no_log_and_no_status(tmp_path: Path) -> None:
     token_file = secret_file(tmp_path / "token", TOKEN)
     with started("dispatcher", "--port", "0", "--token-file", token_file) as (dispatcher, service):
@@ -669,6 +669,7 @@ def ended(line: socket.socket, seconds: float = 20) -> bool:
     return True
 
 
+@pytest.mark.extended
 def test_connections_without_the_token_end_after_their_time(
     tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
         assert dispatcher.wait(60) == status
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
     process = Forked("-m", "penstock", "worker", "--dispatcher", "localhost:1", pipes=("stderr",))
     assert process.stderr is not None

@@ -268,7 +268,7 @@ def test_memory_is_bounded_by_what_the_consumer_holds(line: Connection) -> None:
     assert arena_size(line) <= 160 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_memory_comes_back_while_nothing_is_fetched(worker: Endpoint, line: Connection) -> None:
     other = connect(worker, "shared_memory")
     held = columns(line, "large", 100)
@@ -333,7 +333,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_killed_consumer_gives_all_memory_back(worker: Endpoint, line: Connection) -> None:
     command = [sys.executable, "-c", CONSUMER, msgspec.json.encode(worker).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as consumer:
@@ -354,7 +354,7 @@ def test_without_segments_blocks_come_through_the_socket(new_worker: Any) -> Non
         connection.close()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if it is there, warns of forks
 def test_a_fork_of_the_consumer_gives_nothing_back(worker: Endpoint) -> None:

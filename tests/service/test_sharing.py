@@ -277,7 +277,7 @@ def test_without_local_workers_none_are_waited_for() -> None:
             list(dataset)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("limit", [1, 5])
 def test_a_reader_that_waits_keeps_no_more_from_others_than_it_may(limit: int, target: str) -> None:
     def reader(count: int | None) -> ps.Dataset:
@@ -297,6 +297,7 @@ def shared_job(dataset: ps.Dataset, target: str, name: str) -> ps.Dataset:
     return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name=name))
 
 
+@pytest.mark.extended
 def test_readers_that_all_wait_do_not_hand_the_last_element_on_for_ever(target: str) -> None:
     """Each gave back what it had begun for the other one that waited too, before the first element of it was made."""
 
@@ -314,7 +315,7 @@ def test_readers_that_all_wait_do_not_hand_the_last_element_on_for_ever(target: 
     assert sorted(given[0] + given[1]) == list(range(4))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_second_reader_gets_what_an_idle_first_one_has_not_read(target: str) -> None:
     readers = [shared_job(ps.Dataset.range(50_000).map(lambda x: x + 1).batch(32), target, "idle") for _ in range(2)]
     with iter(readers[0]) as idle, iter(readers[1]) as other:
@@ -325,7 +326,7 @@ def test_a_second_reader_gets_what_an_idle_first_one_has_not_read(target: str) -
     assert sorted(np.concatenate(given)) == list(range(1, 50_001))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_second_reader_gets_what_a_restored_one_that_is_idle_had_before(target: str) -> None:
     restored, other = (iter(shared_job(ps.Dataset.range(2000), target, "restored")) for _ in range(2))
     with restored, other:
@@ -441,7 +442,7 @@ def test_parallel_epochs_without_a_name_cannot_be_sharded(target: str) -> None:
         strategy.distribute_dataset(dataset)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_readers_that_describe_one_dataset_on_two_lines_share_a_job(target: str) -> None:
     shared = ps.service.distribute("distributed_epoch", target, job_name="lines", max_outstanding_requests=1)
     first = ps.Dataset.range(50).map(lambda x: x if x not in {1, 2} else -x).apply(shared)

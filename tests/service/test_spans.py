@@ -196,7 +196,7 @@ def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edge
         close(produced)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(
     names=st.lists(st.sampled_from(sorted(set(compositions.STEPS) - BY_PLACE)), max_size=2),
     stream=st.booleans(),
@@ -301,7 +301,7 @@ def places(production, start, stop, **more):
         start, stop, skip = last.next.start, last.next.stop, last.next.skip
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, start=st.integers(0, 4))
 @example(source="range", names=["flat_map shuffled", "filter", "map in threads"], start=2)
 @example(source="files", names=["filter", "flat_map"], start=0)
@@ -324,7 +324,7 @@ def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
         close(produced)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(
     source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, count=st.integers(1, 3), stride=st.integers(1, 3)
 )

@@ -103,6 +103,7 @@ KINDS = [(above, "groups") for above in ABOVE] + [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("above", "kind"), KINDS)
 def test_operators_above_a_shared_job_are_restored_exactly(address: str, above: str, kind: str) -> None:
     name = f"{above} {kind}"
@@ -137,6 +138,7 @@ def from_function(strategy: Any, shared: ps.Dataset) -> Any:
     return iter(strategy.distribute_datasets_from_function(lambda context: shared.batch(2)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", [ps.HostStrategy, ps.MirroredStrategy])
 @pytest.mark.parametrize("way", [distributed, from_function])
 def test_steps_of_a_strategy_over_a_shared_job_are_restored_exactly(
@@ -217,6 +219,7 @@ def test_a_readers_elements_came_again_after_the_dispatcher_was_away(
             assert consumed_at(dispatcher) == set(range(ROWS))
 
 
+@pytest.mark.extended
 def test_a_restarted_dispatcher_did_not_know_a_dataset_before_its_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

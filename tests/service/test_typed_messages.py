@@ -122,7 +122,7 @@ class Kept:
         return again.state
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_message_makes_a_journal_that_cannot_be_read(data: st.DataObject) -> None:

@@ -179,7 +179,7 @@ def test_a_reader_whose_dispatcher_comes_back_in_another_version_ends(
                 sum(1 for _ in iterator)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("protocol", ["in_process", "flight"])
 def test_a_worker_that_meets_another_version_ends_no_reader(dispatcher: Any, protocol: str) -> None:
     """The reader was told that its own dispatcher had another version, in the words of the worker."""
@@ -282,7 +282,7 @@ def read_all(dispatcher: Any, job_name: str | None = None, count: int = 100) -> 
         return sorted(int(x) for x in iterator)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
@@ -447,7 +447,7 @@ def test_a_worker_that_answers_what_it_was_not_asked_is_left_to_itself(
     assert "others take over" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_workers_that_all_answer_what_they_were_not_asked_are_an_error(dispatcher: Any) -> None:
     message = (
         r"the data worker at localhost:\d+ gave an answer that does not fit the request: a block of \d+ rows came .* "

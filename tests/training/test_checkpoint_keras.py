@@ -92,7 +92,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
     return path, training.values()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("replicas", [4, 2, pytest.param(1, marks=pytest.mark.extended)])
 def test_training_goes_on_as_if_nothing_had_been(saved: tuple[str, list[Any]], replicas: int) -> None:
     path, expected = saved
@@ -223,7 +223,7 @@ def make_compiled(width: int = 3) -> keras.Model:
     return model
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_compiled_model_brings_its_optimizer_and_metrics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = make_compiled()
     model.fit(FEATURES, LABELS, batch_size=8, shuffle=False, verbose=0)

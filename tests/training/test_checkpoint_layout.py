@@ -213,7 +213,7 @@ class Network(nnx.Module):  # type: ignore[misc]  # its types are not exact
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_flax_modules_are_restored_in_place(tmp_path: Path) -> None:
     def make(seed: int) -> dict[str, Any]:
         network = Network(seed)

@@ -165,7 +165,7 @@ def run_two(directory: Path, program: str) -> None:
     assert ended.statuses == [0, 0], ended.errors
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_worker_writes_its_part_before_worker_0_has_made_the_directory(tmp_path: Path) -> None:
     """Worker 0, whose file system is slow, failed as the directory existed, or removed what the other had written."""
     run_two(tmp_path, LATE)
@@ -174,7 +174,7 @@ def test_no_worker_writes_its_part_before_worker_0_has_made_the_directory(tmp_pa
     np.testing.assert_array_equal(restored["rows"], rows)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
     run_two(tmp_path, WORKER)
     first, second = (json.loads((tmp_path / f"worker-{worker}.json").read_text()) for worker in range(2))

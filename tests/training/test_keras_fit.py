@@ -128,7 +128,7 @@ def trained_on_arrays(optimizer: str) -> Trained:
     return Trained(model, history, evaluated, model.predict(FEATURES, batch_size=8, verbose=0))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("optimizer", "replicas"),
     [
@@ -248,7 +248,7 @@ def test_sample_weights_count() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "labels",
     [

@@ -64,7 +64,7 @@ def test_whatever_the_batch_the_ledger_is_complete(tmp_path: Path, kind: str, ba
     assert_every_row_once_an_epoch(fit(tmp_path, kind, 0, crash))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_two_kills_and_a_length_that_is_not_known(tmp_path: Path) -> None:
     crashed(tmp_path, "unknown", 4)
     with pytest.warns(UserWarning, match="ran out of data"):  # as Keras says of any data of unknown length
@@ -198,7 +198,7 @@ STOPPING = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["early", "own", pytest.param("plateau", marks=pytest.mark.extended)])
 def test_callbacks_stop_a_resumed_fit_where_they_would_have(tmp_path: Path, name: str) -> None:
     whole = stopping_fit(tmp_path / "whole", STOPPING[name](), [])

@@ -103,6 +103,7 @@ def test_workers_release_variables_of_forgotten_models(strategy) -> None:
     assert strategy.coordinator.schedule(held).fetch() == 0
 
 
+@pytest.mark.extended
 def test_fit_evaluates_here_and_counts_every_row_once(strategy) -> None:
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -285,6 +286,7 @@ def test_misuse_of_scopes_is_refused_where_it_happens(strategy) -> None:
             coordinator.join()
 
 
+@pytest.mark.extended
 def test_an_optimizer_with_variables_from_outside_the_scope_is_refused(strategy) -> None:
     outside = a_model()
 

@@ -63,7 +63,7 @@ class Training:
         return self
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_step_is_traced_once_for_its_variables_and_then_compiled(four_replicas) -> None:
     training = Training(four_replicas).run(epochs=1)
     traced = training.traced
@@ -71,7 +71,7 @@ def test_a_step_is_traced_once_for_its_variables_and_then_compiled(four_replicas
     assert training.traced == traced
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_metrics_count_every_example_once(four_replicas) -> None:
     training = Training(four_replicas).run(epochs=1)
     total, count = (float(np.asarray(variable.value)) for variable in training.accuracy.variables)
@@ -100,7 +100,7 @@ def test_moving_statistics_are_the_mean_of_the_replicas_that_have_rows(four_repl
     assert float(np.asarray(layer.moving_mean.value)[0]) == 1.0  # of 0, 1, 2
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_normalised_models_train_over_ragged_steps(four_replicas) -> None:
     training = Training(four_replicas, layers=(keras.layers.BatchNormalization(),)).run()
     assert np.isfinite(training.losses).all()
@@ -171,7 +171,7 @@ def train_with(optimizer: keras.optimizers.Optimizer, strategy: ps.Strategy, row
     return [np.asarray(weight.value) for weight in model.weights]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_scaled_loss_gives_the_numbers_of_a_plain_one(four_replicas) -> None:
     """Over a ragged step too, whose loss the optimiser has scaled up by then."""
     rows = ROWS[:21]

@@ -54,7 +54,7 @@ def checked(replicas: int) -> ps.MirroredStrategy:
     return ps.MirroredStrategy([f"cpu:{number}" for number in range(replicas)], check_weights=True)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_many_steps_equal_single_ones_and_are_compiled_once() -> None:
     single, many = Training(mirrored(4)), Training(checked(4))  # what is right passes the check
     losses = []

@@ -182,7 +182,7 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.long), "adam"])
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def differs(name, got, expected):
     return ""
 
 
+@pytest.mark.extended
 def test_outputs_are_those_of_tft(found):
     """All in one test: learning them takes longer than comparing, and each process of the tests would learn them."""
     others = [differs(name, found[name], expected) for name, expected in sorted(VALUES["outputs"].items())]

@@ -44,6 +44,7 @@ def output(tmp_path_factory):
     )
 
 
+@pytest.mark.extended
 def test_a_saved_model_transforms_as_the_function_does(output, tmp_path):
     rows, transform = output
     columns = {"x": keras.Input((), name="x"), "v": keras.Input((2,), name="v")}
@@ -76,6 +77,7 @@ def test_a_model_loads_where_only_penstock_and_keras_are_imported(output, tmp_pa
     assert float(found.stdout) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.extended
 def test_nan_and_infinite_numbers_are_transformed_as_the_function_does(output):
     rows, transform = output
     given = {name: np.tile(column[:3], (2, 1)[: column.ndim]) for name, column in rows.items() if name != "w"}

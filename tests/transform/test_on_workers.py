@@ -33,6 +33,7 @@ def in_process(tmp_path_factory):
         passes.ROWS = before
 
 
+@pytest.mark.extended
 def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_process, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("penstock.runtime.progress._FIRST_LINE_SECONDS", 0.0)
     monkeypatch.setattr("penstock.runtime.progress._LINE_SECONDS", 0.0)
@@ -48,6 +49,7 @@ def test_one_worker_learns_the_same_to_the_last_bit_and_tells_how_far_it_is(in_p
     assert any(line is not None and line[2] != str(ROWS) for line in told)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "num_workers", [pytest.param(1, marks=pytest.mark.extended), 2, pytest.param(3, marks=pytest.mark.extended)]
 )
