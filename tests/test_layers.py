@@ -65,7 +65,8 @@ LEVELS = (
     "training",
     "transform/keras/",
     "transform/ transform",
-    "audio/ audio files image/ image jax/ jax keras ray/ ray testing/ testing tfrecord torch/ torch types video/ video",
+    "audio/ audio files image/ image jax/ jax keras ray/ ray testing/ testing text/ text tfrecord torch/ torch types",
+    "video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",

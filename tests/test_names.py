@@ -128,6 +128,7 @@ def test_only_public_names_are_shown():
         "ray",
         "service",
         "testing",
+        "text",
         "tfrecord",
         *(["torch"] if find_spec("torch") else []),
         "training",

@@ -43,6 +43,7 @@ if _typing.TYPE_CHECKING:
     from penstock import ray as ray
     from penstock import service as service
     from penstock import testing as testing
+    from penstock import text as text
     from penstock import tfrecord as tfrecord
     from penstock import torch as torch
     from penstock import training as training
@@ -119,7 +120,7 @@ _NAMES_BY_MODULE = {
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 _PUBLIC_MODULES = ["audio", "errors", "files", "image", "jax", "keras", "parameter_server", "preprocessing", "ray"]
-_PUBLIC_MODULES += ["service", "testing", "tfrecord", "torch", "training", "transform", "types", "video"]
+_PUBLIC_MODULES += ["service", "testing", "text", "tfrecord", "torch", "training", "transform", "types", "video"]
 _EXTRAS = {
     "Checkpoint": "checkpoint",
     "ClusterCoordinator": "jax",

@@ -2083,9 +2083,9 @@ class Dataset(Generic[Element]):
 
         Args:
             path: a local directory.
-            format: "penstock" holds every kind of element, and is read by memory map. "parquet", "npy", "tfrecord"
-                (elements of several leaves as `tf.train.Example`), "array_record" (the same; needs the extra
-                `array-record`) and "tar" (WebDataset) are formats of other programs.
+            format: "penstock" holds every kind of element, and is read by memory map. "parquet", "npy", "megatron"
+                (documents of tokens), "tfrecord" (elements of several leaves as `tf.train.Example`), "array_record"
+                (the same; needs the extra `array-record`) and "tar" (WebDataset) are formats of other programs.
             shards: the number of files, whose numbers of rows differ by at most one. None: one per 128 MiB or so.
             rows_per_shard: instead of `shards`: the rows of each file but the last. It works for datasets of unknown
                 length too.

@@ -204,7 +204,7 @@ def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N8
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
-        format: what reads them, or its name: "npy", "parquet", "text", "tfrecord", or one that
+        format: what reads them, or its name: "megatron", "npy", "parquet", "text", "tfrecord", or one that
             `ps.files.register_format` gave. "npy" reads the rows of arrays that `numpy.save` has written.
 
     Raises:

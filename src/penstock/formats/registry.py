@@ -6,12 +6,14 @@ from typing import Any, Final
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import tables
 from penstock.formats.file_format import FileFormat
+from penstock.formats.records.megatron import MegatronFiles
 from penstock.formats.records.npy import NpyFiles
 from penstock.formats.records.record_files import RecordFiles
 from penstock.formats.records.text_lines import TextLines
 from penstock.formats.records.tfrecord import TFRecords
 
 _BUILT_IN: Final[dict[str, Callable[[], FileFormat]]] = {
+    "megatron": MegatronFiles,
     "npy": NpyFiles,
     "parquet": lambda: tables.parquet.ParquetFiles(),
     "text": lambda: RecordFiles(TextLines()),

@@ -5,11 +5,13 @@ from typing import Any, Final
 
 from penstock.errors import InvalidArgumentError
 from penstock.formats import writing
+from penstock.formats.writing.megatron_shards import MegatronShards
 from penstock.formats.writing.npy_shards import NpyShards
 from penstock.formats.writing.shard_format import ShardFormat
 
 _FORMATS: Final[dict[str, Callable[[], ShardFormat]]] = {
     "array_record": lambda: writing.record_shards.ArrayRecordShards(),
+    "megatron": lambda: MegatronShards(),
     "npy": lambda: NpyShards(),
     "parquet": lambda: writing.parquet_shards.ParquetShards(),
     "penstock": lambda: writing.row_shards.RowShards(),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import ElementError, StorageError
 from penstock.formats import tables
@@ -13,6 +14,7 @@ from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.records import npy
 from penstock.formats.records.array_record import ArrayRecordFiles
 from penstock.formats.records.example import parse_example
+from penstock.formats.records.megatron import MegatronFiles
 from penstock.formats.records.npy import NpyFiles
 from penstock.formats.records.record_files import RecordFiles
 from penstock.formats.records.tar import KEY, TarSamples
@@ -61,6 +63,13 @@ class SavedFiles(FileFormat):
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
         return self._inner.memory
+
+    @property
+    def has_lengths(self) -> bool:  # type: ignore[override]  # it depends on the files
+        return self._inner.has_lengths
+
+    def lengths(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
+        return self._inner.lengths(name, rows)
 
     def count(self, name: str) -> int:
         rows, size = self.files[name]
@@ -184,6 +193,7 @@ def _members(column: Column, name: str, leaf: SavedLeaf) -> Column:
 
 _READERS: Final[dict[str, Callable[[Structure, Sequence[SavedLeaf]], tuple[FileFormat, _Columns]]]] = {
     "array_record": lambda structure, leaves: (ArrayRecordFiles(), _examples(structure, leaves)),
+    "megatron": lambda structure, leaves: (MegatronFiles(), None),
     "npy": _npy,
     "parquet": _parquet,
     "penstock": lambda structure, leaves: (RowFiles(), None),
