@@ -24,6 +24,7 @@ from penstock.data.iterator_states import (
 from penstock.data.node import Run
 from penstock.data.origins import Row, rows_made_of
 from penstock.data.plan import Plan, PlannedDataset, described, within_reach
+from penstock.data.remixing import difference, for_dataset, mixture_of_state, mixture_state, with_weights
 from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
@@ -180,7 +181,7 @@ class DatasetIterator(Iterator[Element]):
 
     def __init__(self, planned: PlannedDataset, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
         self._element_spec = element_spec
-        self._planned = planned
+        self._planned = self._as_made = planned
         self._lock = RLock()  # re-entrant: a signal handler gets an error if `next` has it
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
@@ -218,7 +219,7 @@ class DatasetIterator(Iterator[Element]):
 
     @cached_property
     def _identities(self) -> list[Identity]:
-        return identities_of(self._planned.node)
+        return identities_of(self._as_made.node)
 
     def _open(self, live: dict[str, State]) -> None:
         plan = self._planned.plan
@@ -458,24 +459,43 @@ class DatasetIterator(Iterator[Element]):
             "nodes": [identity.entry() for identity in self._identities],
             **({"live": replays} if replays else {}),
             **({"skipped": skipped} if skipped else {}),
+            **mixture_state(self._planned.node, cursor_state),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, remix: bool = False) -> None:
         """Continue with the element after the last one that was given when the state was taken.
 
         The dataset's next iteration is then the epoch after the state's.
 
+        Args:
+            state: from `state_dict`.
+            remix: accept the state of another `Dataset.mix`, with other weights or sources. Each source goes on where
+                it was, by its name; those that are new begin.
+
         Raises:
             StateMismatchError: the state is of another version, or of another dataset; the message names the first node
                 that differs.
+            InvalidArgumentError: `remix`, and the dataset is not a mixture that is read by index.
         """
-        state = plain(state)
-        check_state(state, self._identities)
-        node = self._planned.node
+        node, state = self._as_made.node, plain(state)
+        if remix:
+            state = for_dataset(node, state)
+        try:
+            check_state(state, self._identities)
+        except StateMismatchError as error:
+            told = difference(node, state)
+            if not told:
+                raise
+            raise StateMismatchError(
+                f"the state was saved from another mixture: {told}; load_state_dict(state, remix=True) continues with "
+                "this one, each source from where it was"
+            ) from error
+        changed = mixture_of_state(node, state)
         drawn = drawn_in(state, node)
         live = dict(state.get("live", {}))
         self._live.leave_to(live)
         self.close()
+        self._planned = self._as_made if changed is node else PlannedDataset(changed, self._as_made.options)
         self._epoch, self._seed = state["epoch"], state["seed"]
         # Datasets made of the same nodes have the same order, also in the process that resumes.
         for own, seed in zip(node.drawn_seeds, drawn or [], strict=False):
@@ -483,6 +503,31 @@ class DatasetIterator(Iterator[Element]):
         self._drawn = drawn
         self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)
         self._go_on_from(position_in(state), live)
+
+    def remix(self, weights: Any, at: int | None = None) -> None:
+        """Take the sources of `Dataset.mix` by other weights, from the next element on, or from element `at` on.
+
+        Each source goes on where it is. The change stands in the state, and lasts to the end of the epoch.
+
+        Args:
+            weights: a dictionary by name, or numbers in the order of the sources.
+            at: the number of an element of this iterator, such as a batch.
+
+        Raises:
+            InvalidArgumentError: an unknown source, unfit weights, an element that was given, or a dataset that is not
+                a mixture that is read by index.
+
+        Example:
+            >>> import penstock as ps
+            >>> sources = {"web": ps.Dataset.range(100), "code": ps.Dataset.range(1000, 1100)}
+            >>> iterator = iter(ps.Dataset.mix(sources, {"web": 1, "code": 0}))
+            >>> next(iterator), next(iterator)
+            (np.int64(0), np.int64(1))
+            >>> iterator.remix({"web": 0, "code": 1}, at=3)
+            >>> next(iterator), next(iterator)
+            (np.int64(2), np.int64(1000))
+        """
+        self.load_state_dict(with_weights(self._planned.node, self.state_dict(), weights, at))
 
     def _go_on_from(self, position: State, live: dict[str, State]) -> None:
         """Open a pass, and continue from a position; if that is interrupted or fails, `next` does so again."""

@@ -159,7 +159,7 @@ class Loader(StepLoader):
             )
         return {_KEY: json.dumps(super().state_dict(), separators=(",", ":"))}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: Any, *, remix: bool = False) -> None:
         """Continue after the step that a state was taken at; all ranks must do so with the same state.
 
         The next `iter` gives the rest of that epoch; where the state was taken after its end, the epoch after it.
@@ -173,7 +173,7 @@ class Loader(StepLoader):
         if position is None:
             self._check_same(None)
             raise StateMismatchError(f"ps.torch.loader takes a loader's state, {{{_KEY!r}: ...}}, got {state!r:.200}")
-        super().load_state_dict(position)
+        super().load_state_dict(position, remix=remix)
 
     def _check_group(self) -> None:
         """Refuse to feed a rank of a group that was initialised after this loader was made alone."""

@@ -15,7 +15,9 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator_states import plain
+from penstock.data.node import Node
 from penstock.data.origins import Row
+from penstock.data.remixing import for_dataset, with_weights
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
@@ -430,8 +432,10 @@ class DistributedIterator(Iterator[Any]):
         self._source.claim()
         return state  # type: ignore[no-any-return]  # what the source gave
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, remix: bool = False) -> None:
         """Continue with the step after the one at which `state` was taken; all workers must load the same step.
+
+        With `remix` it may be of another mixture, as for `DatasetIterator.load_state_dict`.
 
         Raises:
             StateMismatchError: the state is of another dataset, or of another worker's own data; this iterator then
@@ -440,6 +444,8 @@ class DistributedIterator(Iterator[Any]):
         """
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        if remix:
+            state = for_dataset(self._shared_node(), plain(state))
         self._stop()
         self._unused.clear()
         self._taken = None
@@ -453,6 +459,38 @@ class DistributedIterator(Iterator[Any]):
         finally:
             self._begin()
         self._ended = False
+
+    def remix(self, weights: Any, at: int | None = None) -> None:
+        """Take the sources of `Dataset.mix` by other weights, from the next step on, or from step `at` on.
+
+        As `DatasetIterator.remix`; all workers must call it after the same step.
+
+        Raises:
+            InvalidArgumentError: unfit weights, a step that was handed out, workers with data of their own, or a
+                dataset that is not a mixture that is read by index.
+            WorkerError: another worker gives other weights, calls it after another step, or not at all.
+        """
+        taken = self._taken
+        state = with_weights(self._shared_node(), self.state_dict(), weights, at)
+        if self._control is not None:
+            topic = f"{self._feed.topic}, remix"
+            told = self._control.gather(topic, repr(state["mix"]), str, timeout=self._control.call_seconds)
+            if len(set(told)) > 1:
+                raise WorkerError(
+                    "remix was called after different steps, or with other weights: every "
+                    f"{self._control.member} must make the same call after the same step"
+                )
+        self.load_state_dict(state)
+        self._taken = taken
+
+    def _shared_node(self) -> Node:
+        """The dataset that all workers divide by rows."""
+        if self._dataset._inputs.has_own_data:
+            raise InvalidArgumentError(
+                "each worker reads data of its own here, whose positions cannot be carried to another mixture: set "
+                "ps.Options(auto_shard_policy=ps.AutoShardPolicy.DATA)"
+            )
+        return self._dataset._inputs.dataset.node
 
     def _load_states_of_workers(self, states: list[dict[str, Any]]) -> None:
         """Continue where the workers of another job were in one step, each of which read different data.
@@ -523,10 +561,10 @@ def state_of_loader(iterator: DistributedIterator) -> dict[str, Any]:
     return iterator.state_dict() | ({} if iterator._taken is None else {"steps_taken": iterator._taken})
 
 
-def load_state_of_loader(iterator: DistributedIterator, state: Any) -> None:
+def load_state_of_loader(iterator: DistributedIterator, state: Any, *, remix: bool = False) -> None:
     """Let an iterator continue after a state of `state_of_loader`, or a plain one."""
     own = {key: value for key, value in state.items() if key != "steps_taken"} if isinstance(state, dict) else state
-    iterator.load_state_dict(own)
+    iterator.load_state_dict(own, remix=remix)
     iterator._taken = state.get("steps_taken")
 
 

@@ -116,8 +116,24 @@ class StepLoader:
         found = dict(states)
         return {_WORKERS: [found[share] for share in range(inputs.workers.shares)]}
 
-    def load_state_dict(self, state: Any) -> None:
+    def remix(self, weights: Any, at: int | None = None) -> None:
+        """Take the sources of `Dataset.mix` by other weights, from the next step on, or from step `at` of the epoch on.
+
+        Every process must call it after the same step. The change stands in the state, and lasts to the end of the
+        epoch.
+
+        Raises:
+            InvalidArgumentError: unfit weights, a step that was handed out, or a dataset that is not a mixture that is
+                read by index.
+            WorkerError: another process gives other weights, calls it after another step, or not at all.
+        """
+        current = self._current
+        (current if current is not None and not current._ended else self._begun()).remix(weights, at)
+
+    def load_state_dict(self, state: Any, *, remix: bool = False) -> None:
         """Let the next `iter` continue after the step at which `state` was taken; every process must load it.
+
+        With `remix` it may be of another mixture, as for `DatasetIterator.load_state_dict`.
 
         Raises:
             StateMismatchError: the state is of another dataset; the loader then stays as it was.
@@ -125,10 +141,12 @@ class StepLoader:
             ClosedError: the loader was closed.
         """
         begun, state = self._begun(), plain(state)
+        if remix:
+            begun._shared_node()  # an error unless all divide one dataset
         self._check_same(state)
         states = state.get(_WORKERS, []) if isinstance(state, dict) else []
         if not states and not self._steps._inputs.has_own_data:
-            load_state_of_loader(begun, state)
+            load_state_of_loader(begun, state, remix=remix)
         else:
             self._join(begun, states or [state])
         if self._current is not None:

@@ -1,0 +1,208 @@
+"""Changes of a mixture during a run: what a state says about it, and the states and datasets with another one."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.data.identity import identities_of
+from penstock.data.iterator_states import check_state, position_in, taken_apart
+from penstock.data.mixtures.arguments import checked_weights
+from penstock.data.mixtures.node import Mix
+from penstock.data.mixtures.order import Start
+from penstock.data.node import Node
+from penstock.data.operators.batching import Batching
+from penstock.data.operators.cardinality import AssertCardinality
+from penstock.data.operators.element import Map
+from penstock.data.operators.order import Enumerate, Repeat, Skip, Take
+from penstock.data.operators.prefetch_and_cache import Prefetch
+from penstock.data.operators.sources import Counter
+from penstock.data.plan import rebuilt
+from penstock.data.streams.stream import State
+from penstock.errors import InvalidArgumentError, StateMismatchError
+from penstock.options import INFINITE_CARDINALITY, check_integer
+
+_logger = logging.getLogger(__name__)
+
+_IN_ORDER: Final = (AssertCardinality, Batching, Enumerate, Map, Prefetch, Skip, Take)
+"""Steps above a mixture of which each element is made of consecutive ones, known by number."""
+_KEY: Final = "mix"
+
+
+def _chain(root: Node) -> Iterator[Node]:
+    """The last node of a dataset and those below, as far as positions can be followed."""
+    node = root
+    yield node
+    while isinstance(node, _IN_ORDER):
+        node = node.input
+        yield node
+
+
+def _mixture(root: Node) -> Mix | None:
+    *_, last = _chain(root)
+    return last if isinstance(last, Mix) and last.indexable else None
+
+
+def _row(root: Node, mix: Mix, elements: int) -> int:
+    """Return the position in the mixture at which an element of the dataset begins."""
+    for node in _chain(root):
+        if isinstance(node, Batching):
+            elements *= node.batch_size
+        elif isinstance(node, Skip):
+            elements += node.count
+    return elements if mix.cardinality == INFINITE_CARDINALITY else min(elements, mix.cardinality)
+
+
+def _given(cursor_state: State) -> int:
+    """Return the number of elements before the position of an iterator over a dataset that is read by index."""
+    return int(cursor_state[0] or 0) + int(cursor_state[1])
+
+
+def _around(root: Node, mix: Mix) -> Node:
+    """Return the dataset with the same for every mixture."""
+    return rebuilt(root, lambda old, new: Counter(0, 1) if old is mix else new)
+
+
+def mixture_state(root: Node, cursor_state: State) -> dict[str, Any]:
+    """Return what a state holds of a mixture, for each source by name; nothing if the dataset is none, or a stream."""
+    mix = _mixture(root)
+    if mix is None:
+        return {}
+    position = _row(root, mix, _given(cursor_state))
+    sources = {}
+    for name, member, elements in zip(mix.names, mix.members, mix.order.counts(position), strict=True):
+        once = member
+        while isinstance(once, Repeat):
+            once = once.input
+        epochs = elements // once.cardinality if once.cardinality > 0 else 0
+        sources[name] = {"elements": elements, "epochs": epochs, "digest": identities_of(once)[-1].digest}
+        if member.drawn_seeds:
+            sources[name]["drawn"] = [drawn.seed for drawn in member.drawn_seeds]
+    found = {
+        "position": position,
+        "sources": sources,
+        "stages": _plain_stages(mix),
+        "start": None if mix.start is None else [mix.start.position, _by_name(mix, mix.start.counts)],
+        "around": [identity.entry() for identity in identities_of(_around(root, mix))],
+    }
+    return {_KEY: found}
+
+
+def _by_name(mix: Mix, values: Iterable[float]) -> dict[str, float]:
+    return dict(zip(mix.names, values, strict=True))
+
+
+def _plain_stages(mix: Mix) -> list[Any]:
+    return [[position, _by_name(mix, weights)] for position, weights in mix.stages]
+
+
+def mixture_of_state(root: Node, state: dict[str, Any]) -> Node:
+    """Return the dataset with the mixture of a state, which may have been changed during the run."""
+    mix, found = _mixture(root), state.get(_KEY)
+    if mix is None or found is None:
+        return root
+    start = found["start"] and Start(found["start"][0], tuple(found["start"][1][name] for name in mix.names))
+    stages = tuple((position, tuple(own[name] for name in mix.names)) for position, own in found["stages"])
+    if start == mix.start and stages == mix.stages:
+        return root
+    changed = replace(mix, start=start, stages=stages)
+    return rebuilt(root, lambda old, new: changed if old is mix else new)
+
+
+def difference(root: Node, state: Any) -> str:
+    """Return how the mixture of a state differs from the dataset's, in words; "" if other steps differ."""
+    mix, found = _mixture(root), state.get(_KEY) if isinstance(state, dict) else None
+    if mix is None or not isinstance(found, dict) or not _fits_around(root, mix, state):
+        return ""
+    here, there = mixture_state(root, [0, 0, 0])[_KEY]["sources"], found["sources"]
+    told = [f"{name!r} is missing here" for name in there if name not in here]
+    told += [f"{name!r} is new here" for name in here if name not in there]
+    told += [
+        f"{name!r} has other data here"
+        for name in here
+        if name in there and here[name]["digest"] != there[name]["digest"]
+    ]
+    weights = found["stages"][0][1]
+    for name, weight in zip(mix.names, mix.stages[0][1], strict=True):
+        if weights.get(name, weight) != weight:
+            told.append(f"the weight of {name!r} was {weights[name]:g}, here it is {weight:g}")
+    return "; ".join(told or ["its seed, its end or its epochs differ"])
+
+
+def _fits_around(root: Node, mix: Mix, state: dict[str, Any]) -> bool:
+    try:
+        check_state({**state, "nodes": state[_KEY]["around"]}, identities_of(_around(root, mix)))
+    except StateMismatchError:
+        return False
+    return True
+
+
+def for_dataset(root: Node, state: Any) -> dict[str, Any]:
+    """Return a state of another mixture as one of this dataset: each source goes on where it was, by its name.
+
+    Raises:
+        StateMismatchError: the state is not of a mixture, or steps after the mixture differ.
+        InvalidArgumentError: positions in the dataset cannot be followed to a mixture.
+    """
+    mix = _needed(root)
+    if not isinstance(state, dict) or _KEY not in state:
+        raise StateMismatchError(
+            "remix=True takes the state of an iterator over a mixture, and this one is of no other"
+        )
+    check_state({**state, "nodes": state[_KEY]["around"]}, identities_of(_around(root, mix)))
+    found = state[_KEY]
+    counts = [found["sources"].get(name, {"elements": 0})["elements"] for name in mix.names]
+    here = mixture_state(root, [0, 0, 0])[_KEY]["sources"]
+    drawn: list[int] = []
+    for name, member in zip(mix.names, mix.members, strict=True):
+        before = found["sources"].get(name, {})
+        own = [one.seed for one in member.drawn_seeds]
+        drawn += before["drawn"] if len(before.get("drawn", ())) == len(own) > 0 else own
+        if before and before["digest"] != here[name]["digest"]:
+            _logger.warning(
+                "remix: the source %r has other data than before, and goes on at element %d of its order: give it "
+                "another name to begin at its start",
+                name,
+                before["elements"],
+            )
+    changed = {
+        **found,
+        "sources": {name: {**here[name], "elements": had} for name, had in zip(mix.names, counts, strict=True)},
+        "stages": _plain_stages(mix),
+        "start": [found["position"], _by_name(mix, counts)],
+    }
+    above = [one.seed for one in root.drawn_seeds[len(drawn) :]]
+    nodes = [identity.entry() for identity in identities_of(root)]
+    return {**state, "nodes": nodes, _KEY: changed, **({"drawn": [*drawn, *above]} if state.get("drawn") else {})}
+
+
+def with_weights(root: Node, state: dict[str, Any], weights: Any, at: int | None) -> dict[str, Any]:
+    """Return a state with other weights from an element of the dataset on, by default the next one.
+
+    Raises:
+        InvalidArgumentError: an element that was given, unfit weights, or a dataset that is no mixture by index.
+    """
+    mix = _needed(root)
+    given = _given(taken_apart(position_in(state))[0])
+    at = given if at is None else check_integer("remix", "at", at, minimum=0)
+    if at < given:
+        raise InvalidArgumentError(
+            f"remix(at={at}): {given} elements were given already, so that it must be from there on"
+        )
+    position = _row(root, mix, at)
+    own = _by_name(mix, checked_weights(weights, mix.names))
+    found = state[_KEY]
+    stages = [[begin, before] for begin, before in found["stages"] if begin < position]
+    return {**state, _KEY: {**found, "stages": [*stages, [position, own]]}}
+
+
+def _needed(root: Node) -> Mix:
+    mix = _mixture(root)
+    if mix is None:
+        *_, last = _chain(root)
+        raise InvalidArgumentError(
+            f"remix changes the weights of ps.Dataset.mix over sources that are read by index, with batch, map, "
+            f"prefetch, take and skip after it, and here {last.where()} comes first: shuffle and repeat the sources "
+            "instead"
+        )
+    return mix
