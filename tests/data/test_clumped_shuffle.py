@@ -116,6 +116,13 @@ def test_workers_that_read_files_of_their_own_mix_their_groups(files):
     assert [sorted(rows) for rows in found] == [list(range(100 * worker, 100 * worker + 100)) for worker in range(3)]
 
 
+@pytest.mark.extended
+def test_services_give_the_same_order(tmp_path):
+    for name in "abcde":
+        (tmp_path / name).write_text("".join(f"{name} {number}\n" for number in range(9)))
+    ps.testing.check_service(ps.FilesDataset(tmp_path / "*", "text").shuffle(clump=2, seed=1).batch(4), kills=1)
+
+
 def test_rows_that_cost_the_same_are_all_mixed():
     assert sorted(values(ps.Dataset.range(100).shuffle(clump=4, seed=1))) == list(range(100))
     assert values(ps.Dataset.range(0).shuffle(clump=4)) == []

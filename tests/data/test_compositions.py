@@ -47,7 +47,9 @@ def gives_and_fails(dataset):
 
 
 def by_number(dataset):
-    return dataset.node.indexable and dataset.cardinality() > 0
+    return (
+        dataset.node.indexable and dataset.cardinality() > 0 and not dataset.node.varies and not dataset.node.unseeded
+    )
 
 
 # Each takes a dataset of integers and gives one.

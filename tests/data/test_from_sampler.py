@@ -164,8 +164,18 @@ def test_what_is_no_sampler_or_no_data_is_refused():
         ps.Dataset.from_sampler([1, 2], SQUARES)
     with pytest.raises(ps.InvalidArgumentError, match=r"from_sampler reads by index, and filter\(.* is a stream"):
         ps.Dataset.from_sampler(Adding(), SQUARES.filter(bool))
-    with pytest.raises(ps.InvalidTypeError, match=r"apply the data service to the dataset that it draws from"):
+    with pytest.raises(ps.InvalidTypeError, match=r"cannot be sent to another process, where nothing would reach its"):
         cloudpickle.dumps(ps.Dataset.from_sampler(Adding(), SQUARES))
+
+
+def test_a_data_service_does_not_draw():
+    dataset = ps.Dataset.from_sampler(Adding(), SQUARES)
+    with ps.service.DispatchServer() as dispatcher:
+        served = dataset.apply(ps.service.distribute("distributed_epoch", dispatcher.target))
+        with pytest.raises(
+            ps.InvalidArgumentError, match=r"distribute\(.* gives them in order: use it without the data"
+        ):
+            list(served)
 
 
 def test_all_ranks_draw_the_same_rows():

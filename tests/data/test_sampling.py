@@ -115,6 +115,16 @@ def test_more_draws_than_rows_without_replacement_are_refused():
     assert len(SQUARES.sample([1, 1] + [0] * 8, num=3)) == 3
 
 
+def test_rows_whose_numbers_change_in_every_epoch_are_not_sampled():
+    for moving in (SQUARES.shuffle(seed=1), SQUARES.shuffle().cache(), SQUARES.sample([1] * 10).map(abs)):
+        with pytest.raises(
+            ps.InvalidArgumentError, match="gives other rows these numbers in every epoch: sample before"
+        ):
+            moving.sample([1] * 10)
+    fixed = SQUARES.shuffle(seed=1, reshuffle_each_iteration=False)
+    assert len(fixed.sample([1] * 10)) == len(SQUARES.map(lambda x, rng: x, seed=1).sample([1] * 10)) == 10
+
+
 def test_only_rows_by_number_are_sampled():
     with pytest.raises(
         ps.InvalidArgumentError, match=r"sample reads by index, and filter\(.* is a stream: sample before"

@@ -51,7 +51,7 @@ from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sampler import FromSampler
-from penstock.data.operators.sampling import sample_of
+from penstock.data.operators.sampling import Sample, sample_of
 from penstock.data.operators.select import Select, checked_rows
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import ClumpedShuffle, Shuffle
@@ -1280,7 +1280,8 @@ class Dataset(Generic[Element]):
         Raises:
             InvalidTypeError: weights that are no numbers.
             InvalidArgumentError: a weight that is negative, NaN or infinite, another number of weights than rows, none
-                above 0, more draws than rows without replacement, or a dataset that is not read by index.
+                above 0, more draws than rows without replacement, or a dataset that is not read by index, or whose rows
+                have other numbers in every epoch.
 
         Example:
             >>> import penstock as ps
@@ -1289,6 +1290,12 @@ class Dataset(Generic[Element]):
             ['c', 'c', 'c', 'c', 'b', 'b', 'b', 'b']
         """
         self._check_by_index("sample", "sample before this step, or use rejection_resample", ends=True)
+        for below in self.node.walk():
+            if isinstance(below, Sample) or (isinstance(below, Shuffle) and below.reshuffle_each_iteration):
+                raise InvalidArgumentError(
+                    f"sample(weights=...) has a weight for each row by its number, and {below.where()} gives other "
+                    "rows these numbers in every epoch: sample before it"
+                )
         if isinstance(weights, Dataset):
             weights = weights._first_epoch("sample", "weights", "numbers")
         check_flag("sample", "replacement", replacement)

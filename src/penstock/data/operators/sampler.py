@@ -35,14 +35,18 @@ class FromSampler(OneInput):
 
     def __getstate__(self) -> NoReturn:
         raise InvalidTypeError(
-            f"{self.where()} cannot be sent to another process, where nothing would reach its sampler: apply the data "
-            "service to the dataset that it draws from"
+            f"{self.where()} cannot be sent to another process, where nothing would reach its sampler: read it here"
         )
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "SamplerStream":
+        if not self.input.indexable:
+            raise InvalidArgumentError(
+                f"{self.where()} reads rows by number, as its sampler draws them, and {self.input.where()} gives them "
+                "in order: use it without the data service"
+            )
         return SamplerStream(self, run, epoch)
 
 
