@@ -36,7 +36,7 @@ def test_partitions_deletes_and_columns_that_came_later(path):
     assert list(dataset[0]) == ["a", "city", "word", "city_is_valid", "word_is_valid"]
     old = [(a, "b/c" if a % 2 else "x y", "") for a in (0, 1, 2, 4, 5, 6, 8, 9)]
     assert rows_of(dataset) == [*old, (100, "x y", "p"), (101, "", "q")]
-    assert rows_of(dataset.shuffle(seed=1)) == rows_of(dataset)
+    assert rows_of(dataset.shuffle(seed=1)) == rows_of(dataset) == rows_of(dataset.shuffle(clump=2, seed=1))
     assert [bool(row["word_is_valid"]) for row in dataset] == [False] * 8 + [True] * 2
     assert {int(row["a"]) for row in dataset if not row["city_is_valid"]} == {101}
 

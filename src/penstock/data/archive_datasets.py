@@ -77,7 +77,8 @@ def TarDataset(  # noqa: N802  # as the others
 def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[dict[str, Any]]:  # noqa: N802  # as the others
     """The samples of shards that MosaicML Streaming has written (MDS), as dictionaries; any is read by its number.
 
-    Shards must not be compressed. Their numbers, strings, bytes and arrays are read, JSON as strings, images as bytes.
+    Their numbers, strings, bytes and arrays are read, JSON as strings, images as bytes. Shards that are compressed are
+    unpacked into the directory for temporary files when they are opened; up to 64 are kept there.
 
     Args:
         files: a directory with the `index.json` that names the shards (a remote one ends in "/"), or the shards: a

@@ -8,7 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.formats.file_format import FileFormat
-from penstock.formats.ranges import RangedFile
+from penstock.formats.ranges import RangedFile, UnpackedFile
 from penstock.paths import has_protocol
 
 DESCRIPTOR: Final = 4
@@ -46,7 +46,7 @@ def size_of(file: RangedFile) -> int:
     """The count of an open file."""
     if file.is_held:
         return _SMALL
-    return LARGE if has_protocol(file.name) else DESCRIPTOR
+    return LARGE if has_protocol(file.name) or isinstance(file, UnpackedFile) else DESCRIPTOR
 
 
 class OpenFiles(DatasetCache[str, Opened]):

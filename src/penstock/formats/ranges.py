@@ -1,13 +1,17 @@
 """Files that are read in parts, local or with a protocol."""
 
 import os
+import tempfile
 import threading
+import weakref
+from contextlib import closing
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.file_errors import changed, named_in_errors
+from penstock.formats.opening import open_bytes
 from penstock.formats.remote.parts import parts_of
 from penstock.formats.remote.remote_files import RemoteBytes, open_remote
 from penstock.formats.unchanged import UnchangedFile
@@ -20,6 +24,7 @@ _REMOTE_GAP: Final = 1 << 16
 """The most bytes between two parts that are read along with them, instead of by another call."""
 _HEAD_BYTES: Final = 1 << 16
 """The first bytes of a remote file, which come when it is opened: all of a small one."""
+_PIECE_BYTES: Final = 1 << 20
 
 
 def open_ranges(name: str) -> "RangedFile":
@@ -102,6 +107,30 @@ class _LocalFile(RangedFile):
         ):
             piece += more  # a call gives 2 GiB at most
         return piece
+
+
+class UnpackedFile(RangedFile):
+    """A compressed file, read from an unpacked copy among the temporary files, which is deleted when this is dropped.
+
+    Raises:
+        StorageError: it cannot be read, or is damaged.
+    """
+
+    _gap = _LOCAL_GAP
+
+    def __init__(self, name: str, compression: str) -> None:
+        self.name = name
+        self._copy = tempfile.TemporaryFile(prefix="penstock-")  # noqa: SIM115  # it stays open
+        weakref.finalize(self, self._copy.close)
+        with closing(open_bytes(name, compression)) as packed, named_in_errors(name, "unpacked"):
+            while piece := packed.read(_PIECE_BYTES):
+                self._copy.write(piece)
+            self._copy.flush()
+        self.size = os.fstat(self._copy.fileno()).st_size
+        self.version = f"{self.size} bytes"
+
+    def _pieces(self, begins: list[int], ends: list[int]) -> list[bytes]:
+        return [os.pread(self._copy.fileno(), end - begin, begin) for begin, end in zip(begins, ends, strict=True)]
 
 
 class _RemoteFile(RangedFile):

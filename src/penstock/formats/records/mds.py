@@ -22,7 +22,7 @@ from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import OpenFileFormat
 from penstock.formats.opening import open_plain
-from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.formats.ranges import RangedFile, UnpackedFile, open_ranges
 from penstock.formats.records.record_files import IndexedFile
 from penstock.paths import has_protocol, within_directory
 from penstock.spec import TensorSpec
@@ -112,17 +112,20 @@ class MdsFiles(OpenFileFormat[_Shard]):
     def open(self, name: str) -> _Shard:
         file = open_ranges(name)
         try:
-            with by_library(f"{name!r} cannot be read as a shard of MDS", StorageError):
-                count = int(np.frombuffer(_part(file, 0, 4), "<u4")[0])
-                edges = np.frombuffer(_part(file, 4, 4 * (count + 1)), "<u4").astype(np.int64)
-                begin = 4 * (count + 2)
-                head = msgspec.json.decode(_part(file, begin, int(edges[0]) - begin), type=_Head)
-                names = dict.fromkeys(head.column_names)
-                columns = [_Column(*one) for one in zip(names, head.column_encodings, head.column_sizes, strict=True)]
+            return self._shard(name, file)
         except StorageError:
-            if compression_of(_part(file, 0, min(8, file.size))):
-                raise StorageError(f"{name!r} is compressed: unpack it") from None
-            raise
+            if not (compression := compression_of(_part(file, 0, min(8, file.size)))):
+                raise
+            return self._shard(name, UnpackedFile(name, compression))
+
+    def _shard(self, name: str, file: RangedFile) -> _Shard:
+        with by_library(f"{name!r} cannot be read as a shard of MDS", StorageError):
+            count = int(np.frombuffer(_part(file, 0, 4), "<u4")[0])
+            edges = np.frombuffer(_part(file, 4, 4 * (count + 1)), "<u4").astype(np.int64)
+            begin = 4 * (count + 2)
+            head = msgspec.json.decode(_part(file, begin, int(edges[0]) - begin), type=_Head)
+            names = dict.fromkeys(head.column_names)
+            columns = [_Column(*one) for one in zip(names, head.column_encodings, head.column_sizes, strict=True)]
         if edges[-1] != file.size or (np.diff(edges) < 0).any():
             raise StorageError(
                 f"{name!r} is damaged or cut: its samples end at byte {edges[-1]}, and it has {file.size}"
@@ -150,22 +153,21 @@ class MdsFiles(OpenFileFormat[_Shard]):
 
 
 def shards_of(directory: str) -> list[str]:
-    """The shards that the index of a directory names, in its order.
+    """The shards that the index of a directory names, in its order; those compressed where no others are.
 
     Raises:
-        StorageError: there is no index, or it names shards that are compressed.
+        StorageError: there is no index.
     """
+    names = []
     with by_library(
         f"MdsDataset: {directory!r} is a directory without an {_INDEX} that names its shards", StorageError
     ):
         with open_plain(os.path.join(directory, _INDEX)) as file:
             about = json.load(file)
-        names = [within_directory(directory, shard["raw_data"]["basename"]) for shard in about["shards"]]
-        packed = [shard["zip_data"]["basename"] for shard in about["shards"] if shard.get("zip_data")]
-    if packed and not (has_protocol(directory) or all(map(os.path.exists, names))):
-        raise StorageError(
-            f"MdsDataset: the shards of {directory!r} are compressed, such as {packed[0]!r}: unpack them"
-        )
+        for shard in about["shards"]:
+            plain = within_directory(directory, shard["raw_data"]["basename"])
+            packed = shard.get("zip_data") if has_protocol(directory) or not os.path.exists(plain) else None
+            names.append(within_directory(directory, packed["basename"]) if packed else plain)
     return names
 
 

@@ -24,6 +24,8 @@ import pyarrow as pa
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.objects import Objects, holds_objects, innermost, is_list
+from penstock.spec import TensorSpec
+from penstock.structure import map_structure
 
 _IN_NUMPY: Final = frozenset(
     kind.id
@@ -197,6 +199,19 @@ def varies_in_shape(kind: pa.DataType) -> bool:
             return varies_in_shape(inner)
         return not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner))
     return bool(pa.types.is_nested(kind))
+
+
+def spec_of(empty: pa.Table, mask_nulls: MaskNulls, call: str) -> Any:
+    """The specification of the rows of a table, given without them; None if only reading a row shows it.
+
+    Raises:
+        InvalidTypeError: a column of a type that NumPy does not have.
+        InvalidArgumentError: what cannot be masked.
+    """
+    table = masked(empty, mask_nulls, call)
+    columns = as_columns(table, call=call)
+    unknown = any(map(varies_in_shape, table.schema.types))
+    return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
 
 
 @lru_cache(1024)

@@ -10,11 +10,9 @@ import numpy.typing as npt
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import FileFormat, Rows
-from penstock.formats.tables.arrow_columns import as_columns, values_of, varies_in_shape
+from penstock.formats.tables.arrow_columns import as_columns, spec_of
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.positions import as_positions
-from penstock.spec import TensorSpec
-from penstock.structure import map_structure
 
 _CALL: Final = "LanceDataset"
 
@@ -80,14 +78,4 @@ class LanceRows(FileFormat):
             return np.flatnonzero(found.fill_null(False).to_numpy())
 
     def spec(self, name: str) -> Any:
-        empty = masked(self._without_rows(), self.mask_nulls, _CALL)
-        columns = as_columns(empty, call=_CALL)
-        unknown = any(varies_in_shape(field.type) for field in empty.schema)
-        return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
-
-    def kind(self, name: str) -> Any:
-        self.spec(name)  # or the error of a type that is not read
-        return {field.name: values_of(field.type) for field in self._without_rows().schema}
-
-    def _without_rows(self) -> Any:
-        return self.dataset.schema.empty_table().select(self.columns)
+        return spec_of(self.dataset.schema.empty_table().select(self.columns), self.mask_nulls, _CALL)

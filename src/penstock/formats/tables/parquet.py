@@ -21,7 +21,7 @@ from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
-from penstock.formats.tables.arrow_columns import as_columns, values_of, varies_in_shape
+from penstock.formats.tables.arrow_columns import as_columns, spec_of, values_of
 from penstock.formats.tables.file_columns import NamedFolders, TableVersion
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.table_records import arrow_types
@@ -29,8 +29,7 @@ from penstock.formats.unchanged import UnchangedFile
 from penstock.paths import has_protocol
 from penstock.positions import Indices, as_positions, by_part, shifted
 from penstock.printing import in_bytes
-from penstock.spec import TensorSpec
-from penstock.structure import Structure, flatten, map_structure
+from penstock.structure import Structure, flatten
 
 _Decoded = tuple[list[npt.NDArray[Any]], Structure]
 """The columns of rows, and the structure of a row."""
@@ -97,19 +96,12 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         )
 
     def spec(self, name: str) -> Any:
-        columns, schema = self._without_rows(self._empty(name))
-        unknown = any(varies_in_shape(field.type) for field in schema)
-        return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
+        return spec_of(self._empty(name), self.mask_nulls, self.call)
 
     def kind(self, name: str) -> Any:
         empty = self._empty(name)
-        self._without_rows(empty)  # or the error of a type that is not read
+        spec_of(empty, self.mask_nulls, self.call)  # or the error of a type that is not read
         return {field.name: values_of(field.type) for field in empty.schema}
-
-    def _without_rows(self, empty: pa.Table) -> tuple[Any, pa.Schema]:
-        """The columns that rows are made of, masks too, and their types."""
-        table = masked(empty, self.mask_nulls, self.call)
-        return as_columns(table, call=self.call), table.schema
 
     def _empty(self, name: str) -> pa.Table:
         """The columns of a file, without rows."""
