@@ -22,6 +22,7 @@ LEVELS = (
     "errors version other_names other_libraries optional options extras structure spec positions rng row_generators "
     "paths printing addresses runtime/memory_thresholds",
     "statistics/",  # all that runs counts by it
+    "report/",  # reads statistics alone, so that every iterator has a report
     "sharding runtime/ formats/file_errors",
     "formats/remote/",
     "formats/",

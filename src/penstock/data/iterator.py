@@ -40,6 +40,7 @@ from penstock.errors import (
 )
 from penstock.optional import Optional
 from penstock.options import Options
+from penstock.report.report import Report
 from penstock.rng import draw_seed
 from penstock.runtime.at_exit import after_interrupt, end_at_exit, forget
 from penstock.runtime.channel import Closed
@@ -47,6 +48,7 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.watchdog import watch
 from penstock.statistics.collected import Statistics
+from penstock.statistics.schema import Snapshot
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
 # strict; `typing` itself has such defaults from Python 3.13 on.
@@ -216,6 +218,20 @@ class DatasetIterator(Iterator[Element]):
             element_spec assumed, calls are made by the thread that reads
         """
         return described(self._planned.plan, self._pass.run.calls_of)
+
+    def report(self) -> Report:
+        """Return what the caller waits for: `print` it for a verdict, what to change, and a table of the operators.
+
+        It is about all elements since the iterator was made. `save` writes it as JSON or as a page.
+
+        Example:
+            >>> import penstock as ps
+            >>> iterator = iter(ps.Dataset.range(100).map(lambda x: x + 1).batch(10))
+            >>> batches = list(iterator)
+            >>> iterator.report().to_dict()["ranks"][0]["steps"]["count"]
+            10
+        """
+        return Report([Snapshot() if self._statistics is None else self._statistics.snapshot()])
 
     @cached_property
     def _identities(self) -> list[Identity]:

@@ -158,6 +158,8 @@ class Run:
         if found is None:
             found = self._callers.setdefault(id(node), self._new_callers(count, function, task_seconds))
             found.meter = self.meter(node)
+            if self.statistics is not None:
+                self.statistics.calls[found.meter.number] = found
         return found
 
     def _new_callers(self, count: int, function: Any, task_seconds: float) -> Callers:
@@ -293,7 +295,7 @@ class Run:
 
 
 def _operator(node: "Node", inputs: list[int], maker: int) -> Operator:
-    return Operator(node.name, node.label, node.site, inputs, maker)
+    return Operator(node.name, node.label, node.site, inputs, maker, node.memory)
 
 
 def _inputs(node: "Node") -> tuple["Node", ...]:
@@ -775,7 +777,8 @@ class SameElements(OneInput):
         yield self.input, epoch, np.arange(len(positions)), as_positions(self.sources(run, epoch, positions))
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        return self.input.reading(run, epoch, self.sources(run, epoch, indices))
+        sources = run.meter(self).measuring(self.sources)
+        return self.input.reading(run, epoch, sources(run, epoch, indices))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from socket import gethostname
+from typing import ParamSpec, Protocol, TypeVar
 
 from penstock.statistics.lanes import Lane, here
+from penstock.statistics.machine import findings, usable_cores
 from penstock.statistics.schema import Operator, Snapshot, Stage
 from penstock.statistics.steps import StepClock
 
@@ -17,6 +19,14 @@ _Arguments = ParamSpec("_Arguments")
 
 
 Result = TypeVar("Result")
+
+
+class Calls(Protocol):
+    """What makes the calls of a function: up to `count` at a time, `most` so far, or `serial` in the reading thread."""
+
+    serial: bool
+    count: int
+    most: int
 
 
 class Meter:
@@ -80,12 +90,14 @@ class Statistics:
         operators: those met so far; their place is their number.
         lanes: those of all threads so far.
         steps: the consumer's.
+        calls: what makes the calls of operators in threads.
     """
 
     def __init__(self) -> None:
         self.operators: list[Operator] = []
         self.lanes: list[Lane] = []
         self.steps = StepClock()
+        self.calls: dict[int, Calls] = {}
         self.off = False
         self._numbers: dict[tuple[object, ...], int] = {}
         self._lock = threading.Lock()
@@ -151,7 +163,7 @@ class Statistics:
             self.off = True
             _logger.error("penstock's statistics are off, because of a fault in them", exc_info=error)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, rank: int = 0) -> Snapshot:
         """Return a copy of what was counted so far, with the lanes of each kind put together."""
         stages: dict[tuple[str, int], Stage] = {}
         for lane in list(self.lanes):
@@ -161,5 +173,9 @@ class Statistics:
             for number, counts in list(lane.counts.items()):
                 stage.operators.setdefault(number, type(counts)()).merge(counts)
         steps = self.steps.copy()
+        operators = [copy(one) for one in self.operators]
+        for number, calls in list(self.calls.items()):
+            operators[number].threads, operators[number].most = 0 if calls.serial else calls.count, calls.most
         elapsed = time.perf_counter() - self.steps.begun if self.steps.begun else 0.0
-        return Snapshot(elapsed, [copy(one) for one in self.operators], list(stages.values()), steps)
+        machine = gethostname(), usable_cores(), findings()
+        return Snapshot(elapsed, operators, list(stages.values()), steps, 0, rank, *machine)

@@ -50,6 +50,13 @@ class Histogram(Struct):
         """The mean; 0 where there are no numbers."""
         return self.total / max(1, self.count)
 
+    def by_doubling(self) -> list[tuple[float, int]]:
+        """Return how many numbers are at most 2^n, and above the one before, for each n from the lowest on."""
+        powers: dict[int, int] = {}
+        for bucket, count in sorted(self.buckets.items()):
+            powers[bucket // _PARTS] = powers.get(bucket // _PARTS, 0) + count
+        return [(2.0**power, count) for power, count in powers.items()]
+
     def percentile(self, percent: float) -> float:
         """Return about the number that `percent` % of all do not exceed; 0 where there are none."""
         left = self.count * percent / 100
@@ -117,6 +124,7 @@ class Operator(Struct):
         site: the line of the user's program that added it.
         inputs: the numbers of the operators that it reads.
         maker: the number of the operator whose function has made its dataset; -1 for those of the dataset itself.
+        memory: what it holds, and what a row costs, in words.
         threads: how many calls of its function may run at a time; 0 where the reading thread makes them.
         most: how many ran at a time so far.
     """
@@ -126,6 +134,7 @@ class Operator(Struct):
     site: str
     inputs: list[int] = field(default_factory=list)
     maker: int = -1
+    memory: str = ""
     threads: int = 0
     most: int = 0
 
@@ -164,11 +173,13 @@ class SlowStep(Struct):
         number: the number of the step, from 0.
         blocked: the seconds that it waited.
         operator: the number of the operator that had the largest share of them; -1 where none is known.
+        rows: the files and rows of which it was made, in words, where they are known.
     """
 
     number: int
     blocked: float
     operator: int = -1
+    rows: str = ""
 
 
 class Steps(Struct):
@@ -203,6 +214,10 @@ class Snapshot(Struct):
     Attributes:
         elapsed: the seconds since the first element was asked for.
         skipped: the number of skipped rows.
+        rank: the number of the process among those that train together.
+        host: its machine.
+        cores: how many processors it may use.
+        machine: sentences about what the machine has too little of.
     """
 
     elapsed: float = 0.0
@@ -210,6 +225,10 @@ class Snapshot(Struct):
     stages: list[Stage] = field(default_factory=list)
     steps: Steps = field(default_factory=Steps)
     skipped: int = 0
+    rank: int = 0
+    host: str = ""
+    cores: int = 1
+    machine: list[str] = field(default_factory=list)
 
     def of(self, number: int) -> Counts:
         """Return all counts of an operator."""

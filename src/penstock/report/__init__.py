@@ -1,0 +1,4 @@
+"""Reports of what a training waits for: `cause.py` finds the operator, `verdict.py` says it and what to change.
+
+`report.py` has what `iterator.report()` gives, `page.py` its page, and `comparison.py` compares the files of two runs.
+"""

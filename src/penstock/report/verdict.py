@@ -1,0 +1,143 @@
+"""The verdict: how long a training waits, for which operator, what to change, and what that would gain."""
+
+import math
+import os
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.report.cause import calls_of, causes, stage_seconds
+from penstock.statistics.schema import Counts, Operator, Snapshot, Stage
+
+KEEPS_UP: Final = 0.05
+"""A smaller share of waiting is none to speak of."""
+_COMPUTES: Final = 0.6
+"""The processor's share of work from which on it computes, and more threads than processors gain nothing."""
+_MOST_THREADS: Final = 64
+
+
+class Verdict(Struct):
+    """What limits a training.
+
+    Attributes:
+        waiting: the share of the step that is waited for the input.
+        exact: whether that is what the device waited; otherwise it is at most this.
+        step: the seconds of a step.
+        operator: the number of the operator that limits; -1 for none.
+        share: its share of the waits.
+        change: what to change.
+        gain: how much faster the training is then, 0.5 for half as fast again.
+    """
+
+    waiting: float = 0.0
+    exact: bool = False
+    step: float = 0.0
+    operator: int = -1
+    share: float = 0.0
+    change: str = ""
+    gain: float = 0.0
+
+    @property
+    def most(self) -> float:
+        """How much faster the training would be without any waiting."""
+        return 1 / max(1 - self.waiting, 0.01) - 1
+
+
+def verdict_of(snapshot: Snapshot) -> Verdict:
+    """Return the verdict of one process."""
+    steps = snapshot.steps
+    blocked = steps.blocked.total - steps.first
+    whole = blocked + steps.yours.total
+    if whole <= 0:
+        return Verdict()
+    exposed = steps.exposed.total / steps.exposed.count * steps.blocked.count if steps.exposed.count else blocked
+    verdict = Verdict(min(1.0, exposed / whole), steps.exposed.count > 0, whole / max(1, steps.count))
+    shares = causes(snapshot)
+    if verdict.waiting >= KEEPS_UP and shares:
+        verdict.operator = max(shares, key=lambda number: shares[number])
+        verdict.share = shares[verdict.operator]
+        verdict.change, seconds = _change(snapshot, verdict.operator, verdict.step)
+        verdict.gain = max(0.0, min(verdict.step / max(seconds, 1e-9) - 1, verdict.most))
+    return verdict
+
+
+def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
+    """Return what to change at an operator, and how long a step takes then that takes `now` seconds now."""
+    operator, cores = snapshot.operators[number], snapshot.cores
+    times, steps = stage_seconds(snapshot), max(1, snapshot.steps.count)
+    calls = calls_of(snapshot).get(number)
+    if calls is not None and operator.threads:
+        del times["worker", number]
+        work = calls.seconds / steps
+        if holds_lock(snapshot, calls):
+            count = max(2, min(cores, operator.threads))
+            at_once = max(work * calls.processor_share, now) / count
+            return f"add processes=True: its calls wait for Python's lock; {count} processes", _longest(times, at_once)
+        count, told = _threads(work, times, calls.processor_share, operator.threads, cores)
+        if count <= operator.threads:
+            more = (
+                "its calls keep all processors busy: cache() what is the same in every epoch, or ps.service on others"
+            )
+            return more, max(times.values())
+        return f"num_parallel_calls={count} instead of {operator.threads}{told}", _longest(times, work / count)
+    stage = _stage_of(snapshot, number)
+    work = stage.operators[number].seconds / steps
+    rest = {**times, (stage.name, stage.owner): times[stage.name, stage.owner] - work}
+    beside = ""
+    if stage.name == "consumer":
+        beside = ", and .prefetch(ps.AUTOTUNE) at the end, which runs it in a thread beside your step"
+        rest["consumer", -1] = snapshot.steps.yours.total / steps
+        rest["prefetch", -1] = stage.busy / steps - work
+        if work <= rest["consumer", -1]:
+            return f"add{beside[5:]}", _longest(rest, stage.busy / steps)
+    if operator.name == "map":
+        count, told = _threads(work, rest, stage.operators[number].processor_share, 1, cores)
+        return f"num_parallel_calls={count}{told}{beside}", _longest(rest, work / count)
+    return _fewer_or_cheaper(operator, stage.operators[number]) + beside, max(rest.values())
+
+
+def _fewer_or_cheaper(operator: Operator, counts: Counts) -> str:
+    """Return what to change at an operator that is the limit in a thread of its own."""
+    if operator.name == "prefetch":
+        return "prefetch(ps.AUTOTUNE) hands over many elements at a time, or make larger batches"
+    if operator.name == "shuffle":
+        return "give shuffle a larger buffer_size: more rows move at a time"
+    if "decodes up to" in operator.memory:
+        return "a row in random order costs a whole row group: shuffle(clump=16), or save the data once"
+    if counts.processor_share < _COMPUTES:
+        return "it waits for the storage: cache(directory) reads once, interleave reads several files at a time"
+    return "do it once for many rows, after batch, or keep its results by cache(directory)"
+
+
+def _threads(
+    work: float, others: dict[tuple[str, int], float], computes: float, now: int, cores: int
+) -> tuple[int, str]:
+    """Return how many threads make calls no longer the limit, and why there are no more."""
+    wanted = math.ceil(work / max(*others.values(), 1e-9))
+    if computes >= _COMPUTES:
+        return max(now, min(wanted, cores)), f" (processors: {cores}; processes=True if it is Python code)"
+    return max(now, min(wanted, _MOST_THREADS)), " (its calls wait, so they need no processor each)"
+
+
+def _longest(times: dict[tuple[str, int], float], seconds: float) -> float:
+    return max(*times.values(), seconds)
+
+
+def _stage_of(snapshot: Snapshot, number: int) -> Stage:
+    """Return the stage in which an operator works most."""
+    own = [stage for stage in snapshot.stages if number in stage.operators]
+    return max(own, key=lambda stage: stage.operators[number].seconds)
+
+
+def holds_lock(snapshot: Snapshot, calls: Counts) -> bool:
+    """Return whether calls keep Python's lock: others wait for it, and together they use one processor at most."""
+    processors = calls.seconds * calls.processor_share / max(snapshot.elapsed, 1e-9)
+    return calls.lock_share > 0.5 and 0.2 < processors < 1.2
+
+
+def short_name(operator: Operator) -> str:
+    """Return the name of an operator with that of its function, and the user's line: "map(decode) at train.py:12"."""
+    function = re.search(r"(?:function|predicate)=([^,)]*\.)?([^,)]+)", operator.label)
+    site = os.path.basename(operator.site)
+    return f"{operator.name}{f'({function[2]})' if function else ''}{f' at {site}' if site else ''}"

@@ -1,0 +1,169 @@
+"""Programs with a known bottleneck: the report names the operator, with the line that added it, and what to change.
+
+Their work is sleeping, so that the machine's speed decides nothing.
+"""
+
+import inspect
+import re
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.report.report import Report
+from penstock.report.verdict import short_name
+
+
+def decode(x):
+    time.sleep(0.004)
+    return x
+
+
+def computed(x):
+    until = time.thread_time() + 0.002
+    while time.thread_time() < until:
+        pass
+    return x
+
+
+def reported(dataset, step=0.0, steps=None):
+    with iter(dataset) as iterator:
+        for number, _ in enumerate(iterator, 1):
+            if number == steps:
+                break
+            time.sleep(step)
+        return iterator.report()
+
+
+def limit_of(report):
+    """The name of the operator that limits, what to change, and the gain."""
+    verdict = report.verdicts[report.slowest]
+    return short_name(report.ranks[report.slowest].operators[verdict.operator]), verdict.change, verdict.gain
+
+
+def here(lines=1):
+    frame = inspect.currentframe().f_back
+    return f"at test_bottlenecks.py:{frame.f_lineno - lines}"
+
+
+@pytest.fixture
+def slow_store():
+    """An HTTP server that takes its time."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            time.sleep(0.01)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"7")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Stored:
+    def __init__(self, url):
+        self.url = url
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        with urllib.request.urlopen(self.url, timeout=30) as answer:
+            return int(answer.read())
+
+
+def test_a_slow_store_is_named(slow_store):
+    report = reported(ps.Dataset.from_source(Stored(slow_store)).map(abs).batch(2).prefetch(2), step=0.001)
+    name, change, _ = limit_of(report)
+    assert name == f"from_source {here(2)}"
+    assert "waits for the storage" in change
+
+
+def test_a_slow_function_in_one_thread_is_named():
+    report = reported(ps.Dataset.range(60).map(decode).batch(4).prefetch(2), step=0.004)
+    name, change, gain = limit_of(report)
+    assert name == f"map(decode) {here(2)}"
+    assert re.match(r"num_parallel_calls=\d \(its calls wait", change)
+    assert gain > 1
+
+
+def test_too_few_threads_are_told_with_the_number_that_is_enough():
+    report = reported(ps.Dataset.range(120).map(decode, num_parallel_calls=2).batch(4).prefetch(2), step=0.002)
+    name, change, gain = limit_of(report)
+    assert name == f"map(decode) {here(2)}"
+    assert int(re.match(r"num_parallel_calls=(\d+) instead of 2", change)[1]) >= 4
+    assert gain > 0.5
+
+
+def test_a_function_that_keeps_pythons_lock_is_told_from_one_that_waits():
+    report = reported(ps.Dataset.range(150).map(computed, num_parallel_calls=4).batch(5).prefetch(2))
+    name, change, _ = limit_of(report)
+    assert name == f"map(computed) {here(2)}"
+    assert "processes=True" in change
+
+
+def test_work_in_the_consumers_thread_is_moved_beside_the_step():
+    kept = ps.Dataset.range(40).filter(lambda x: decode(x) >= 0).batch(4)
+    report = reported(kept, step=0.03)
+    name, change, gain = limit_of(report)
+    assert name == f"filter(<lambda>) {here(3)}"
+    assert change.startswith("add .prefetch(ps.AUTOTUNE) at the end")
+    assert 0.3 < gain < 1
+
+
+def test_a_slow_consumer_has_nothing_to_change_in_its_input():
+    report = reported(ps.Dataset.range(30).batch(1).prefetch(4), step=0.02)
+    assert report.verdicts[0].operator == -1
+    assert report.lines()[0].startswith("the input keeps up")
+
+
+def test_a_tiny_shuffle_is_named():
+    def rows():
+        for number in range(4000):
+            yield np.full(16, number)
+
+    report = reported(ps.Dataset.from_generator(rows).shuffle(2, seed=1).batch(100))
+    name, change, _ = limit_of(report)
+    assert name == f"shuffle {here(2)}"
+    assert "larger buffer_size" in change
+
+
+def test_row_groups_that_are_too_large_are_named(tmp_path):
+    table = pa.table({"x": np.random.default_rng(1).integers(0, 1 << 60, 400_000)})
+    pq.write_table(table, tmp_path / "large.parquet", row_group_size=200_000)
+    rows = ps.ParquetDataset(str(tmp_path / "large.parquet")).shuffle(seed=1).batch(8)
+    report = reported(rows, steps=3)
+    name, change, _ = limit_of(report)
+    assert name == f"ParquetDataset {here(3)}"
+    assert "row group" in change
+
+
+def test_the_slowest_rank_is_told_from_those_that_wait_for_it():
+    slow = reported(ps.Dataset.range(20).map(decode).batch(2).prefetch(2), step=0.004).ranks[0]
+    quick = reported(ps.Dataset.range(20).batch(2).prefetch(2), step=0.01).ranks[0]
+    slow.rank, slow.host = 1, "b07"
+    report = Report([quick, slow])
+    assert report.slowest == 1
+    told = [line for line in report.lines() if line.startswith("slowest: rank 1 (host b07)")]
+    assert len(told) == 1
+    assert limit_of(report)[0].startswith("map(decode)")
+
+
+def test_a_prefetch_that_hands_over_tiny_elements_one_by_one_is_named():
+    report = reported(ps.Dataset.range(1000).prefetch(1))
+    assert limit_of(report)[0] == "prefetch"

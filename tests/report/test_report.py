@@ -1,0 +1,92 @@
+"""The report of an iterator as words, as data and as files."""
+
+import html.parser
+import json
+
+import pytest
+
+import penstock as ps
+from penstock.report.report import load_report
+
+
+@pytest.fixture
+def report():
+    with iter(ps.Dataset.range(40).map(lambda x: x + 1).batch(4)) as iterator:
+        list(iterator)
+        return iterator.report()
+
+
+def test_words_come_before_the_table(report):
+    first, *_, last = str(report).splitlines()
+    assert first.startswith(("waiting", "the input keeps up"))
+    assert last.startswith("batch at test_report.py")
+
+
+def test_data_of_a_report_is_plain(report):
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["ranks"][0]["steps"]["count"] == 10
+    assert [operator["name"] for operator in data["ranks"][0]["operators"]] == ["range", "map", "batch"]
+    assert data["words"] == report.lines()
+
+
+def test_before_the_first_step_nothing_is_claimed():
+    with iter(ps.Dataset.range(3)) as iterator:
+        assert iterator.report().lines() == ["nothing was measured: take some steps first"]
+    with iter(ps.Dataset.range(3).with_options(ps.Options(statistics=False))) as iterator:
+        assert iterator.report().lines() == ["statistics are off"]
+
+
+def test_a_saved_report_is_read_again_unchanged(report, tmp_path):
+    report.save(tmp_path / "run.json")
+    assert load_report(tmp_path / "run.json") == report
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_report_of_another_version_is_refused_with_both_numbers(report, tmp_path):
+    report.schema = 99
+    report.save(tmp_path / "run.json")
+    with pytest.raises(ps.errors.StorageError, match="is a report of format 99, and penstock .* reads format 1"):
+        load_report(tmp_path / "run.json")
+
+
+def test_what_is_no_report_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text("[1]")
+    with pytest.raises(ps.errors.StorageError, match="is no report"):
+        load_report(tmp_path / "run.json")
+    with pytest.raises(ps.errors.StorageError, match="cannot be read"):
+        load_report(tmp_path / "none.json")
+
+
+def test_a_report_that_cannot_be_written_is_an_error_of_storage(report, tmp_path):
+    with pytest.raises(ps.errors.StorageError, match="was not written"):
+        report.save(tmp_path / "missing" / "run.html")
+
+
+class Page(html.parser.HTMLParser):
+    """What a page refers to, and whether every element is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.refers, self.names = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        self.refers += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.names.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_no_other_file_and_no_script(report, tmp_path):
+    report.save(tmp_path / "run.html")
+    text = (tmp_path / "run.html").read_text()
+    page = Page(text)
+    assert page.open == [] and page.refers == [] and "script" not in page.names
+    assert "svg" in page.names and "prefers-color-scheme" not in text and "color-scheme: light dark" in text
+    assert "map(&lt;lambda&gt;)" in text and "<lambda>" not in text
