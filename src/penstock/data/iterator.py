@@ -231,7 +231,15 @@ class DatasetIterator(Iterator[Element]):
             >>> iterator.report().to_dict()["ranks"][0]["steps"]["count"]
             10
         """
-        return Report([Snapshot() if self._statistics is None else self._statistics.snapshot()])
+        if self._statistics is None:
+            return Report([Snapshot()])
+        snapshot = self._statistics.snapshot()
+        snapshot.skipped = self.errors.count
+        begun = self._pass.cursor.met - snapshot.steps.count
+        for slow in snapshot.steps.slowest[:1]:
+            rows = rows_made_of(self._planned.plan.root, self._pass.run, self._epoch, begun + slow.number)
+            slow.rows = f"of {rows[0].file or rows[0].source}, row {rows[0].row}" if rows else ""
+        return Report([snapshot])
 
     @cached_property
     def _identities(self) -> list[Identity]:
@@ -342,7 +350,7 @@ class DatasetIterator(Iterator[Element]):
         allowed = self._pace.start()
         asked = allowed if most is None or most > allowed else most
         self._before_pull = cursor.met
-        statistics = self._statistics
+        statistics = self._statistics if self._tells else None
         if statistics is not None:
             statistics.ask()
         try:
@@ -686,6 +694,11 @@ class PositionedElements(Iterator[Element]):
 
     def __next__(self) -> Element:
         return next(self._iterator)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """The statistics of the iterator, whose steps the caller measures; None where nothing is counted."""
+        return self._iterator._statistics
 
     def position(self) -> State:
         """The position after the last element given."""

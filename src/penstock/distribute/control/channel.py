@@ -13,6 +13,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from penstock.distribute.control.messages import (
     Message,
     Payload,
     Preempted,
+    Told,
     WorkerFailed,
     WorkerLeft,
     control_line,
@@ -115,6 +117,7 @@ class Control:
         self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
         # At which topics other workers' programs wait for this one, and since when.
         self._waits_at: dict[tuple[int, str], float] = {}
+        self._told: dict[tuple[str, int], msgspec.Raw] = {}
         self._left: set[int] = set()
         self._input_failures: dict[str, InputFailed] = {}
         self._given: dict[str, int] = {}  # the last step that was handed out, for each topic
@@ -376,6 +379,15 @@ class Control:
         self.post(WorkerFailed(self.worker, reason, topic))
         self._note_failure(WorkerFailed(self.worker, reason))
 
+    def tell(self, topic: str, content: Any) -> None:
+        """Tell all other workers something that none of them waits for."""
+        self.post(Told(self.worker, topic, msgspec.Raw(msgspec.msgpack.encode(content))))
+
+    def told(self, topic: str, kind: type[Payload]) -> dict[int, Payload]:
+        """Return what other workers have told last about a topic."""
+        found = {worker: payload for (other, worker), payload in list(self._told.items()) if other == topic}
+        return {worker: decode_payload(payload, kind) for worker, payload in found.items()}
+
     def post(self, message: Message, *, seconds: float = SILENT_SECONDS) -> None:
         """Send a message to all other workers, waiting at most `seconds`."""
         try:
@@ -409,6 +421,8 @@ class Control:
                         self._received[message.topic][message.worker].append(message.payload)
                         if message.blocks:
                             self._waits_at[message.worker, message.topic] = time.monotonic()
+                    elif isinstance(message, Told):
+                        self._told[message.topic, message.worker] = message.payload
                     elif isinstance(message, MadeCalls):
                         differs = self._calls.compare(message)
                     elif isinstance(message, Preempted):

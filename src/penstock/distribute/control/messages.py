@@ -160,6 +160,14 @@ class Preempted(msgspec.Struct, tag="preempted", array_like=True):
     answered: int
 
 
+class Told(msgspec.Struct, tag="told", array_like=True):
+    """A worker tells the others something that nobody waits for; only the newest of a topic is kept."""
+
+    worker: int
+    topic: str
+    payload: msgspec.Raw
+
+
 class MadeCalls(msgspec.Struct, tag="calls", array_like=True):
     """Calls of a worker that need all workers: how many there were, a digest of them, and the names of the newest.
 
@@ -172,7 +180,7 @@ class MadeCalls(msgspec.Struct, tag="calls", array_like=True):
     names: tuple[tuple[int, str], ...]
 
 
-Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft | Preempted | MadeCalls
+Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft | Preempted | MadeCalls | Told
 Payload = TypeVar("Payload")
 
 ControlLine = Line[Message]

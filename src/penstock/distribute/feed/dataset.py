@@ -34,6 +34,7 @@ from penstock.distribute.feed.collating import Collate
 from penstock.distribute.feed.explain import explain
 from penstock.distribute.feed.feed import Outcome, PlaceLeaves, Prefetcher, Step, StepFailure, StepFeed
 from penstock.distribute.feed.inputs import DividedInput, Inputs
+from penstock.distribute.feed.measured import MeasuredSteps
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.step_sources import JoinedWorkers, StepSource
 from penstock.distribute.values import PerReplica
@@ -46,6 +47,7 @@ from penstock.errors import (
 )
 from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.report.report import Report
 from penstock.runtime.channel import Closed
 from penstock.runtime.watchdog import watch
 from penstock.spec import LeafSpec, TensorSpec, with_rows
@@ -166,6 +168,7 @@ class DistributedDataset:
             topic,
             iteration,
             self._control,
+            MeasuredSteps(source.statistics, self._control, f"{topic}, statistics", self._inputs.workers.index),
             self._collate,
         )
 
@@ -285,6 +288,13 @@ class DistributedIterator(Iterator[Any]):
         """
         return self._source.explain()
 
+    def report(self) -> Report:
+        """Return what the training waits for, of all workers: as `DatasetIterator.report`.
+
+        Other workers tell of theirs every five seconds, and at the end of the data.
+        """
+        return self._feed.measured.report()
+
     def __iter__(self) -> Self:
         return self
 
@@ -316,6 +326,7 @@ class DistributedIterator(Iterator[Any]):
         if not self._handed_out:  # otherwise the caller may still take a state before the steps that are returned
             self._source.consumed(self._position)
         try:
+            self._feed.measured.ask()
             outcome = self._unused.popleft() if self._unused else self._outcome()
         except Closed:
             if self._ended:  # met by another thread
@@ -340,6 +351,7 @@ class DistributedIterator(Iterator[Any]):
 
     def _given(self, step: Step) -> Any:
         """The value of a step that is handed out now."""
+        self._feed.measured.get()
         if self._control is not None:
             self._control.check_step(self._feed.topic, step.number)
             self._feed.given = step.number + 1

@@ -13,6 +13,7 @@ from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import PassBegun
 from penstock.distribute.feed.agreement import AgreedInput, Agreement, StepFacts
 from penstock.distribute.feed.collating import Collate, shapes_of
+from penstock.distribute.feed.measured import MeasuredSteps
 from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, Layout, Padding, StepLeaf, Template
@@ -20,6 +21,7 @@ from penstock.distribute.values import PerReplica
 from penstock.errors import WorkerError
 from penstock.runtime.at_exit import after_interrupt, end_at_exit
 from penstock.runtime.channel import Channel, Closed
+from penstock.statistics.lanes import name_thread, waiting
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Prefetcher:
 
 def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
     ended = False
+    name_thread("feed", -1)
     while not ended:
         outcome: Outcome
         try:
@@ -149,6 +152,7 @@ class StepFeed:
         collate: makes of each replica's rows what it gets; None if it gets the rows.
         control: the channel on which other workers learn of a failure.
         iteration: which of the dataset's iterations this is.
+        measured: measures the steps.
     """
 
     source: StepSource
@@ -159,6 +163,7 @@ class StepFeed:
     topic: str
     iteration: int
     control: Control | None
+    measured: MeasuredSteps
     collate: Collate | None = None
     _seen: Template | None = field(default=None, init=False)
     _padding: Padding = field(default_factory=Padding, init=False)
@@ -197,6 +202,11 @@ class StepFeed:
 
     def __call__(self) -> Outcome:
         """The next step, the end of the data, or an exception."""
+        outcome = self.measured.make(self._made)
+        self.measured.tell(last=isinstance(outcome, StepsEnded))
+        return outcome
+
+    def _made(self) -> Outcome:
         try:
             if self.control is not None and self.meeting:
                 self._agree_on_place(self.control)
@@ -214,7 +224,8 @@ class StepFeed:
     def _next(self) -> Any:
         while True:
             step = self._own_step()
-            facts = self.agreement.facts_of(self.source.number, step)
+            with waiting:
+                facts = self.agreement.facts_of(self.source.number, step)
             if facts.ended:
                 raise StopIteration
             dropped = self.agreed.partial is PartialBatch.DROP and facts.smallest < (self.agreed.full or 1)

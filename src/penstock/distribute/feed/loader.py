@@ -19,6 +19,8 @@ from penstock.distribute.feed.dataset import (
     state_of_loader,
 )
 from penstock.errors import ClosedError, InvalidTypeError, WorkerError
+from penstock.report.report import Report
+from penstock.statistics.schema import Snapshot
 
 _WORKERS = "workers"
 """In a state: the positions of all shares, where each reads different files."""
@@ -65,6 +67,11 @@ class StepLoader:
             self._current.close()
         self._current, self._upcoming = begun, None
         return _Loop(self, begun)
+
+    def report(self) -> Report:
+        """Return what the training waits for in this epoch, on all processes: as `DistributedIterator.report`."""
+        current = self._current or self._upcoming
+        return Report([Snapshot()]) if current is None else current.report()
 
     def _begun(self) -> DistributedIterator:
         """The pass that the next `iter` gives."""

@@ -15,6 +15,7 @@ from penstock.data.skipped import SkippedRows, together
 from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
 from penstock.sharding import SliceRule
+from penstock.statistics.collected import Statistics
 from penstock.structure import Structure, flatten
 
 
@@ -37,6 +38,11 @@ class StepSource(ABC):
 
     def _readers_at(self, position: Any) -> "Iterator[tuple[PositionedElements[Any] | StepSource, Any]]":
         return zip(self._readers, self._positions(position), strict=True)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """The statistics of the first iterator that it reads; None where nothing is counted."""
+        return self._readers[0].statistics if self._readers else None
 
     @abstractmethod
     def next(self) -> HostStep:

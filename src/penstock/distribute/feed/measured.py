@@ -1,0 +1,68 @@
+"""Statistics of a pass over a distributed dataset, and those that other workers have told of theirs."""
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from penstock.distribute.control.channel import Control
+from penstock.report.report import Report
+from penstock.statistics.collected import NO_METER, Statistics
+from penstock.statistics.schema import Operator, Snapshot
+
+_TELL_SECONDS: Final = 5.0
+Made = TypeVar("Made")
+
+
+class MeasuredSteps:
+    """Measures the making of steps and the waits for them, and tells other workers of it every few seconds.
+
+    Args:
+        statistics: those of the iterator that is read; None where nothing is counted.
+        control: the channel to other workers, if there are any.
+        topic: names the pass on it.
+        worker: the number of this worker.
+    """
+
+    def __init__(self, statistics: Statistics | None, control: Control | None, topic: str, worker: int) -> None:
+        self._statistics = statistics
+        self._control = control
+        self._topic = topic
+        self._worker = worker
+        self._told = time.monotonic()
+        self._meter = NO_METER
+        if statistics is not None:
+            cut = "step: cut into slices, agreed on and put on the devices"
+            self._meter = statistics.meter(("step",), lambda: Operator("step", cut, ""))
+
+    def make(self, outcome: Callable[[], Made]) -> Made:
+        """Return what a function makes, a step or the end."""
+        return self._meter.measuring(outcome)()
+
+    def ask(self) -> None:
+        """Note that the consumer asks for a step."""
+        if self._statistics is not None:
+            self._statistics.ask()
+
+    def get(self) -> None:
+        """Note that the consumer gets it."""
+        if self._statistics is not None:
+            self._statistics.get(1)
+
+    def tell(self, *, last: bool = False) -> None:
+        """Tell the other workers of the last seconds; a fault of that is none of the training's."""
+        if self._control is None or self._statistics is None or self._statistics.off:
+            return
+        if last or time.monotonic() - self._told > _TELL_SECONDS:
+            self._told = time.monotonic()
+            try:
+                self._control.tell(self._topic, self._statistics.snapshot(self._worker))
+            except Exception as error:
+                self._statistics.fail(error)
+
+    def report(self) -> Report:
+        """Return the report of this worker, and of others as far as they have told."""
+        if self._statistics is None:
+            return Report([Snapshot()])
+        others = {} if self._control is None else self._control.told(self._topic, Snapshot)
+        ranks = {**others, self._worker: self._statistics.snapshot(self._worker)}
+        return Report([ranks[worker] for worker in sorted(ranks)])
