@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from two_workers import two_workers
 
 import penstock as ps
 from penstock.formats.tables.parquet import ParquetFiles
@@ -116,11 +117,11 @@ def test_workers_that_read_files_of_their_own_mix_their_groups(files):
     assert [sorted(rows) for rows in found] == [list(range(100 * worker, 100 * worker + 100)) for worker in range(3)]
 
 
-@pytest.mark.extended
-def test_services_give_the_same_order(tmp_path):
-    for name in "abcde":
-        (tmp_path / name).write_text("".join(f"{name} {number}\n" for number in range(9)))
-    ps.testing.check_service(ps.FilesDataset(tmp_path / "*", "text").shuffle(clump=2, seed=1).batch(4), kills=1)
+def test_workers_of_a_service_give_the_same_order(files):
+    expected = values(table(files).shuffle(clump=2, seed=1))
+    with two_workers() as target:
+        served = table(files).shuffle(clump=2, seed=1).apply(ps.service.distribute("distributed_epoch", target))
+        assert values(served.with_options(ps.Options(deterministic=True))) == expected
 
 
 def test_rows_that_cost_the_same_are_all_mixed():
