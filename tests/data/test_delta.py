@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
+from penstock.service.wire.definitions import from_bytes, to_bytes
 from penstock.testing import check_conformance
 
 deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed: pip install deltalake")
@@ -54,6 +55,14 @@ def test_a_version_gives_the_rows_that_it_had(path):
     assert sorted(int(row["a"]) for row in ps.DeltaDataset(table)) == [0, 1, 2, 4, 5, 6, 8, 9]
     assert "DeltaDataset(version=1, 8 rows)" in ps.DeltaDataset(table).explain()
     assert ps.DeltaDataset(path, 1).fingerprint() != ps.DeltaDataset(path, 0).fingerprint()
+
+
+def test_data_workers_get_the_plan_and_not_the_table(path, tmp_path):
+    table = shutil.copytree(path, tmp_path / "table")
+    dataset = ps.DeltaDataset(table, 2, mask_nulls=True).shuffle(seed=1)
+    sent = to_bytes(dataset.node, dataset.options())
+    shutil.rmtree(table / "_delta_log")
+    assert [int(row["a"]) for row in ps.Dataset(*from_bytes(sent))] == [int(row["a"]) for row in dataset]
 
 
 def test_the_newest_version_is_fixed_when_the_dataset_is_made(path, tmp_path):
