@@ -466,3 +466,18 @@ def test_a_guard_of_transfers_lets_those_of_penstock_pass(mesh: Mesh, tmp_path: 
     assert np.array_equal(*map(jax.device_get, (restored["of_replicas"].stacked, state.stacked)))
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
         jnp.sin(np.ones(3))
+
+
+def test_global_arrays_carry_the_tokens_of_the_whole_step() -> None:
+    documents = ps.Dataset.from_list([[7] * length for length in (9, 1, 2, 8, 5, 4, 4, 7)])
+    steps = (
+        documents.padded_batch(4, padded_shapes=(9,))
+        .balance(len)
+        .map(lambda x: {"x": x, "tokens_of_step": np.full(len(x), np.count_nonzero(x))})
+    )
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("data",)), PartitionSpec("data"))
+    with ps.jax.loader(steps, sharding, input_options=ps.InputOptions(partial_batch="drop")) as loader:
+        for step in loader:
+            halves = [int(np.count_nonzero(part.data)) for part in step["x"].addressable_shards]
+            assert sum(halves) == 20 and max(halves) <= 11
+            assert step["tokens_of_step"].tolist() == [20] * 4

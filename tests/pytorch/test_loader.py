@@ -16,6 +16,20 @@ def taken(loader: Any) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
 
+def test_losses_of_ranks_sum_to_the_mean_over_the_tokens_of_the_step() -> None:
+    documents = ps.Dataset.from_list([[3.0] * length for length in (9, 1, 2, 8, 5, 4, 4, 7)])
+    steps = (
+        documents.padded_batch(4)
+        .balance(len)
+        .map(lambda x: {"x": x, "tokens_of_step": np.full(len(x), np.count_nonzero(x))})
+    )
+    losses, drop = np.zeros(2), ps.InputOptions(partial_batch="drop")
+    for rank in range(2):
+        with ps.torch.loader(steps, rank=rank, num_ranks=2, input_options=drop) as loader:
+            losses += [float(step["x"].sum() / step["tokens_of_step"][0]) for step in loader]
+    assert losses.tolist() == pytest.approx([3.0, 3.0])
+
+
 def test_elements_are_tensors_in_the_structure_of_the_dataset() -> None:
     rows = {"x": np.ones((3, 2), np.float32), "pair": (np.arange(3), np.arange(3.0))}
     with ps.torch.loader(ps.Dataset.from_tensor_slices(rows).batch(2)) as loader:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial, reduce
 from itertools import islice, pairwise
 from typing import Any, Final, Generic, TypeVar, overload
@@ -33,12 +34,13 @@ from penstock.data.made_by import MadeBy
 from penstock.data.mixtures.arguments import mixed
 from penstock.data.node import EVERYTHING, Node, Run, describe
 from penstock.data.operators.arrow_stream import ArrowStream
-from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
+from penstock.data.operators.balance import Balance
+from penstock.data.operators.batching import Batch, Batching, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
 from penstock.data.operators.collection import Source, length_of, rows_of
 from penstock.data.operators.combine import Concatenate, Zip
-from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.element import Filter, Map, WithCosts
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
@@ -87,6 +89,7 @@ from penstock.options import (
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 from penstock.runtime.threads import Threads, failures
+from penstock.sharding import SliceRule
 from penstock.spec import TensorSpec, alike, as_leaf, is_untold, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
@@ -1619,6 +1622,56 @@ class Dataset(Generic[Element]):
         size = check_integer("padded_batch", "batch_size", batch_size, minimum=1)
         check_flag("padded_batch", "drop_remainder", drop_remainder)
         return self._then(PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values, site=user_site()))
+
+    def balance(
+        self, cost: Callable[..., Any] | None = None, slices: int | None = None, window: int = 1
+    ) -> "Dataset[Any]":
+        """The same batches, each with its rows in an order in which consecutive slices cost alike.
+
+        It follows `batch`, `padded_batch` or `ragged_batch`. Each slice keeps its number of rows, so ranks that get
+        the slices of a batch finish at the same time.
+
+        Args:
+            cost: a function of a row, before rows are put together: a number of at least 0, or several, such as those
+                of an encoder and a decoder. Each worker then reads all rows of a batch. None: the lengths of the rows,
+                which `with_lengths` knows without reading.
+            slices: how many; None: those for the replicas in sync of whatever distributes the dataset. Below a data
+                service, and for micro-batches, give the number.
+            window: of this many batches the rows are also divided among the batches, so that steps cost alike. Which
+                rows are in a batch depends on the window and the costs only, never on the number of ranks.
+
+        Raises:
+            InvalidArgumentError: elements that are no batches, more slices than rows, or no cost and no lengths.
+            ElementError: while iterating, a cost that is NaN, negative or infinite.
+
+        Example:
+            >>> import penstock as ps
+            >>> texts = ps.Dataset.from_list(["aaaaaaa", "bbbbb", "cc", "d"]).batch(4).balance(len, slices=2)
+            >>> list(texts)
+            [array(['aaaaaaa', 'd', 'bbbbb', 'cc'], dtype=object)]
+        """
+        batch = self.node
+        if not isinstance(batch, Batching):
+            raise InvalidArgumentError(
+                f"balance follows batch, padded_batch or ragged_batch, and here follows {batch.where()}"
+            )
+        if cost is None and not batch.input.has_lengths:
+            raise InvalidArgumentError(
+                f"balance() has no lengths of the rows of {batch.input.where()}: give a function of a row as cost=..., "
+                "or call with_lengths() before the rows are read"
+            )
+        if slices is not None and check_integer("balance", "slices", slices, minimum=1) > batch.batch_size:
+            raise InvalidArgumentError(
+                f"balance(slices={slices}) of batches of {batch.batch_size} rows leaves slices without a row: make "
+                "larger batches, or fewer slices"
+            )
+        window, site = check_integer("balance", "window", window, minimum=1), user_site()
+        rows = batch.input
+        if cost is not None:
+            rows = WithCosts(rows, check_function("balance", "cost", cost), call="balance(cost)", site=site)
+        rule = None if slices is None else SliceRule(slices)
+        balance = Balance(rows, batch.batch_size, slices, window, priced=cost is not None, rule=rule, site=site)
+        return self._then(replace(batch, input=balance))
 
     def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> "Dataset[Any]":
         """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.

@@ -1,7 +1,7 @@
-"""Operators that call the user's function once per element: map and filter."""
+"""Operators that call the user's function once per element: map, filter, and the costs of elements."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.data import functions
 from penstock.data.block import Block, Indices
 from penstock.data.functions.answers import TRUTH_VALUES, truth
-from penstock.data.functions.apply import Failure, Results, call_rows, map_row, map_rows, no_result, note
+from penstock.data.functions.apply import Failure, Results, call_rows, checked_rows, map_row, map_rows, no_result, note
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, Outcome, joined
 from penstock.data.functions.reads_file import is_file_reader
@@ -29,7 +29,7 @@ from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures, threads_of
-from penstock.spec import describe_mismatch
+from penstock.spec import TensorSpec, describe_mismatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +189,59 @@ class Map(HasOutputSignature, OneInput):
         own, skips = run.ahead()
         work = CallSettings(start, self._callers(run), run.first(self.input), paced=self.input.paced)
         return CallsInOrder(self.input.cursor(own, epoch), work, skips)
+
+
+@dataclass(frozen=True, eq=False)
+class WithCosts(Map):
+    """Pairs of an element and what the function says that it costs: a number, or several."""
+
+    spec_from_call = False
+    call: str = field(default="", repr=False, kw_only=True)
+    """The argument that is this function, for errors."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # elsewhere it is that of a class
+        return self.call.partition("(")[0]
+
+    @derived
+    def spec(self) -> Any:
+        return None if self.input.spec is None else self.spec_over(self.input.spec)
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0], TensorSpec((None,), np.float64)
+
+    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+        costs: list[Any] = []
+        failure = None
+        try:
+            for cost in checked_rows(self.function, block):
+                costs.append(self._checked(cost, costs))
+        except failures() as error:
+            failure = Failure(len(costs), error)
+            self.note_failure(run, epoch, error, int(positions[failure.row]))
+        if not costs:
+            return None, failure
+        found = np.array(costs, np.float64).reshape(len(costs), -1)
+        return Block((*block.slice(0, len(costs)).columns, found), block.structure.beside_a_leaf, len(costs)), failure
+
+    def _checked(self, cost: Any, before: Sequence[Any]) -> Any:
+        """Return a cost, if it is as many finite numbers of at least 0 as those before it."""
+        kind = type(cost)
+        fits = 0 <= cost < np.inf if kind in (int, float, np.int64, np.float64) else _are_costs(cost)
+        if not fits or (before and np.size(cost) != np.size(before[0])):
+            raise ElementError(
+                f"{self.call} must return a finite number of at least 0, or as many of them for each row, got "
+                f"{cost!r:.200}: correct the function, or filter such rows out before"
+            )
+        return cost
+
+
+def _are_costs(cost: Any) -> bool:
+    try:
+        found = np.asarray(cost, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return bool(found.size) and bool(((found >= 0) & (found < np.inf)).all())
 
 
 def _all_made(outcome: Callable[[], Outcome]) -> Block:

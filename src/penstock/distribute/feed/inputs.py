@@ -12,9 +12,10 @@ from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations, PositionedElements
 from penstock.data.listed_names import listings_of, names_of_listings, with_listings
 from penstock.data.node import Node, scaled
+from penstock.data.operators.balance import balanced
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
-from penstock.data.shards import without_hints
+from penstock.data.shards import rewritten, without_hints
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.options import InputReplicationMode, PartialBatch
@@ -238,12 +239,17 @@ class DividedInput(Inputs):
     def shard_of(self, worker: int) -> WorkerShard:
         """Return what a worker reads."""
         workers = self.workers.of(worker)
-        shard = shard_of_worker(self._whole.node, self._policy(), workers, self.rule)
+        shard = shard_of_worker(self._node, self._policy(), workers, self.rule)
         if workers.count > 1:
             return shard
         # A single worker reads everything, whatever the policy, and its batches are the global ones.
-        whole = shard.node if shard.policy is AutoShardPolicy.HINT else self._whole.node
+        whole = shard.node if shard.policy is AutoShardPolicy.HINT else self._node
         return replace(shard, node=whole, own_batches=False)
+
+    @cached_property
+    def _node(self) -> Node:
+        """The whole dataset, with batches whose slices for these workers cost alike where that is asked for."""
+        return rewritten(self._whole.node, lambda node: balanced(node, self.rule))
 
     def _policy(self) -> AutoShardPolicy | None:
         policy = self._whole.options().auto_shard_policy

@@ -1,0 +1,195 @@
+"""balance: rows in an order in which the consecutive slices of each batch cost alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heapreplace
+from operator import add
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Block, Indices
+from penstock.data.node import DependsOn, Node, Run, SameElements
+from penstock.data.streams.index_reading import Reading, finished
+from penstock.data.streams.stream import OneInputStream, State
+from penstock.positions import as_positions, by_part
+from penstock.runtime.threads import failures
+from penstock.sharding import SliceRule
+
+Costs = npt.NDArray[np.float64]
+"""Costs of rows: each has one or several."""
+
+
+def alike(costs: Costs, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the rows in an order in which consecutive parts of these sizes cost alike; in a part they keep theirs.
+
+    Each row, the costliest first, goes to the part that costs least so far, of those that are not full. Of several
+    costs, each as a share of its sum, the largest counts.
+    """
+    totals = costs.sum(axis=0)
+    shares = costs / np.where(totals > 0, totals, 1)
+    costliest = np.argsort(-shares.max(axis=1), kind="stable").tolist()
+    single = shares.shape[1] == 1
+    each = shares[:, 0].tolist() if single else shares.tolist()
+    plus, largest = cast(Any, (add, float) if single else (_sums, max))
+    loads: list[Any] = [0.0 if single else [0.0] * shares.shape[1]] * len(sizes)  # which are replaced, not changed
+    parts: list[list[int]] = [[] for _ in sizes]
+    least = [(0.0, number) for number, size in enumerate(sizes) if size]
+    for row in costliest:
+        number = least[0][1]
+        parts[number].append(row)
+        if len(parts[number]) == sizes[number]:
+            heappop(least)
+            continue
+        loads[number] = load = plus(loads[number], each[row])
+        heapreplace(least, (largest(load), number))
+    return np.array([row for part in parts for row in sorted(part)], np.int64)
+
+
+def _sums(load: list[float], cost: list[float]) -> list[float]:
+    return [one + other for one, other in zip(load, cost, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Balance(SameElements):
+    """The rows of batches in another order: alike in cost are the batches of a window, and the slices of each batch.
+
+    The input gives pairs of `WithCosts`, or its lengths are the costs, which are known without reading rows.
+    """
+
+    name: ClassVar[str] = "balance"
+    depends_on = DependsOn.NEIGHBOURS
+    batch_size: int
+    slices: int | None = None
+    window: int = 1
+    priced: bool = field(default=False, repr=False, kw_only=True)
+    rule: SliceRule | None = field(default=None, repr=False, kw_only=True)
+    """The rule that cuts batches into slices; None: it is not known here, and batches are not cut."""
+
+    @property
+    def identity(self) -> dict[str, Any] | None:
+        """The arguments that decide which rows are in a batch; the order within batches changes no state."""
+        return self._arguments_without("slices", "rule")
+
+    @property
+    def memory(self) -> str:
+        return f"holds {self._group:,} rows" if self.priced else "moves indices only"
+
+    @property
+    def _group(self) -> int:
+        """The number of rows that are put in order together."""
+        return self.batch_size * self.window
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0][0] if self.priced else inputs[0]
+
+    def order(self, costs: Costs) -> npt.NDArray[np.int64]:
+        """Return the rows of a window in their order."""
+        batches = [min(self.batch_size, len(costs) - start) for start in range(0, len(costs), self.batch_size)]
+        order = alike(costs, batches) if len(batches) > 1 else np.arange(len(costs))
+        if self.rule is not None:
+            for number, rows in enumerate(batches):
+                own = order[number * self.batch_size :][:rows]
+                own[:] = own[alike(costs[own], [stop - start for start, stop in self.rule.bounds(rows)])]
+        return order
+
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
+        if self.rule is None and self.window == 1:
+            return indices
+        found = np.empty(len(indices), np.int64)
+        for start, rows, which, positions in self._groups(indices):
+            if self.priced:
+                costs = finished(self.input.reading(run, epoch, rows), run.bell).columns[-1]
+            else:
+                costs = self.input.lengths_at(run, epoch, rows).astype(np.float64)[:, None]
+            found[which] = self.order(costs)[positions - start] + start
+        return found
+
+    def _groups(self, indices: Indices) -> Any:
+        """Yield for each window its first row, its rows, and which of the positions are in it, and these."""
+        for number, which, positions in by_part(indices, as_positions(indices) // self._group):
+            start, length = number * self._group, self.input.cardinality
+            stop = start + self._group
+            yield start, range(start, min(stop, length) if length >= 0 else stop), which, as_positions(positions)
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        if not self.priced or not len(indices):
+            block = yield from super().reading(run, epoch, indices)
+            return self.without_costs(block) if self.priced and len(block.columns) > 1 else block
+        kept = run.called(self, dict)  # the last window: its batches are read one after the other
+        parts = []
+        for start, rows, which, positions in self._groups(indices):
+            window = kept.get((epoch, start))
+            if window is None:
+                pairs = yield from self.input.reading(run, epoch, rows)
+                window = self.ordered(pairs)
+                kept.clear()
+                kept[epoch, start] = window
+            parts.append((which, window.take(positions - start, run.copiers)))
+        return Block.in_places(parts)
+
+    def ordered(self, pairs: Block) -> Block:
+        """Return the rows of a window in their order, without their costs."""
+        return self.without_costs(pairs.take(self.order(pairs.columns[-1])))
+
+    @staticmethod
+    def without_costs(pairs: Block) -> Block:
+        return Block(pairs.columns[:-1], pairs.structure.children[0], len(pairs))
+
+    def stream(self, run: Run, epoch: int) -> "BalanceStream":
+        return BalanceStream(self, run, epoch)
+
+
+class BalanceStream(OneInputStream):
+    """Windows of a stream. The state is where the window begins in the input, and how many of its rows were given.
+
+    A row that fails divides its window: the rows before it come in their order, then its failure, then those after it.
+    """
+
+    def __init__(self, node: Balance, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.cursor(run, epoch)
+        self._begin: State = self._input.state()
+        self._rows: Block | None = None
+        self._given = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._rows is None or self._given == len(self._rows):
+            if self._rows is not None:
+                self._begin, self._rows, self._given = self._input.state(), None, 0
+            self._rows = self._window()
+        if self._rows is None:
+            return None
+        start, self._given = self._given, min(self._given + allow, len(self._rows))
+        return self._rows.slice(start, self._given)
+
+    def _window(self) -> Block | None:
+        parts: list[Block] = []
+        size = self._node.batch_size * self._node.window
+        while (left := size - self._input.met % size) < size or not parts:
+            try:
+                block = self._input.pull(left, left)
+            except failures() as error:
+                if not parts:
+                    self._begin = self._input.state()
+                    raise
+                self._input.withhold(error)
+                break
+            if block is None:
+                break
+            parts.append(block)
+        return self._node.ordered(Block.concatenate(parts)) if parts else None
+
+    def state(self) -> State:
+        ended = self._rows is not None and self._given == len(self._rows)
+        return [self._input.state(), 0] if ended else [self._begin, self._given]
+
+    def restore(self, state: State) -> None:
+        self._begin, self._given = state
+        self._input.restore(self._begin)
+
+
+def balanced(node: Node, rule: SliceRule) -> Node | None:
+    """Return a node that balances slices whose number is not given, with the rule that cuts them; None for others."""
+    return replace(node, rule=rule) if isinstance(node, Balance) and node.slices is None else None

@@ -1,0 +1,141 @@
+"""balance: which slice gets which row, so that the slices of a step, or the steps of a window, cost alike."""
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.data.operators.balance import alike
+
+COSTS = np.random.default_rng(1).lognormal(6, 1.2, 512).astype(np.int64)
+
+
+def rows(seed: int = 3) -> ps.Dataset:
+    return ps.Dataset.from_tensor_slices(COSTS).shuffle(seed=seed)
+
+
+def spread(sums: np.ndarray) -> float:
+    """The largest of several sums, relative to their mean."""
+    return float(sums.max() / sums.mean())
+
+
+def test_slices_cost_alike_and_the_rows_of_a_step_stay() -> None:
+    plain, balanced = rows().batch(128), rows().batch(128).balance(lambda x: x, slices=4)
+    for before, after in zip(plain.take(4), balanced.take(4), strict=True):
+        assert sorted(before) == sorted(after)
+        assert spread(after.reshape(4, -1).sum(axis=1)) < 1.01 < 1.1 < spread(before.reshape(4, -1).sum(axis=1))
+    assert balanced.with_options(ps.Options(seed=0)).batch(4).at(0).shape == (4, 128)
+
+
+def test_the_costs_are_those_of_rows_before_they_are_padded() -> None:
+    texts = ps.Dataset.from_list([[1, 2, 3, 4], [1], [1, 2], [1, 2, 3]])
+    padded = texts.padded_batch(4).balance(len, slices=2)
+    assert next(iter(padded)).tolist() == [[1, 2, 3, 4], [1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0]]
+
+
+def test_several_costs_of_a_row_are_all_balanced() -> None:
+    costs = np.column_stack([COSTS, np.roll(COSTS, 100)]).astype(np.float64)
+    order = alike(costs, [64] * 8)
+    for kind in range(2):
+        before, after = (spread(found[:, kind].reshape(8, -1).sum(axis=1)) for found in (costs, costs[order]))
+        assert after < 1.21 and after < before
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_a_window_divides_rows_among_steps_by_costs_alone(slices: int) -> None:
+    steps = list(rows().batch(32).balance(lambda x: x, slices=slices, window=8))
+    once = list(rows().batch(32).balance(lambda x: x, window=8))
+    assert [sorted(step) for step in steps] == [sorted(step) for step in once]
+    plain = np.array(list(rows().batch(32)))
+    for window in range(2):
+        part = slice(8 * window, 8 * window + 8)
+        assert sorted(np.concatenate(steps[part])) == sorted(plain[part].ravel())
+        assert spread(np.array(steps[part]).sum(axis=1)) < 1.02 < spread(plain[part].sum(axis=1))
+
+
+def test_lengths_that_are_known_balance_without_reading_other_rows() -> None:
+    read = []
+    texts = ps.Dataset.range(40).with_lengths(COSTS[:40]).shuffle(seed=1).map(lambda x: read.append(int(x)) or x)
+    batches = ps.Dataset.range(40).with_lengths(COSTS[:40]).shuffle(seed=1).batch(8).balance(slices=2)
+    by_cost = ps.Dataset.range(40).shuffle(seed=1).batch(8).balance(lambda x: COSTS[x], slices=2)
+    assert np.array_equal(list(batches), list(by_cost))
+    with pytest.raises(ps.InvalidArgumentError, match=r"balance\(\) has no lengths of the rows of map"):
+        texts.batch(8).balance()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_ranks_get_slices_that_cost_alike_of_the_same_step(known: bool) -> None:
+    source = ps.Dataset.from_tensor_slices(COSTS)
+    source = source.with_lengths(COSTS).shuffle(seed=3) if known else source.shuffle(seed=3)
+    dataset = source.batch(64).balance(None if known else lambda x: x)
+    assert np.array_equal(next(iter(dataset)), next(iter(rows().batch(64))))  # one replica: nothing to balance
+    steps = []
+    for worker in range(2):
+        strategy = ps.HostStrategy(replicas_per_worker=2, num_workers=2, worker_index=worker)
+        with iter(strategy.distribute_dataset(dataset)) as iterator:
+            steps.append([step.values for step in iterator])
+    for plain, first, second in zip(rows().batch(64), *steps, strict=True):
+        slices = [*first, *second]
+        assert sorted(np.concatenate(slices)) == sorted(plain)
+        loads = np.array([part.sum() for part in slices])
+        assert spread(loads) < 1.3  # one row costs as much as many others
+    alone = iter(ps.HostStrategy(replicas_per_worker=4).distribute_dataset(dataset))
+    assert all(np.array_equal(*both) for both in zip(next(alone).values, [*steps[0][0], *steps[1][0]], strict=True))
+
+
+def test_a_state_holds_for_another_number_of_replicas() -> None:
+    dataset = rows().batch(64).balance(lambda x: x, window=2)
+    with iter(ps.HostStrategy(replicas_per_worker=2).distribute_dataset(dataset)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+        second = np.concatenate(next(iterator).values)
+    resumed = iter(ps.HostStrategy(replicas_per_worker=4).distribute_dataset(dataset))
+    resumed.load_state_dict(state)
+    parts = next(resumed).values
+    assert sorted(np.concatenate(parts)) == sorted(second)
+    assert spread(np.array([part.sum() for part in parts])) < 1.1
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1, float("inf"), None, "many"])
+def test_a_cost_that_is_none_names_the_row_and_comes_after_the_rows_before(wrong: object) -> None:
+    source = ps.Dataset.range(12).shuffle(seed=1)
+    place = list(ps.Dataset.range(12).shuffle(seed=1)).index(7)
+    dataset = source.batch(3).balance(lambda x: wrong if x == 7 else int(x), slices=3)
+    iterator, plain = iter(dataset), list(source.batch(3))
+    for step in range(4):
+        if step == place // 3:
+            with pytest.raises(ps.ElementError, match="finite number of at least 0.*got") as caught:
+                next(iterator)
+            assert any("row 7 of range" in note for note in caught.value.__notes__)
+        else:
+            assert len(next(iterator)) == len(plain[step])
+
+
+def test_batches_are_all_that_can_be_balanced_and_slices_have_rows() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="balance follows batch, padded_batch or ragged_batch"):
+        ps.Dataset.range(4).balance(lambda x: x)
+    with pytest.raises(ps.InvalidArgumentError, match="slices=8. of batches of 4 rows leaves slices without a row"):
+        ps.Dataset.range(8).batch(4).balance(lambda x: x, slices=8)
+
+
+def test_rows_of_a_balanced_step_are_in_the_order_of_its_slices() -> None:
+    dataset = ps.Dataset.range(30).shuffle(seed=1).batch(10).balance(lambda x: x, slices=2, window=2)
+    assert [[row.row for row in dataset.rows(step)] for step in range(3)] == [step.tolist() for step in dataset]
+
+
+def test_every_rank_knows_the_tokens_of_the_whole_step() -> None:
+    lengths = COSTS[:50] % 9 + 1
+    documents = ps.Dataset.from_list([[7] * int(length) for length in lengths])
+    steps = (
+        documents.padded_batch(8)
+        .balance(len)
+        .map(lambda tokens: {"tokens": tokens, "tokens_of_step": np.full(len(tokens), np.count_nonzero(tokens))})
+    )
+    ranks = []
+    for worker in range(2):
+        with iter(ps.HostStrategy(1, 2, worker).distribute_dataset(steps)) as iterator:
+            ranks.append(
+                [(np.count_nonzero(one["tokens"].values[0]), one["tokens_of_step"].values[0]) for one in iterator]
+            )
+    for number, (first, second) in enumerate(zip(*ranks, strict=True)):
+        whole = lengths[8 * number : 8 * number + 8].sum()
+        assert first[0] + second[0] == whole == first[1][0] == second[1][0]
