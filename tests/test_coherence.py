@@ -155,6 +155,7 @@ def test_iterators_show_no_internals():
         "get_next",
         "get_next_as_optional",
         "load_state_dict",
+        "metrics",
         "report",
         "rows",
         "state_dict",

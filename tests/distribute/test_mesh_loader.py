@@ -50,6 +50,22 @@ def test_shardings_are_given_in_four_ways(mesh: Mesh) -> None:
             assert [batch["y"].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
 
 
+def test_metrics_of_a_loader_are_those_of_its_epoch(mesh: Mesh) -> None:
+    with ps.jax.loader(pairs(), mesh, P("data")) as loader:
+        assert loader.metrics() == {}
+        assert len(list(loader)) == 2
+        metrics = loader.metrics()
+        assert all(type(value) is float for value in metrics.values())
+        assert (metrics["penstock/steps"], metrics["penstock/0_range/rows"], metrics["penstock/skipped_rows"]) == (
+            2,
+            16,
+            0,
+        )
+        steps = iter(loader)
+        next(steps)
+        assert loader.metrics()["penstock/steps"] == 1
+
+
 def test_a_process_that_has_others_does_not_load_alone(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)

@@ -136,26 +136,36 @@ def test_a_process_removes_its_socket_at_its_end() -> None:
     assert str(process.pid) not in sockets()
 
 
-@pytest.mark.slow
-def test_a_forked_process_watches_by_itself(watched: None) -> None:
-    dataset = ps.Dataset.range(1).with_options(ps.Options(watchdog_seconds=60))
+FORKS = """
+import os, signal, threading
+import penstock as ps
+
+dataset = ps.Dataset.range(1)
+with iter(dataset):
+    child = os.fork()
+    names = [thread.name for thread in threading.enumerate()]
     with iter(dataset):
-        answers, tells = os.pipe()
-        child = os.fork()
-        if child == 0:
-            own = [thread.name for thread in threading.enumerate()]
-            with iter(dataset):
-                os.write(tells, f"{own} {str(os.getpid()) in sockets()}".encode())
-                signal.pause()
-        try:
-            assert os.read(answers, 100) == b"['MainThread'] True"
-            assert watchdog.ask(child, "dump").startswith(f"process {child} on ")
-            assert watchdog.ask(os.getpid(), "dump").startswith(f"process {os.getpid()} on ")
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(answers)
-            os.close(tells)
+        print(child, names, flush=True)
+        signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_watches_by_itself() -> None:
+    environment = dict(os.environ) | {watchdog.VARIABLE: "60"}
+    process = Forked("-c", FORKS, pipes=("stdout",), env=environment)
+    assert process.stdout is not None
+    told = dict(line.split(" ", 1) for line in (process.stdout.readline(), process.stdout.readline()))
+    (child,) = (int(number) for number in told if number != "0")
+    try:
+        assert told["0"] == "['MainThread']\n"
+        assert "penstock-watchdog" in told[str(child)]
+        for pid in (child, process.pid):
+            assert watchdog.ask(pid, "dump").startswith(f"process {pid} on ")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.communicate()
 
 
 def test_dump_says_why_a_process_does_not_answer(

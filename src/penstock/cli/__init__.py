@@ -12,7 +12,7 @@ from penstock.cli.demo import add_demo
 from penstock.cli.environment import CommandParser
 from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
-from penstock.cli.processes import add_dump
+from penstock.cli.processes import add_dump, add_top
 from penstock.cli.rows import add_rows
 from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         add_status,
         add_stop,
         add_dump,
+        add_top,
         add_check,
         add_rows,
         add_inspect,

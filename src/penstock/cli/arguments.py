@@ -11,6 +11,10 @@ INTERRUPTED: Final = 130
 """What shells expect of a command that Ctrl-C ended: 128 + SIGINT."""
 
 
+CLEAR: Final = "\x1b[H\x1b[2J"
+"""It clears a terminal."""
+
+
 def positive(text: str) -> int:
     """A whole number, at least 1."""
     number = _whole(text)

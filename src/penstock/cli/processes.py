@@ -1,10 +1,19 @@
-"""`penstock dump`: what a running process waits for."""
+"""`penstock dump` and `penstock top`: what a running process waits for, and its numbers."""
 
 import argparse
+import json
 import os
+import sys
+import time
+from dataclasses import dataclass, replace
 
-from penstock.cli.arguments import failed, positive, say
+from penstock.addresses import joined_address
+from penstock.cli.arguments import CLEAR, positive, say, seconds
+from penstock.errors import ServiceError
+from penstock.rpc.listener import Access
 from penstock.runtime.watchdog import VARIABLE, ask
+from penstock.service.metrics import MetricsServer
+from penstock.service.security.credentials import client_credentials
 
 
 def add_dump(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -20,12 +29,93 @@ def add_dump(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.set_defaults(command=_dump)
 
 
+def add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "top",
+        help="show what the operators of a running process do, again and again",
+        description="Show the numbers of every iterator of a running process of yours, until Ctrl-C or its end: how "
+        "long its program waits, and what each operator has made, worked and waited. With --metrics-port it serves "
+        "them for Prometheus instead.",
+    )
+    parser.add_argument("pid", type=positive, metavar="PID", help="the number of the process on this machine")
+    parser.add_argument(
+        "--interval", type=seconds, metavar="SECONDS", default=2.0, help="how often (default: 2; 0 for once)"
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve the numbers at http://HOST:PORT/metrics, to other machines with your token as bearer",
+    )
+    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="where it serves (default: 127.0.0.1)")
+    parser.set_defaults(command=_top)
+
+
 def _dump(options: argparse.Namespace) -> int:
+    say(_answer(options.pid, "dump"))
+    return 0
+
+
+def _answer(pid: int, question: str) -> str:
+    """Return the answer of a process.
+
+    Raises:
+        ServiceError: it has not answered; the error says why, and what to do.
+    """
     try:
-        say(ask(options.pid, "dump"))
-        return 0
+        return ask(pid, question)
     except OSError as error:
-        return failed(_reason(options.pid, error))
+        raise ServiceError(_reason(pid, error)) from error
+
+
+def _top(options: argparse.Namespace) -> int:
+    if options.metrics_port is None:
+        while True:
+            say((CLEAR if sys.stdout.isatty() else "") + _answer(options.pid, "top"))
+            if not options.interval:
+                return 0
+            time.sleep(options.interval)
+    access = Access((client_credentials().token.encode(),))
+    with MetricsServer(
+        options.host, options.metrics_port, _Trainer(options.pid).now, _prometheus, lambda: access
+    ) as server:
+        address = joined_address(options.host, server.port)
+        say(f"penstock: numbers of process {options.pid} at http://{address}/metrics")
+        while _answer(options.pid, "metrics"):
+            time.sleep(options.interval or 1.0)
+    return 0
+
+
+@dataclass(frozen=True)
+class _Trainer:
+    """A process, and its last answer: the numbers of each iterator by name."""
+
+    pid: int
+    iterators: tuple[dict[str, float], ...] = ()
+    trouble: str = ""
+
+    def now(self) -> "_Trainer":
+        """The present numbers, or why there are none."""
+        try:
+            return replace(self, iterators=tuple(json.loads(_answer(self.pid, "metrics"))))
+        except ServiceError as error:
+            return replace(self, trouble=str(error))
+
+
+def _prometheus(trainer: _Trainer) -> str:
+    return "".join(
+        f"{_name_of(name, place)} {value:.15g}\n"
+        for place, found in enumerate(trainer.iterators)
+        for name, value in found.items()
+    )
+
+
+def _name_of(name: str, place: int) -> str:
+    """Return the name of a number, with its iterator and operator as labels."""
+    _, *operator, kind = name.split("/")
+    labels = f'iterator="{place}"' + "".join(f',operator="{one}"' for one in operator)
+    return f"penstock_{'operator_' if operator else ''}{kind}{{{labels}}}"
 
 
 def _reason(pid: int, error: OSError) -> str:

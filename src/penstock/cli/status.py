@@ -8,14 +8,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.cli.arguments import say, seconds
+from penstock.cli.arguments import CLEAR, say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.cli.status_page import page
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import GetStatus, Stop
 
 _PATIENCE_SECONDS: Final = 5.0
-_CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -69,7 +68,7 @@ def _status(options: argparse.Namespace) -> int:
             if not options.watch:
                 say(shown)
                 return 0
-            say((_CLEAR if sys.stdout.isatty() and not options.json else "") + shown)
+            say((CLEAR if sys.stdout.isatty() and not options.json else "") + shown)
             time.sleep(options.interval)
 
 

@@ -48,6 +48,7 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.watchdog import watch
 from penstock.statistics.collected import Statistics
+from penstock.statistics.metrics import metrics_of
 from penstock.statistics.schema import Snapshot
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
@@ -240,6 +241,20 @@ class DatasetIterator(Iterator[Element]):
             rows = rows_made_of(self._planned.plan.root, self._pass.run, self._epoch, begun + slow.number)
             slow.rows = f"of {rows[0].file or rows[0].source}, row {rows[0].row}" if rows else ""
         return Report([snapshot])
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of this iteration so far by name, as floats, for `wandb.log`, `mlflow.log_metrics` and the like.
+
+        Example:
+            >>> import penstock as ps
+            >>> iterator = iter(ps.Dataset.range(6).batch(2))
+            >>> batch = next(iterator), next(iterator), next(iterator)
+            >>> metrics = iterator.metrics()
+            >>> metrics["penstock/steps"], metrics["penstock/1_batch/rows"], 0 <= metrics["penstock/waiting_share"] <= 1
+            (3.0, 3.0, True)
+        """
+        snapshot = Snapshot() if self._statistics is None else self._statistics.snapshot()
+        return metrics_of(snapshot, self.errors.count)
 
     @cached_property
     def _identities(self) -> list[Identity]:

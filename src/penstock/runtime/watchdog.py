@@ -5,6 +5,7 @@ so that calls cost nothing; and it answers at a Unix socket in this user's priva
 """
 
 import errno
+import json
 import logging
 import os
 import selectors
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock, Thread
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.paths import private_directory
 from penstock.runtime.at_exit import end_at_exit
@@ -36,6 +37,13 @@ _CHILD_SECONDS: Final = 2.0
 _logger = logging.getLogger(__name__)
 
 
+class Reporting(Protocol):
+    """An iterator, which tells of itself."""
+
+    def report(self) -> object: ...
+    def metrics(self) -> dict[str, float]: ...
+
+
 @dataclass
 class _Seen:
     """An iterator, and the last look at its calls."""
@@ -49,7 +57,7 @@ class _Seen:
 
 
 def watch(
-    iterator: object, seconds: float | None, under_way: Callable[[Any], object], awaited: Callable[[Any], str]
+    iterator: Reporting, seconds: float | None, under_way: Callable[[Any], object], awaited: Callable[[Any], str]
 ) -> None:
     """Let the log say what this process waits for when a call of `next` takes too long.
 
@@ -71,7 +79,12 @@ def answer_dumps() -> None:
 
 
 def ask(pid: int, question: str, seconds: float = _ANSWER_SECONDS) -> str:
-    """Return the answer of the process with this number: to "dump", what it waits for.
+    """Return the answer of the process with this number.
+
+    Args:
+        pid: the number.
+        question: "dump" for what it waits for, "top" for the reports of its iterators, "metrics" for their numbers.
+        seconds: how long it may take.
 
     Raises:
         OSError: it does not listen, or does not answer in time.
@@ -101,7 +114,7 @@ class _Watchdog:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._calls: weakref.WeakKeyDictionary[object, _Seen] = weakref.WeakKeyDictionary()
+        self._calls: weakref.WeakKeyDictionary[Reporting, _Seen] = weakref.WeakKeyDictionary()
         self._tick = _LONGEST_TICK_SECONDS
         self._wake_reader, self._wake_writer = socket.socketpair()  # its end is that of the thread
         self._socket, self._path = _listening()
@@ -114,7 +127,7 @@ class _Watchdog:
         self._thread.start()
         end_at_exit(self, _Watchdog.close, last=True)
 
-    def add(self, iterator: object, seen: _Seen) -> None:
+    def add(self, iterator: Reporting, seen: _Seen) -> None:
         with self._lock:
             self._calls[iterator] = seen
         if seen.seconds / _LOOKS < self._tick:
@@ -132,7 +145,7 @@ class _Watchdog:
         under_way = [(iterator, call) for iterator, call in self._all() if call.token is not None]
         return [f"waits {now - call.since:.0f} s for {call.awaited(iterator)}" for iterator, call in under_way]
 
-    def _all(self) -> list[tuple[object, _Seen]]:
+    def _all(self) -> list[tuple[Reporting, _Seen]]:
         with self._lock:
             return list(self._calls.items())
 
@@ -170,8 +183,14 @@ class _Watchdog:
         line, _ = self._socket.accept()
         with line:
             line.settimeout(_CHILD_SECONDS)
-            if line.recv(64) == b"dump":
-                line.sendall(dump().encode(errors="replace"))
+            answer = {b"top": self._reports, b"metrics": self._metrics}.get(line.recv(64), dump)
+            line.sendall(answer().encode(errors="replace"))
+
+    def _reports(self) -> str:
+        return "\n\n".join(f"{call.awaited(iterator)}\n{iterator.report()}" for iterator, call in self._all())
+
+    def _metrics(self) -> str:
+        return json.dumps([iterator.metrics() for iterator, _ in self._all()])
 
 
 _watchdog: _Watchdog | None = None

@@ -51,6 +51,7 @@ from penstock.report.report import Report
 from penstock.runtime.channel import Closed
 from penstock.runtime.watchdog import watch
 from penstock.spec import LeafSpec, TensorSpec, with_rows
+from penstock.statistics.metrics import metrics_of
 from penstock.structure import flatten
 
 
@@ -294,6 +295,18 @@ class DistributedIterator(Iterator[Any]):
         Other workers tell of theirs every five seconds, and at the end of the data.
         """
         return self._feed.measured.report()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of this worker's input so far, as `DatasetIterator.metrics` does; steps are the caller's.
+
+        Example:
+            >>> import penstock as ps
+            >>> steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(8).batch(4)))
+            >>> count = len(list(steps))
+            >>> steps.metrics()["penstock/steps"], steps.metrics()["penstock/1_batch/rows"]
+            (2.0, 2.0)
+        """
+        return metrics_of(self._feed.measured.snapshot(), self.errors.count)
 
     def __iter__(self) -> Self:
         return self

@@ -90,6 +90,11 @@ class StepLoader:
         current = self._current or self._upcoming
         return SkippedRows() if current is None else current.errors
 
+    def metrics(self) -> dict[str, float]:
+        """The numbers of this process's input in this epoch, as in `DistributedIterator.metrics`."""
+        current = self._current or self._upcoming
+        return {} if current is None else current.metrics()
+
     def rows(self) -> list[Row]:
         """The rows of sources of which the last step handed out was made, as in `DistributedIterator.rows`."""
         current = self._current or self._upcoming

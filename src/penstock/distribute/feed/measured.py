@@ -59,10 +59,14 @@ class MeasuredSteps:
             except Exception as error:
                 self._statistics.fail(error)
 
+    def snapshot(self) -> Snapshot:
+        """Return the statistics of this worker."""
+        return Snapshot() if self._statistics is None else self._statistics.snapshot(self._worker)
+
     def report(self) -> Report:
         """Return the report of this worker, and of others as far as they have told."""
         if self._statistics is None:
             return Report([Snapshot()])
         others = {} if self._control is None else self._control.told(self._topic, Snapshot)
-        ranks = {**others, self._worker: self._statistics.snapshot(self._worker)}
+        ranks = {**others, self._worker: self.snapshot()}
         return Report([ranks[worker] for worker in sorted(ranks)])
