@@ -41,6 +41,12 @@ def mixed(x):
     return {"image": np.full((2, 3), x, np.float32), "name": f"row {x}", "pair": (x, float(x))}
 
 
+def with_lengths(dataset: ps.Dataset) -> ps.Dataset:
+    """Rows by index, with lengths; never none."""
+    rows = (dataset if dataset.node.indexable else numbers()).concatenate(numbers(1))
+    return rows.with_lengths(np.arange(len(rows)) % 4)
+
+
 def mixture(own: ps.Dataset, other: ps.Dataset, weights=None, **given) -> ps.Dataset:
     """A mixture of two sources, neither of which is empty: it refuses those."""
     return ps.Dataset.mix({"own": own.concatenate(numbers(1)), "other": other}, weights, seed=1, **given)
@@ -246,6 +252,9 @@ OPERATORS = {
     "mix": lambda d: mixture(d, numbers(9), [0.7, 0.3]),
     "mix to the end": lambda d: mixture(d, streamed(4), stop="all").batch(2),
     "mix repeated": lambda d: mixture(d.shuffle(5), numbers(3), stop="repeat", max_epochs={"other": 2}),
+    "mix by tokens": lambda d: ps.Dataset.mix(
+        {"own": with_lengths(d), "other": with_lengths(numbers(4))}, [1, 2], unit="tokens", stop="all"
+    ),
     "mix in stages": lambda d: mixture(d, numbers(9), [(0, [1, 0]), (4, [0.5, 0.5])], stop="all"),
     "apply": lambda d: d.apply(lambda inner: inner.skip(2).batch(3)),
     "with_options": lambda d: d.shuffle(4).with_options(ps.Options(seed=9)),

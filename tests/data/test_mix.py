@@ -141,6 +141,57 @@ def test_each_batch_is_of_one_source():
     assert Counter(int(batch[0]) // 10_000 for batch in found) == {0: 30, 1: 15, 2: 5}
 
 
+def documents(name, lengths):
+    """Documents of a source, whose tokens are its number."""
+    rows = [np.full(length, NUMBERS[name]) for length in lengths]
+    return ps.Dataset.from_list(rows).with_lengths()
+
+
+LONG_AND_SHORT = {"web": [2] * 300, "code": [50, 30] * 30, "books": [1, 7] * 50}
+
+
+def tokens_of(found):
+    return Counter(int(x) for document in found for x in document)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 17, 60])
+def test_tokens_are_divided_by_the_weights_and_states_are_exact(cut):
+    parts = {
+        name: documents(name, lengths).shuffle(9, 2, reshuffle_each_iteration=False)
+        for name, lengths in LONG_AND_SHORT.items()
+    }
+    mixed = ps.Dataset.mix(parts, WEIGHTS, unit="tokens", stop="repeat")
+    with iter(mixed) as iterator:
+        found = list(islice(iterator, cut))
+        state = iterator.state_dict()
+    with iter(mixed) as resumed:
+        resumed.load_state_dict(state)
+        found += list(islice(resumed, 400 - cut))
+    assert [x.tolist() for x in found] == [x.tolist() for x in islice(mixed, 400)]
+    had = tokens_of(found)
+    assert all(abs(had[number] - had.total() * share / 10) <= 100 for number, share in enumerate([6, 3, 1]))
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+def test_documents_counted_by_tokens_end(stop):
+    parts = {name: documents(name, lengths) for name, lengths in LONG_AND_SHORT.items()}
+    found = Counter(int(x[0]) for x in ps.Dataset.mix(parts, [1, 1, 8], unit="tokens", stop=stop))
+    assert found[2] == 100 and (found == {0: 300, 1: 60, 2: 100}) is (stop == "all")
+
+
+def test_stages_of_tokens_begin_after_so_many():
+    parts = {name: documents(name, lengths) for name, lengths in LONG_AND_SHORT.items()}
+    stages = [(0, [1, 0, 0]), (100, [0, 1, 0]), (500, [0, 0, 1])]
+    found = [int(x[0]) for x in ps.Dataset.mix(parts, stages, unit="tokens")]
+    assert found == [0] * 50 + [1] * 10 + [2] * 100
+
+
+def test_a_mixture_of_known_lengths_has_known_lengths():
+    parts = {name: documents(name, lengths) for name, lengths in LONG_AND_SHORT.items()}
+    packed = ps.Dataset.mix(parts, WEIGHTS, stop="all").pack(64)
+    assert packed.node.indexable and packed.cardinality() == len(list(packed))
+
+
 def test_shuffled_sources_have_another_order_in_each_epoch():
     mixed = ps.Dataset.mix({"web": source("web", 30).shuffle(seed=1)}, stop="repeat")
     found = values(mixed, 60)
@@ -151,9 +202,9 @@ def test_shuffled_sources_have_another_order_in_each_epoch():
 def test_a_source_that_is_read_a_fifth_time_is_named(make, caplog):
     mixed = ps.Dataset.mix(make(books=3), stop="repeat")
     with caplog.at_level(logging.WARNING, "penstock"):
-        values(mixed, 30)
+        values(mixed.take(30))
         assert not caplog.messages
-        values(mixed, 60)
+        values(mixed.take(60))
     assert ["'books'" in text and "max_epochs={'books': 4}" in text for text in caplog.messages] == [True]
 
 
@@ -194,7 +245,8 @@ def test_a_failing_row_comes_after_the_rows_before_it():
         (lambda: ps.Dataset.mix(sources(), ["a", 1, 1]), TypeError, "takes numbers"),
         (lambda: ps.Dataset.mix(sources(), [(5, [1, 1, 1])]), ValueError, "first stage must begin at 0"),
         (lambda: ps.Dataset.mix(sources(), [(0, [1, 1, 1]), (0, [1, 1, 1])]), ValueError, "position of a stage"),
-        (lambda: ps.Dataset.mix(sources(), unit="rows"), ValueError, "'elements', 'batches'"),
+        (lambda: ps.Dataset.mix(sources(), unit="rows"), ValueError, "'elements', 'tokens', 'batches'"),
+        (lambda: ps.Dataset.mix(sources(), unit="tokens"), ValueError, "those of 'web' are unknown: call with_lengths"),
         (lambda: ps.Dataset.mix(sources(), unit="batches"), ValueError, "'web' gives single rows: call batch"),
         (lambda: ps.Dataset.mix(sources(), stop="last"), ValueError, "'first', 'all', 'repeat'"),
         (lambda: ps.Dataset.mix(sources(), max_epochs={"maths": 1}), ValueError, "no source 'maths'"),

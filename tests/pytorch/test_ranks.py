@@ -424,3 +424,29 @@ def test_steps_that_were_dropped_stay_dropped_on_another_number_of_ranks(tmp_pat
     assert together(two) == whole[:2]
     for ranks in (4, 1, 2):
         assert together(on_ranks(scenario, ranks, two[0][1], None)) == whole[2:]
+
+
+def test_ranks_change_a_mixture_together() -> None:
+    def mixed(*weights: float) -> ps.Dataset:
+        parts = {"web": ps.Dataset.range(100), "code": ps.Dataset.range(1000, 1100)}
+        return ps.Dataset.mix(parts, weights, stop="repeat").batch(4)
+
+    def scenario(rank: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        with ps.torch.loader(mixed(1, 0)) as loader:
+            steps = iter(loader)
+            found["before"] = [next(steps).tolist() for _ in range(2)]
+            loader.remix({"web": 0, "code": 1}, at=3)
+            found["after"] = [next(steps).tolist() for _ in range(2)]
+            state = loader.state_dict()
+        with ps.torch.loader(mixed(1, 1)) as loader:
+            loader.load_state_dict(state, remix=True)
+            found["resumed"] = [next(iter(loader)).tolist()]
+            found["refused"] = error_of(lambda: loader.remix([rank, 1]))
+        return found
+
+    first, second = on_ranks(scenario, 2)
+    assert (first["before"], second["before"]) == ([[0, 1], [4, 5]], [[2, 3], [6, 7]])
+    assert (first["after"], second["after"]) == ([[8, 9], [1000, 1001]], [[10, 11], [1002, 1003]])
+    assert sorted(first["resumed"][0] + second["resumed"][0]) == [12, 13, 1004, 1005]
+    assert "WorkerError: remix was called after different steps, or with other weights" in first["refused"]

@@ -807,15 +807,16 @@ class Dataset(Generic[Element]):
         """Elements of named sources by their weights, each source in its own order.
 
         After any number of elements, each source has given its share of them within two, however small the share. Over
-        sources that are read by index, so is the mixture.
+        sources that are read by index, so is the mixture, unless it counts tokens.
 
         Args:
             sources: the datasets by name, with elements of one kind. States keep their positions under these names.
             weights: how much each source gives, relative to the others: a dictionary by name, or numbers in the order
                 of the sources; equally much by default. In stages, a list of (position, weights), the first at 0.
             seed: of the order in which the sources take turns, which is the same in every epoch.
-            unit: what the weights count: "elements", or "batches", for sources of batches, which are then handed out
-                as they are: each has rows of one source.
+            unit: what the weights count: "elements"; "tokens", for sources whose lengths are known (`with_lengths`),
+                where the source that has given the fewest for its weight comes next, and the positions of stages are
+                numbers of tokens; or "batches", for sources of batches, each of which has rows of one source.
             stop: "first" ends when a source has no element for its turn, "all" goes on with the others until all have
                 ended, "repeat" begins the next epoch of that source.
             max_epochs: by name, after how many epochs a source ends.

@@ -201,8 +201,8 @@ def _needed(root: Node) -> Mix:
     if mix is None:
         *_, last = _chain(root)
         raise InvalidArgumentError(
-            f"remix changes the weights of ps.Dataset.mix over sources that are read by index, with batch, map, "
-            f"prefetch, take and skip after it, and here {last.where()} comes first: shuffle and repeat the sources "
-            "instead"
+            "remix changes the weights of ps.Dataset.mix by elements or batches, over sources that are read by index, "
+            f"with batch, map, prefetch, take and skip after it, and here {last.where()} comes first: shuffle and "
+            "repeat the sources instead"
         )
     return mix

@@ -11,7 +11,7 @@ from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 
-_UNITS: Final = ("elements", "batches")
+_UNITS: Final = ("elements", "tokens", "batches")
 _STOPS: Final = ("first", "all", "repeat")
 
 
@@ -42,9 +42,14 @@ def mixed(
             raise InvalidArgumentError(
                 f"mix(unit='batches') takes sources of batches, and {name!r} gives single rows: call batch on it"
             )
+        if unit == "tokens" and not node.has_lengths:
+            raise InvalidArgumentError(
+                f"mix(unit='tokens') needs the lengths of all elements, and those of {name!r} are unknown: call "
+                "with_lengths() on it, before shuffle"
+            )
         once = epochs[name] == 1
         members.append(node if once else SourceEpochs(node, epochs[name], source=name, site=site))
-    return Mix(tuple(members), names, _stages(weights, names), seed, stop == "first", site=site)
+    return Mix(tuple(members), names, _stages(weights, names), seed, stop == "first", unit == "tokens", site=site)
 
 
 def _check_names(argument: str, given: Mapping[str, Any], names: tuple[str, ...]) -> None:

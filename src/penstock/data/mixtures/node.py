@@ -6,10 +6,12 @@ from functools import cached_property, reduce
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.element_kinds import merged_spec, of_one_kind
 from penstock.data.mixtures.order import MixOrder, Start, Weights
+from penstock.data.mixtures.token_turns import TokenTurns
 from penstock.data.node import DependsOn, Node, Run, derived
 from penstock.data.operators.choose import Choose, ChooseStream
 from penstock.data.operators.combine import SeveralInputs
@@ -81,6 +83,8 @@ class Mix(SeveralInputs):
     seed: int
     stops: bool
     """Whether it ends when a source has no element for its turn; otherwise the others continue."""
+    by_tokens: bool = False
+    """Whether weights count tokens, by the known lengths of elements; positions of stages too."""
     start: Start | None = field(default=None, kw_only=True)
     """The position at which it became this mixture, and what was read of each source before."""
 
@@ -88,11 +92,31 @@ class Mix(SeveralInputs):
         weights = [f"{name}={weight:g}" for name, weight in zip(self.names, self.stages[0][1], strict=True)]
         shown = weights if len(weights) <= _SHOWN else [f"{len(weights)} sources"]
         stages = [f"{len(self.stages)} stages"] if len(self.stages) > 1 else []
-        return [*shown, *stages, f"seed={self.seed}", *(["stop='first'"] if self.stops else [])]
+        return [
+            *shown,
+            *stages,
+            f"seed={self.seed}",
+            *(["unit='tokens'"] if self.by_tokens else []),
+            *(["stop='first'"] if self.stops else []),
+        ]
 
     @property
     def identity(self) -> dict[str, Any]:
         return self._arguments_without("start")
+
+    @derived
+    def indexable(self) -> bool:
+        return not self.by_tokens and all(node.indexable for node in self.members)
+
+    @derived
+    def has_lengths(self) -> bool:
+        return self.indexable and all(node.has_lengths for node in self.members)
+
+    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+        found = np.empty(len(indices), np.int64)
+        for number, places, own in self.order.parts(indices):
+            found[places] = self.members[number].lengths_at(run, epoch, own)
+        return found
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -140,12 +164,13 @@ class Mix(SeveralInputs):
         return Block.in_places(parts)
 
     def stream(self, run: Run, epoch: int) -> Stream:
-        return MixStream(self, run, epoch)
+        return ChooseStream(self.chosen, run, epoch) if self.by_tokens else MixStream(self, run, epoch)
 
     @cached_property
     def chosen(self) -> Choose:
         """The same elements as those of a choice of sources, for the stream."""
-        return Choose("mix", self.members, Turns(self.order), self.stops, site=self.site)
+        tokens = TokenTurns(self.members, self.stages, self.seed, self.stops) if self.by_tokens else None
+        return Choose("mix", self.members, tokens or Turns(self.order), self.stops, site=self.site)
 
 
 @dataclass(frozen=True, eq=False)
