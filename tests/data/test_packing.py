@@ -264,8 +264,12 @@ def test_what_cannot_be_packed_says_why():
         list(ps.Dataset.range(3).map(lambda n: {"positions": [1]}).pack(4))
     with fails("dictionaries of them, got"):
         list(ps.Dataset.range(3).map(lambda n: ([1], [2])).pack(4))
-    with fails(r"row 0 holds parts of 3 documents, above max_segments=2: allow more, or use how='best_fit'"):
-        list(documents([1, 1, 1, 1]).pack(3, "concat_split", max_segments=2))
+    for many in both([3, 1, 1, 1, 2, 1]):
+        with iter(many.pack(3, "concat_split", max_segments=2)) as rows:
+            next(rows)
+            with fails(r"a row holds parts of 3 documents, above max_segments=2: allow more, or use how='best_fit'"):
+                next(rows)
+            assert next(rows)["tokens"].tolist() == [500, 501, 600]
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,21 @@ class PackedRows:
             parts: of the rows.
             documents: all that the rows need.
             which: the row of `documents` that each part is of.
+
+        Raises:
+            ElementError: a row has more parts than `max_segments`.
         """
         rows, length = parts.count, self.packing.length
         template, packed = self._leaves(documents.structure, [_axes(column) for column in documents.columns])
         sizes = parts.stops - parts.starts
         spaces = self.packing.sizes(sizes)
         firsts = np.searchsorted(parts.rows, np.arange(rows + 1))
+        most, allowed = int(np.diff(firsts).max(initial=0)), self.packing.max_segments
+        if allowed is not None and most > allowed:
+            raise ElementError(
+                f"a row holds parts of {most} documents, above max_segments={allowed}: allow more, or use "
+                "how='best_fit', which begins another row"
+            )
         ends = np.cumsum(spaces)
         within = ends - spaces - np.repeat(np.append(0, ends)[firsts[:-1]], np.diff(firsts))
         places = parts.rows * length + within

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ElementError, InvalidArgumentError
+from penstock.errors import InvalidArgumentError
 
 Numbers = npt.NDArray[np.int64]
 
@@ -206,9 +206,6 @@ def cut(packing: Packing, lengths: Numbers, begin: int, first: int, stop: int) -
         begin: the place of the first of these, counted from the beginning of row 0.
         first: the first row.
         stop: the row after the last.
-
-    Raises:
-        ElementError: a row has more parts than `max_segments`.
     """
     edges = begin + np.append(0, np.cumsum(packing.sizes(lengths)))
     begins = np.arange(first, stop + 1) * packing.length
@@ -216,11 +213,5 @@ def cut(packing: Packing, lengths: Numbers, begin: int, first: int, stop: int) -
     cuts = np.unique(np.concatenate([begins[begins < edges[-1]], within, [min(begins[-1], edges[-1])]]))
     documents = np.searchsorted(edges, cuts[:-1], side="right") - 1
     rows = cuts[:-1] // packing.length - first
-    most = int(np.bincount(rows).max(initial=0))
-    if packing.max_segments is not None and most > packing.max_segments:
-        raise ElementError(
-            f"row {first + int(np.bincount(rows).argmax())} holds parts of {most} documents, above max_segments="
-            f"{packing.max_segments}: allow more, or use how='best_fit', which begins another row"
-        )
     starts = edges[documents]
     return Parts(rows, documents, cuts[:-1] - starts, np.minimum(cuts[1:] - starts, lengths[documents]))

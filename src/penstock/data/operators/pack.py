@@ -1,7 +1,6 @@
 """pack: documents of tokens in rows of one length, by index where lengths are known, and over a stream."""
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -11,12 +10,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock.data.block import Block, Indices
+from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled
 from penstock.data.origins import source_row
 from penstock.data.packed_rows import PackedRows
 from penstock.data.packing_plans import Numbers, Parts, cut, fitted
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State, Stream
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.options import UNKNOWN_CARDINALITY
@@ -165,10 +165,7 @@ class Pack(OneInput):
         places = np.array([first * packing.length, min(stop * packing.length, int(self._ends[-1])) - 1])
         windows = np.searchsorted(self._ends, places, side="right").tolist()
         begin = int(self._ends[windows[0] - 1]) if windows[0] else 0
-        try:
-            parts = cut(packing, self._lengths(windows[0], windows[1] + 1), begin, first, stop)
-        except ElementError as error:
-            raise ElementError(f"{self.where()}: {error}") from None
+        parts = cut(packing, self._lengths(windows[0], windows[1] + 1), begin, first, stop)
         return Parts(parts.rows, parts.documents + windows[0] * packing.window, parts.starts, parts.stops)
 
     def origins(self, run: Run, epoch: int, positions: Numbers) -> Iterator[Origins]:
@@ -194,10 +191,14 @@ class Pack(OneInput):
                 int(wanted[at]),
                 f"it has {other}, and its length is known as {known[at]:,}: have with_lengths find the lengths again",
             )
-        return self.rows.block(parts, documents, which)
+        try:
+            return self.rows.block(parts, documents, which)
+        except ElementError as error:
+            note(error, self, int(indices[0]))
+            raise
 
-    def stream(self, run: Run, epoch: int) -> Stream:
-        return (CutStream if self.cuts else PackStream)(self, run, epoch)
+    def stream(self, run: Run, epoch: int) -> "PackStream":
+        return PackStream(self, run, epoch)
 
 
 class _Checked(OneInputStream):
@@ -223,64 +224,11 @@ class _Checked(OneInputStream):
 
 
 class PackStream(OneInputStream):
-    """Rows of one window after the other. The state is where the window begins, and how many of its rows were given."""
+    """Rows of the documents read so far: of one window after the other, or of as many as fill a row, which are cut.
 
-    _input: CountingCursor
-
-    def __init__(self, node: Pack, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = CountingCursor(_Checked(node, run, epoch))
-        # The documents of the window, with the position before them, and its plan when all of them were read.
-        self._begin = self._input.state()
-        self._blocks: list[Block] = []
-        self._plan: Parts | None = None
-        self._given = 0
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        while self._plan is None or self._given == self._plan.count:
-            if not self._fill():
-                return None
-        while True:
-            rows = range(self._given, min(self._given + allow, self._plan.count))
-            parts = self._plan.of_rows(rows)
-            try:
-                block = self._node.rows.block(parts, self._blocks[0], parts.documents)
-            except failures():  # a row that fails costs itself alone
-                if len(rows) == 1:
-                    self._given += 1
-                    raise
-                allow = 1
-                continue
-            self._given += len(rows)
-            return block
-
-    def _fill(self) -> bool:
-        """Read the next window; False at the end."""
-        if self._plan is not None:
-            self._begin, self._blocks, self._plan, self._given = self._input.state(), [], None, 0
-        while (left := self._node.rows.packing.window - sum(map(len, self._blocks))) > 0:
-            block = self._input.pull(left, left)
-            if block is None:
-                break
-            self._blocks.append(block)
-        if not self._blocks:
-            return False
-        self._blocks = [Block.concatenate(self._blocks)]
-        self._plan = fitted(self._node.rows.packing, self._node.rows.lengths(self._blocks[0]))
-        return True
-
-    def state(self) -> State:
-        if self._plan is not None and self._given == self._plan.count:
-            return [self._input.state(), self._input.known, 0]
-        return [self._begin, self._input.known, self._given]
-
-    def restore(self, state: State) -> None:
-        self._begin, known, self._given = state
-        self._input.restore_at(self._begin, known)
-
-
-class CutStream(OneInputStream):
-    """Documents one after the other. The state is that before the first one that was not used up, and what was used."""
+    The state is that of the input before the first of these documents, and how many rows were given since; for cuts,
+    how many tokens.
+    """
 
     _input: CountingCursor
 
@@ -288,72 +236,85 @@ class CutStream(OneInputStream):
         self._node = node
         self._input = CountingCursor(_Checked(node, run, epoch))
         self._pace = Pace()
-        # The documents that are not used up, their blocks with the input's state before each, and how much of the
-        # first block and of the first document is used up.
+        # The documents by blocks, with the position before each.
+        self._blocks: list[tuple[State, Block]] = []
         self._documents: Block | None = None
-        self._blocks: deque[tuple[State, int]] = deque()
-        self._used_documents = 0
-        self._used = 0
+        # The plan when enough was read, how many of its rows were given, and how many tokens precede them.
+        self._plan: Parts | None = None
+        self._given = self._used = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
-        packing = self._node.rows.packing
-        ended = False
-        while (sizes := self._sizes()).sum() - self._used < packing.length and not ended:
-            ended = not self._read()
-        left = int(sizes.sum()) - self._used
-        if self._documents is None or not left:
-            return None
-        rows = min(allow, max(1, left // packing.length))
+        while self._plan is None or self._documents is None or self._given >= self._plan.count:
+            if not self._fill():
+                return None
         while True:
+            rows = range(self._given, min(self._given + allow, self._plan.count))
+            parts = self._plan.of_rows(rows)
             try:
-                parts = cut(packing, self._node.rows.lengths(self._documents), -self._used, 0, rows)
                 block = self._node.rows.block(parts, self._documents, parts.documents)
-            except failures():
-                if rows == 1:
-                    self._use(sizes, packing.length)
-                    raise
-                rows = 1
-                continue
-            self._use(sizes, rows * packing.length)
+            except failures() as error:  # a row that fails costs itself alone
+                if len(rows) > 1:
+                    allow = 1
+                    continue
+                self._given += 1
+                note(error, self._node)
+                raise
+            self._given += len(rows)
             return block
 
-    def _sizes(self) -> Numbers:
-        """Return the places that the documents take."""
-        none = np.empty(0, np.int64)
-        return (
-            none if self._documents is None else self._node.rows.packing.sizes(self._node.rows.lengths(self._documents))
-        )
-
-    def _read(self) -> bool:
-        """Read more documents; False at the end."""
-        before = self._input.state()
-        block = self._input.pull(1, self._pace.start())
-        if block is None:
+    def _fill(self) -> bool:
+        """Read and plan more documents; False at the end."""
+        if self._plan is not None:
+            self._drop(self._plan.count)
+        rows, packing, ended = self._node.rows, self._node.rows.packing, False
+        while not ended and (missing := self._missing()) > 0:
+            before = self._input.state()
+            asked = self._pace.start() if self._node.cuts else missing
+            block = self._input.pull(1 if self._node.cuts else missing, asked)
+            if block is None:
+                ended = True
+            else:
+                self._pace.stop(block.nbytes, len(block))
+                self._blocks.append((before, block))
+        if not self._blocks:
             return False
-        self._pace.stop(block.nbytes, len(block))
-        self._blocks.append((before, len(block)))
-        self._documents = block if self._documents is None else Block.concatenate([self._documents, block])
-        return True
+        self._documents = Block.concatenate([block for _, block in self._blocks])
+        lengths = rows.lengths(self._documents)
+        if self._node.cuts:
+            tokens = max(0, int(packing.sizes(lengths).sum()) - self._used)
+            self._plan = cut(packing, lengths, -self._used, 0, tokens // packing.length or -(-tokens // packing.length))
+        else:
+            self._plan = fitted(packing, lengths)
+        return bool(self._plan.count) or not ended
 
-    def _use(self, sizes: Numbers, tokens: int) -> None:
-        assert self._documents is not None
-        ends = np.cumsum(sizes) - self._used
-        done = int(np.searchsorted(ends, tokens, side="right"))
-        self._used = (self._used if not done else -int(ends[done - 1])) + tokens
-        if done == len(sizes):
-            self._documents, self._used = None, 0
-            self._used_documents = 0
+    def _missing(self) -> int:
+        """Return how many documents are missing from a window, or for cuts how many tokens from a row."""
+        if not self._node.cuts:
+            return self._node.rows.packing.window - sum(len(block) for _, block in self._blocks)
+        return self._node.rows.packing.length + self._used - sum(self._tokens(block) for _, block in self._blocks)
+
+    def _tokens(self, block: Block) -> int:
+        return int(self._node.rows.packing.sizes(self._node.rows.lengths(block)).sum())
+
+    def _drop(self, rows: int) -> None:
+        """Forget the documents of a plan whose rows were all given."""
+        self._plan, self._documents, self._given = None, None, 0
+        if not self._node.cuts:
             self._blocks.clear()
             return
-        self._documents = self._documents.slice(done, len(sizes))
-        self._used_documents += done
-        while self._used_documents >= self._blocks[0][1]:
-            self._used_documents -= self._blocks.popleft()[1]
+        self._used += rows * self._node.rows.packing.length
+        while self._blocks and (tokens := self._tokens(self._blocks[0][1])) <= self._used:
+            self._used -= tokens
+            self._blocks.pop(0)
+        self._used = self._used if self._blocks else 0
 
     def state(self) -> State:
-        begin = self._input.later(self._blocks[0][0], self._used_documents) if self._blocks else self._input.state()
-        return [begin, self._input.known, self._used]
+        finished = self._plan is not None and self._given >= self._plan.count and not self._node.cuts
+        begin = self._blocks[0][0] if self._blocks and not finished else self._input.state()
+        used = self._used + self._given * self._node.rows.packing.length if self._node.cuts else self._given
+        return [begin, self._input.known, 0 if finished else used]
 
     def restore(self, state: State) -> None:
-        begin, known, self._used = state
+        begin, known, used = state
+        self._used, self._given = (used, 0) if self._node.cuts else (0, used)
         self._input.restore_at(begin, known)
