@@ -13,6 +13,7 @@ from penstock.cli.environment import CommandParser
 from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
 from penstock.cli.processes import add_dump, add_top
+from penstock.cli.report import add_report
 from penstock.cli.rows import add_rows
 from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         add_stop,
         add_dump,
         add_top,
+        add_report,
         add_check,
         add_rows,
         add_inspect,

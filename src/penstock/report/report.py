@@ -68,10 +68,10 @@ class Report(Struct):
         for slow in steps.slowest[:1]:
             name = f" in {short_name(snapshot.operators[slow.operator])}" if slow.operator >= 0 else ""
             rows = slow.rows and f", {slow.rows}"
-            yield f"slowest step: number {slow.number} waited {_time(slow.blocked)}{name}{rows}"
+            yield f"slowest step: number {slow.number} waited {duration(slow.blocked)}{name}{rows}"
         yield (
-            f"start: {_time(steps.opening)} to the first request, {_time(steps.first)} for the first element, "
-            f"{_time(steps.first_yours)} your first step"
+            f"start: {duration(steps.opening)} to the first request, {duration(steps.first)} for the first element, "
+            f"{duration(steps.first_yours)} your first step"
         )
         yield from snapshot.machine
 
@@ -87,7 +87,7 @@ class Report(Struct):
             made = calls.get(number, counts)
             cells = (
                 f"{rows:,}",
-                _time(made.seconds / rows) if rows else "",
+                duration(made.seconds / rows) if rows else "",
                 f"{made.seconds / elapsed:.0%}",
                 f"{counts.waited / elapsed:.0%}",
                 str(operator.threads or ""),
@@ -157,13 +157,13 @@ def load_report(path: str | os.PathLike[str]) -> Report:
 def _waiting(snapshot: Snapshot, verdict: Verdict) -> str:
     steps = snapshot.steps
     at_most = "" if verdict.exact else ", at most"
-    longest = _time(steps.blocked.percentile(99))
-    step = f"a step takes {_time(verdict.step)}, one wait in a hundred is longer than {longest}"
+    longest = duration(steps.blocked.percentile(99))
+    step = f"a step takes {duration(verdict.step)}, one wait in a hundred is longer than {longest}"
     if verdict.waiting < KEEPS_UP:
         return (
             f"the input keeps up: waiting {verdict.waiting:.0%} of the step{at_most}; {step}. Your step is the limit."
         )
-    without = f"{_time(verdict.step * (1 - verdict.waiting))}, {_faster(verdict.most)}"
+    without = f"{duration(verdict.step * (1 - verdict.waiting))}, {_faster(verdict.most)}"
     return f"waiting {verdict.waiting:.0%} of the step{at_most}; {step}. Without waiting: {without}."
 
 
@@ -192,7 +192,7 @@ def _faster(gain: float) -> str:
     return f"+{gain:.0%}" if gain < 1 else f"{1 + gain:.1f} times as fast"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time in words."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:

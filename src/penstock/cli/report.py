@@ -1,0 +1,51 @@
+"""`penstock report`: the report of a run, or the difference between two."""
+
+import argparse
+from typing import Final
+
+from penstock.cli.arguments import failed, say
+from penstock.report.comparison import compared, slowdown
+from penstock.report.report import load_report
+
+_SLOWER: Final = 1
+"""The exit status of a run that is slower than allowed."""
+
+
+def add_report(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "report",
+        help="show a saved report, or compare those of two runs",
+        description="Show the report that report.save('run.json') has written, or how a second run differs from it.",
+        epilog="Example, for a check in CI: penstock report before.json after.json --fail-above 5%%",
+    )
+    parser.add_argument("before", metavar="A.json", help="the report of a run")
+    parser.add_argument("after", metavar="B.json", nargs="?", help="the report of a later run, to compare with A")
+    parser.add_argument(
+        "--fail-above", type=_share, metavar="PERCENT", help="end with status 1 if a step of B takes so much longer"
+    )
+    parser.set_defaults(command=_report)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not share >= 0:
+        raise argparse.ArgumentTypeError(f"must be a percentage such as 5%, got {text!r}")
+    return share
+
+
+def _report(options: argparse.Namespace) -> int:
+    before = load_report(options.before)
+    if options.after is None:
+        say(str(before))
+        return 0 if options.fail_above is None else failed("--fail-above compares two reports: name the second, too")
+    after = load_report(options.after)
+    say(compared(before, after))
+    slower = slowdown(before, after)
+    if options.fail_above is not None and slower > options.fail_above:
+        failed(f"a step takes {slower:.1%} longer than before, more than the {options.fail_above:.1%} allowed")
+        return _SLOWER
+    return 0
