@@ -12,3 +12,4 @@ from penstock.distribute import ReplicaContext as ReplicaContext
 from penstock.distribute import ValueContext as ValueContext
 from penstock.distribute.control.preemption import Preemption as Preemption
 from penstock.optional import Optional as Optional
+from penstock.report.report import Report as Report
