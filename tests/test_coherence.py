@@ -156,6 +156,7 @@ def test_iterators_show_no_internals():
         "get_next_as_optional",
         "load_state_dict",
         "metrics",
+        "remix",
         "report",
         "rows",
         "state_dict",
