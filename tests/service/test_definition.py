@@ -146,7 +146,8 @@ def test_other_versions_are_refused_with_both(monkeypatch):
     ours = definition.versions()
     expected = (
         f"a trainer with Python 3.1, NumPy 1.0, penstock 9, this data worker has Python {ours['Python']}, "
-        f"NumPy {ours['NumPy']}, penstock {ours['penstock']}: install the same on both"
+        f"NumPy {ours['NumPy']}, penstock {ours['penstock']}: install the same on both, and start an "
+        "upgraded dispatcher with an empty work_dir"
     )
     with pytest.raises(ps.errors.ServiceError, match=expected.replace(".", r"\.")):
         from_bytes(data)

@@ -96,7 +96,8 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
     if different:
         raise UnusableDataWorkerError(
             f"the dataset comes from a trainer with {_described(header.versions, different)}, this data worker has "
-            f"{_described(ours, different)}: install the same on both"
+            f"{_described(ours, different)}: install the same on both, and start an upgraded dispatcher with an "
+            "empty work_dir"
         )
     parts, view = [], memoryview(definition)
     for length in header.lengths:
