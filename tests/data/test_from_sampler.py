@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.distribute.feed.dataset import agreed_part, state_of_loader
 from penstock.testing import check_conformance
 
 SQUARES = ps.Dataset.range(10).map(lambda x: x * x)
@@ -108,6 +109,18 @@ def test_what_was_observed_is_in_the_state(ahead):
         assert state["live"] and len(list(resumed)) == 30 // 3 - 3 - 4
 
 
+def test_states_of_ranks_agree_however_far_each_has_drawn():
+    states = []
+    for ahead in (0, 2):
+        batches = ps.Dataset.from_sampler(Adding(), ps.Dataset.range(10)).batch(3)
+        options = ps.InputOptions(per_replica_buffer_size=ahead)
+        steps = ps.HostStrategy().distribute_dataset(batches.with_options(ps.Options(seed=1)), options)
+        iterator = iter(steps)
+        next(iterator)
+        states.append(state_of_loader(iterator))
+    assert agreed_part(states[0]) == agreed_part(states[1])
+
+
 def test_observations_change_what_is_drawn_next():
     sampler = Adding()
     iterator = iter(ps.Dataset.from_sampler(sampler, ps.Dataset.range(10)))
@@ -186,3 +199,29 @@ def test_all_ranks_draw_the_same_rows():
     ]
     expected = positions_of()
     assert [one + other for one, other in zip(*found, strict=True)] == [expected[n : n + 4] for n in (0, 4, 8)]
+
+
+def test_ranks_that_observe_the_same_go_on_from_one_state():
+    def read(steps, state=None):
+        samplers, found = [Adding(40), Adding(40)], []
+        options = ps.InputOptions(per_replica_buffer_size=0)
+        iterators = []
+        for worker, sampler in enumerate(samplers):
+            batches = ps.Dataset.from_sampler(sampler, ps.Dataset.range(10)).batch(6).with_options(ps.Options(seed=1))
+            strategy = ps.HostStrategy(num_workers=2, worker_index=worker)
+            iterators.append(iter(strategy.distribute_dataset(batches, options)))
+        for iterator in iterators if state is not None else ():
+            iterator.load_state_dict(state)
+        for _ in range(steps):
+            rows = np.concatenate([next(iterator).values[0] for iterator in iterators])
+            found.append(rows.tolist())
+            for sampler in samplers:
+                sampler.observe(rows, [len(found)])
+        first, other = (iterator.state_dict() for iterator in iterators)
+        assert first == other
+        return found, json.loads(json.dumps(first))
+
+    before, state = read(2)
+    assert [len(rows) for rows in before] == [6, 6] and before[0] != before[1]
+    (again, end), (after, same_end) = read(1, state), read(1, state)
+    assert again == after and end == same_end and end != state

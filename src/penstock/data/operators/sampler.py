@@ -69,9 +69,10 @@ class SamplerStream(LiveStream):
         self._alone = 0  # the rows to read one by one, since one of them fails
         self._replay: Any = run.live.restored.get(self.key)
         if self._replay is not None:
-            self._first = self._number = self._replay["first"]
-            self._drawn, self._ended = list(self._replay["drawn"]), self._replay["ended"]
-            node.sampler.load_state_dict(self._replay["sampler"])
+            position = self._replay["position"]
+            self._first = self._number = position["first"]
+            self._drawn, self._ended = list(position["drawn"]), position["ended"]
+            node.sampler.load_state_dict(position["sampler"])
         if not run.reads_again:
             run.live.add(self)
 
@@ -124,7 +125,9 @@ class SamplerStream(LiveStream):
 
     def replay_from(self, number: int, *, bare: bool) -> State:
         drawn = self._drawn[max(0, number - self._first) :]
-        return {"first": number, "drawn": drawn, "ended": self._ended, "sampler": self._node.sampler.state_dict()}
+        sampler = self._node.sampler.state_dict()
+        # Ranks may have drawn further than others: states of one step need not agree in a position.
+        return {"position": {"first": number, "drawn": drawn, "ended": self._ended, "sampler": sampler}}
 
     def claim(self) -> None:
         """Do nothing: no other reader gets these elements."""
