@@ -36,6 +36,13 @@ def test_rows_of_every_step_are_those_that_were_read(tmp_path: Path) -> None:
     assert step == 14
 
 
+def test_rows_of_a_mixture_are_those_of_its_sources(tmp_path: Path) -> None:
+    found = files(tmp_path)
+    dataset = ps.Dataset.mix({"most": found.shuffle(seed=1), "few": found}, [3, 1], stop="repeat").take(60).batch(4)
+    for step, batch in enumerate(dataset):
+        assert numbers(dataset.rows(step)) == batch.tolist()
+
+
 def test_rows_follow_a_restored_state_and_its_epoch(tmp_path: Path) -> None:
     dataset = files(tmp_path).shuffle().batch(4)
     iter(dataset).close()

@@ -1,6 +1,7 @@
 """mix: named datasets by weight, in an order that can be entered anywhere."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.element_kinds import merged_spec, of_one_kind
 from penstock.data.mixtures.order import MixOrder, Start, Weights
 from penstock.data.mixtures.token_turns import TokenTurns
-from penstock.data.node import DependsOn, Node, Run, derived
+from penstock.data.node import DependsOn, Origins, Run, derived
 from penstock.data.operators.choose import Choose, ChooseStream
 from penstock.data.operators.combine import SeveralInputs
 from penstock.data.operators.order import Repeat, RepeatStream
@@ -21,6 +22,7 @@ from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.positions import as_positions
 from penstock.structure import LEAF
 
 _logger = logging.getLogger(__name__)
@@ -149,9 +151,9 @@ class Mix(SeveralInputs):
     def spec_over(self, *inputs: Any) -> Any:
         return reduce(merged_spec, inputs)
 
-    def made_of(self, run: Run, epoch: int, position: int) -> tuple[Node, int, int]:
-        number, row = self.order.at(position)
-        return self.members[number], epoch, row
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        for number, places, own in self.order.parts(positions):
+            yield self.members[number], epoch, places, as_positions(own)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if len(indices) == 0:
