@@ -92,6 +92,16 @@ def test_a_killed_run_goes_on_with_another_mixture_on_other_ranks():
         iterator.close()
 
 
+def test_ranks_take_slices_of_batches_of_one_source():
+    parts = {
+        name: ps.Dataset.range(1000 * NUMBERS[name], 1000 * NUMBERS[name] + 20).batch(4) for name in ("web", "code")
+    }
+    mixed = ps.Dataset.mix(parts, unit="batches", stop="all")
+    ranks = steps_of(mixed, 2)
+    assert [next_rows(ranks) for _ in range(10)] == [batch.tolist() for batch in mixed]
+    assert [list(rank) for rank in ranks] == [[], []]
+
+
 def test_a_change_begins_at_its_element_and_stands_in_the_state():
     whole = rows(islice(iter(mixture(1, 1, 1)), 6))
     iterator = iter(mixture(1, 1, 1))

@@ -62,6 +62,7 @@ CUTS = {
     "a generator": (STREAM.map(double).filter(odd).batch(2), "sequence", -2, []),
     "several streams": (ps.Dataset.zip(SOURCE.filter(odd), SOURCE).map(lambda a, b: a), "sequence", -2, []),
     "choices": (ps.Dataset.choose_from_datasets([SOURCE, SOURCE], SOURCE.map(lambda x: x % 2)), "sequence", -2, []),
+    "a mixture": (ps.Dataset.mix({"a": SOURCE, "b": SOURCE}, stop="all").map(double), "rows", 20, []),
     "work for nobody below": (SOURCE.shuffle(3).scan(0, lambda s, x: (s + x, s)).map(double), "sequence", 10, []),
     "work above work": (SOURCE.map(double).scan(0, lambda s, x: (s + x, s)).map(double), "rows", 10, ["scan", "map"]),
     "a counted stream": (SOURCE.filter(odd).assert_cardinality(5).map(double), "groups", 10, ["assert_cardinality"]),

@@ -97,20 +97,21 @@ class Turns:
             if isinstance(group, int):
                 yield group, places, own
                 continue
-            taken, lighter, heavier = self._divided(group, own)
-            left += [(group.heavier, places[~taken], heavier)] if len(heavier) else []
+            taken, kept, lighter, heavier = self._divided(group, own)
+            left += [(group.heavier, places[kept], heavier)] if len(heavier) else []
             left += [(group.lighter, places[taken], lighter)] if len(lighter) else []
 
-    def _divided(self, split: _Split, own: Indices) -> tuple[npt.NDArray[np.bool_], Indices, Indices]:
-        """Return which elements of a split are the lighter group's, and their positions in each of the groups."""
+    def _divided(self, split: _Split, own: Indices) -> tuple[Any, Any, Indices, Indices]:
+        """Return which elements of a split are the lighter and the heavier group's, and their positions in these."""
         if isinstance(own, range):  # then they have no gaps in each group
             first, last = (split.before(position, self._spread) for position in (own.start, own.stop))
-            taken = np.zeros(len(own), np.bool_)
-            taken[split.chosen(np.arange(first, last), self._spread) - own.start] = True
-            return taken, range(first, last), range(own.start - first, own.stop - last)
+            chosen = split.chosen(np.arange(first, last), self._spread) - own.start
+            kept = np.ones(len(own), np.bool_)
+            kept[chosen] = False
+            return chosen, kept, range(first, last), range(own.start - first, own.stop - last)
         before = split.before_each(own, self._spread)
         taken = split.before_each(own + 1, self._spread) > before
-        return taken, before[taken], (own - before)[~taken]
+        return taken, ~taken, before[taken], (own - before)[~taken]
 
     def at(self, position: int) -> tuple[int, int]:
         """Return the source of one element, and its position there."""
