@@ -139,3 +139,49 @@ def test_every_rank_knows_the_tokens_of_the_whole_step() -> None:
     for number, (first, second) in enumerate(zip(*ranks, strict=True)):
         whole = lengths[8 * number : 8 * number + 8].sum()
         assert first[0] + second[0] == whole == first[1][0] == second[1][0]
+
+
+def test_batches_by_size_fill_the_budget_of_a_step() -> None:
+    sizes = COSTS[:300] % 50 + 1
+    dataset = ps.Dataset.from_tensor_slices(sizes).batch_by(200, lambda x: x, max_rows=12, multiple_of=4)
+    batches = [batch.tolist() for batch in dataset]
+    assert [x for batch in batches for x in batch] == sizes.tolist()
+    for number, batch in enumerate(batches[:-1]):
+        assert sum(batch) <= 200 and len(batch) in (4, 8, 12)
+        assert len(batch) == 12 or sum(batch) + sum(batches[number + 1][:4]) > 200
+    with pytest.raises(ps.InvalidArgumentError, match="balance follows batch"):
+        dataset.balance(lambda x: x)
+
+
+def test_a_row_above_the_budget_is_named_after_the_rows_before_it() -> None:
+    rows = ps.Dataset.from_list([3, 9, 1, 2]).shuffle(seed=1)
+    order = [int(x) for x in ps.Dataset.from_list([3, 9, 1, 2]).shuffle(seed=1)]
+    found, iterator = [], iter(rows.batch_by(8, lambda x: x))
+    while len(found) < order.index(9):
+        found += next(iterator).tolist()
+    with pytest.raises(ps.ElementError, match="a row of size 9 is more than the budget of 8: raise") as caught:
+        next(iterator)
+    assert caught.value.__notes__[0].endswith(f"element {order.index(9)}")
+    assert found == order[: order.index(9)]
+    assert [x for batch in iterator for x in batch.tolist()] == order[order.index(9) + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((0, len), "must be a number above 0, got 0"),
+        ((9, len, 6, 4), "max_rows=6. must be a multiple of multiple_of=4"),
+    ],
+)
+def test_budgets_and_numbers_of_rows_are_checked(arguments: tuple, told: str) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match=told):
+        ps.Dataset.range(3).batch_by(*arguments)
+
+
+def test_ranks_take_slices_of_batches_by_size_and_end_together() -> None:
+    dataset = ps.Dataset.from_tensor_slices(COSTS[:50] % 20 + 1).batch_by(60, lambda x: x, multiple_of=2)
+    steps = []
+    for worker in range(2):
+        with iter(ps.HostStrategy(1, 2, worker).distribute_dataset(dataset)) as iterator:
+            steps.append([step.values[0].tolist() for step in iterator])
+    assert [a + b for a, b in zip(*steps, strict=True)] == [batch.tolist() for batch in dataset]

@@ -67,6 +67,7 @@ STEPS = {
     "batch and unbatch": lambda d: d.batch(3, num_parallel_calls=2).unbatch(),
     "batch and sum": lambda d: d.batch(2).map(lambda batch: batch.sum()),
     "padded": lambda d: d.map(lambda x: [x] * (int(x) % 3 + 1)).padded_batch(2).unbatch().map(lambda row: row.sum()),
+    "by size": lambda d: d.batch_by(9, lambda x: abs(int(x)) % 5, max_rows=4).unbatch(),
     "balanced": lambda d: d.batch(4).balance(lambda x: abs(int(x)), slices=2, window=2).unbatch(),
     "rebatch": lambda d: d.batch(4).rebatch([1, 2], drop_remainder=True).unbatch(),
     "packed": lambda d: (

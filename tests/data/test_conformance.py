@@ -191,6 +191,8 @@ OPERATORS = {
     "padded_batch": lambda d: ragged(d).padded_batch(5),
     "padded_batch of a shape": lambda d: ragged(d).padded_batch(5, padded_shapes=(6,), padding_values=-1),
     "ragged_batch": lambda d: ragged(d).ragged_batch(5),
+    "batch_by": lambda d: d.batch_by(9, lambda x: x % 5, multiple_of=2),
+    "batch_by of padded rows": lambda d: ragged(d).batch_by(7, len, max_rows=4),
     "balance": lambda d: d.batch(5).balance(lambda x: x % 4, slices=2),
     "balance in windows": lambda d: ragged(d).padded_batch(3).balance(lambda x: (len(x), 1), slices=3, window=2),
     "unbatch": lambda d: d.batch(5).unbatch(),

@@ -35,7 +35,7 @@ from penstock.data.mixtures.arguments import mixed
 from penstock.data.node import EVERYTHING, Node, Run, describe
 from penstock.data.operators.arrow_stream import ArrowStream
 from penstock.data.operators.balance import Balance
-from penstock.data.operators.batching import Batch, Batching, PaddedBatch, RaggedBatch, bounded_shapes
+from penstock.data.operators.batching import Batch, BatchBy, Batching, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
 from penstock.data.operators.collection import Source, length_of, rows_of
@@ -1624,6 +1624,50 @@ class Dataset(Generic[Element]):
         check_flag("padded_batch", "drop_remainder", drop_remainder)
         return self._then(PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values, site=user_site()))
 
+    def batch_by(
+        self,
+        budget: float,
+        size: Callable[..., Any],
+        max_rows: int | None = None,
+        multiple_of: int = 1,
+        *,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+    ) -> "Dataset[Any]":
+        """Batches of as many consecutive elements as fit into a budget, such as tokens of a step on all ranks together.
+
+        Elements are padded as by `padded_batch`. The rows of a batch depend on sizes alone, never on the ranks.
+
+        Args:
+            budget: the most that the elements of a batch may have in sum.
+            size: a function of an element: a number of at least 0, such as `len`.
+            max_rows: the most elements of a batch.
+            multiple_of: the number of rows of a batch is a multiple of it, but for the last one and one before an
+                element that fails. Take a number that all your numbers of ranks divide.
+            padded_shapes: as for `padded_batch`.
+            padding_values: as for `padded_batch`.
+
+        Raises:
+            InvalidArgumentError: a budget that is not above 0, or numbers below 1, or that do not fit each other.
+            ElementError: while iterating, an element that is larger than the budget, or a size that is NaN or negative.
+
+        Example:
+            >>> import penstock as ps
+            >>> rows = ps.Dataset.from_list([[1, 1, 1], [2], [3, 3], [4, 4, 4, 4, 4]])
+            >>> [batch.shape for batch in rows.batch_by(6, len)]
+            [(3, 3), (1, 5)]
+        """
+        if not 0 < budget < float("inf"):
+            raise InvalidArgumentError(f"batch_by(budget=...) must be a number above 0, got {budget!r}")
+        multiple = check_integer("batch_by", "multiple_of", multiple_of, minimum=1)
+        most = EVERYTHING // multiple * multiple
+        if max_rows is not None and (most := check_integer("batch_by", "max_rows", max_rows, minimum=1)) % multiple:
+            raise InvalidArgumentError(f"batch_by(max_rows={most}) must be a multiple of multiple_of={multiple}")
+        site = user_site()
+        sized = WithCosts(self.node, check_function("batch_by", "size", size), call="batch_by(size)", site=site)
+        padding = {"padded_shapes": padded_shapes, "padding_values": padding_values}
+        return self._then(BatchBy(sized, most, **padding, budget=budget, multiple_of=multiple, site=site))
+
     def balance(
         self, cost: Callable[..., Any] | None = None, slices: int | None = None, window: int = 1
     ) -> "Dataset[Any]":
@@ -1652,7 +1696,7 @@ class Dataset(Generic[Element]):
             [array(['aaaaaaa', 'd', 'bbbbb', 'cc'], dtype=object)]
         """
         batch = self.node
-        if not isinstance(batch, Batching):
+        if not isinstance(batch, Batching) or not batch.rows_per_batch:
             raise InvalidArgumentError(
                 f"balance follows batch, padded_batch or ragged_batch, and here follows {batch.where()}"
             )

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.data.mixtures.node import Mix, SourceEpochs
 from penstock.data.node import Node, SameElements
-from penstock.data.operators.batching import Batching
+from penstock.data.operators.batching import BatchBy, Batching
 from penstock.data.operators.collection import Source
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
@@ -137,7 +137,7 @@ def _keeps_places(node: Node) -> bool:
     """Return whether a failure takes the place of its element, so that `zip` can skip the right pair."""
     if isinstance(node, (Shuffle, Window, Mix)):
         return node.indexable
-    return isinstance(node, _KEEP_PLACES) and not isinstance(node, (IgnoreErrors, ShardHint))
+    return isinstance(node, _KEEP_PLACES) and not isinstance(node, (BatchBy, IgnoreErrors, ShardHint))
 
 
 def _over(node: Node, parts: list[_Placed]) -> _Placed:

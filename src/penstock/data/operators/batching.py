@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
+from penstock.data.node import DependsOn, OneInput, Origins, Run, any_number, derived, scaled, spans
+from penstock.data.origins import source_row
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part
@@ -190,7 +191,7 @@ class Batching(OneInput):
             columns = tuple(column_of([batch[:real] for batch in column]) for column in columns)
         return Block((*columns, np.full(len(made), whole)), made.structure.beside_a_leaf, len(made))
 
-    def stream(self, run: Run, epoch: int) -> "BatchStream":
+    def stream(self, run: Run, epoch: int) -> Stream:
         return BatchStream(self, run, epoch)
 
 
@@ -452,6 +453,107 @@ def _leaves_like(value: Any, structure: Structure) -> list[Any]:
             raise InvalidArgumentError(f"expected one entry for each of {structure}, got {value!r}") from error
         parts.extend(_leaves_like(part, child))
     return parts
+
+
+@dataclass(frozen=True, eq=False)
+class BatchBy(PaddedBatch):
+    """Consecutive rows, as many as fit into a budget, padded to one shape. The input gives pairs of `WithCosts`."""
+
+    name: ClassVar[str] = "batch_by"
+    keeps_numbers = False
+    indexable = False
+    fails = True
+    rows_per_batch = 0
+    rows = None
+    lengths = None
+    budget: float = field(kw_only=True)
+    multiple_of: int = field(default=1, kw_only=True)
+
+    @derived
+    def cardinality(self) -> int:
+        return any_number(self.input)
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return self.spec_of_batches(inputs[0][0])
+
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield from ()
+
+    def stream(self, run: Run, epoch: int) -> "BatchByStream":
+        return BatchByStream(self, run, epoch)
+
+
+class BatchByStream(OneInputStream):
+    """Batches by size. Rows that did not fit any more are kept for the next batch, and the state is that before them.
+
+    A row that fails ends the batch before it.
+    """
+
+    def __init__(self, node: BatchBy, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run, self._epoch = run, epoch
+        self._input = node.input.cursor(run, epoch)
+        self._kept: Block | None = None
+        self._before: State = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        parts: list[Block] = []
+        size = 0.0
+        while sum(map(len, parts)) < self._node.batch_size:
+            try:
+                rows = self._next_rows()
+            except failures() as error:
+                if not parts:
+                    raise
+                self._input.withhold(error)
+                break
+            if rows is None:
+                break
+            size += float(rows.columns[-1].sum())
+            if size > self._node.budget and parts:
+                self._kept = rows
+                break
+            if size > self._node.budget:
+                raise self._too_large(rows, size)
+            parts.append(rows)
+        if not parts:
+            return None
+        pairs = Block.concatenate(parts, self._run.copiers)
+        block = Block(pairs.columns[:-1], pairs.structure.children[0], len(pairs))
+        return self._node.numbered(block, len(block), self._input.met - len(block))
+
+    def _next_rows(self) -> Block | None:
+        """Return the next rows that are in one batch, as many as `multiple_of` if no row fails; None at the end."""
+        if self._kept is not None:
+            rows, self._kept = self._kept, None
+            return rows
+        self._before = self._input.state()
+        parts: list[Block] = []
+        while (left := self._node.multiple_of - sum(map(len, parts))) > 0:
+            try:
+                block = self._input.pull(left, left)
+            except failures() as error:
+                if not parts:
+                    raise
+                self._input.withhold(error)
+                break
+            if block is None:
+                break
+            parts.append(block)
+        return Block.concatenate(parts, self._run.copiers) if parts else None
+
+    def _too_large(self, rows: Block, size: float) -> ElementError:
+        first = self._input.met - len(rows)
+        what = "a row" if len(rows) == 1 else f"{len(rows)} rows, which are in one batch by multiple_of,"
+        error = ElementError(
+            f"batch_by: {what} of size {size:g} is more than the budget of {self._node.budget:g}: raise the budget, or "
+            "cut or filter such rows before"
+        )
+        note(error, self._node, first, source_row(self._node.input, self._run, self._epoch, first))
+        return error
+
+    def state(self) -> State:
+        return self._input.state() if self._kept is None else self._before
 
 
 @dataclass(frozen=True, eq=False)
