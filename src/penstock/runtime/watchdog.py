@@ -143,7 +143,7 @@ class _Watchdog:
         """Every call of `next` that was under way at the last look, in words."""
         now = time.monotonic()
         under_way = [(iterator, call) for iterator, call in self._all() if call.token is not None]
-        return [f"waits {now - call.since:.0f} s for {call.awaited(iterator)}" for iterator, call in under_way]
+        return [f"waits at least {now - call.since:.0f} s for {call.awaited(iterator)}" for iterator, call in under_way]
 
     def _all(self) -> list[tuple[Reporting, _Seen]]:
         with self._lock:
