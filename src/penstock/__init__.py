@@ -69,6 +69,7 @@ if _typing.TYPE_CHECKING:
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import PerReplica as PerReplica
+    from penstock.distribute import ReduceOp as ReduceOp
     from penstock.distribute import Strategy as Strategy
     from penstock.distribute import TPUStrategy as TPUStrategy
     from penstock.distribute import get_replica_context as get_replica_context
@@ -103,6 +104,7 @@ _NAMES_BY_MODULE = {
         "MirroredStrategy",
         "MultiWorkerMirroredStrategy",
         "PerReplica",
+        "ReduceOp",
         "Strategy",
         "TPUStrategy",
         "get_replica_context",

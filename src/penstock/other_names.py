@@ -32,7 +32,7 @@ _MODULES = {
     "tfrecord": "RaggedFeature parse_sequence_example",
     "training": "best_checkpoint compute_average_loss scale_regularization_loss",
     "types": "DatasetIterator DistributedDataset DistributedIterator InputReplicationMode Optional PartialBatch "
-    "Preemption ReduceOp ReplicaContext SkippedRow SkippedRows ValueContext",
+    "Preemption ReplicaContext SkippedRow SkippedRows ValueContext",
 }
 PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 """The module of `ps` that has a name which one may look for in `ps` itself."""

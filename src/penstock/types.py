@@ -7,7 +7,6 @@ from penstock.distribute import DistributedDataset as DistributedDataset
 from penstock.distribute import DistributedIterator as DistributedIterator
 from penstock.distribute import InputReplicationMode as InputReplicationMode
 from penstock.distribute import PartialBatch as PartialBatch
-from penstock.distribute import ReduceOp as ReduceOp
 from penstock.distribute import ReplicaContext as ReplicaContext
 from penstock.distribute import ValueContext as ValueContext
 from penstock.distribute.control.preemption import Preemption as Preemption

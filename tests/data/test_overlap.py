@@ -134,21 +134,25 @@ class Tap:
         return self.taken - 1
 
 
-def test_a_generator_is_read_no_further_than_calls_were_asked_for():
+AHEAD = 16 * 4
+"""The rows that four calls may be ahead of one that takes long; which one does is up to the machine."""
+
+
+def test_a_generator_is_read_no_further_than_calls_may_overtake():
     tap = Tap()
     with iter(ps.Dataset.from_generator(lambda: tap).map(lambda x: x, num_parallel_calls=4)) as iterator:
         for given in range(1, 30):
             next(iterator)
-            assert tap.taken <= given + 4
+            assert tap.taken <= given + AHEAD
 
 
-def test_of_a_generator_a_batch_and_one_row_for_each_call_are_read():
+def test_of_a_generator_a_batch_and_rows_for_each_call_are_read():
     tap = Tap()
     mapped = ps.Dataset.from_generator(lambda: tap).map(lambda x: x, num_parallel_calls=4).batch(10)
     with iter(mapped) as iterator:
         for given in range(1, 9):
             next(iterator)
-            assert tap.taken <= 10 * given + 4
+            assert tap.taken <= 10 * given + AHEAD
 
 
 def test_a_call_that_takes_long_is_overtaken_but_not_without_bound():

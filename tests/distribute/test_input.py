@@ -240,7 +240,7 @@ def test_operators_of_datasets_are_pointed_to_where_they_belong() -> None:
 
 def test_a_distributed_dataset_is_shown_with_its_dataset_and_workers() -> None:
     assert repr(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(8).batch(4))) == (
-        "<penstock.types.DistributedDataset of <penstock.Dataset batch(batch_size=4), cardinality 2> for "
+        "<penstock.DistributedDataset of <penstock.Dataset batch(batch_size=4), cardinality 2> for "
         "StrategyWorkers(count=1, index=0, replicas=2)>"
     )
 

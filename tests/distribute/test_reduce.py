@@ -19,7 +19,7 @@ def strategy(strategy_of):
 def test_over_replicas(strategy) -> None:
     value = shares(strategy, *[np.float32([number, 2 * number]) for number in range(4)])
     assert np.asarray(strategy.reduce("SUM", value)).tolist() == [6, 12]
-    assert np.asarray(strategy.reduce(ps.types.ReduceOp.MEAN, value)).tolist() == [1.5, 3]
+    assert np.asarray(strategy.reduce(ps.ReduceOp.MEAN, value)).tolist() == [1.5, 3]
 
 
 @pytest.mark.parametrize("axis", [0, -1])
@@ -72,7 +72,7 @@ def test_bad_arguments(strategy) -> None:
     value = shares(strategy, *[np.zeros(2)] * 4)
     with pytest.raises(ps.InvalidArgumentError, match='takes one of "SUM", "MEAN", got \'MAX\''):
         strategy.reduce("MAX", value)
-    with pytest.raises(ps.InvalidTypeError, match="takes a ps.types.ReduceOp or one of"):
+    with pytest.raises(ps.InvalidTypeError, match="takes a ps.ReduceOp or one of"):
         strategy.reduce(1, value)
     with pytest.raises(ps.InvalidArgumentError, match=r"axis=1\) got a value of shape \(2,\)"):
         strategy.reduce("SUM", value, axis=1)

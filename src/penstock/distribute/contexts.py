@@ -19,7 +19,7 @@ class ReduceOp(StrEnum):
     Example:
         >>> import penstock as ps
         >>> strategy, values = ps.HostStrategy(replicas_per_worker=2), ps.PerReplica([1, 4])
-        >>> print(strategy.reduce(ps.types.ReduceOp.SUM, values), strategy.reduce("MEAN", values))
+        >>> print(strategy.reduce(ps.ReduceOp.SUM, values), strategy.reduce("MEAN", values))
         5 2.5
     """
 
@@ -129,7 +129,7 @@ class ReplicaContext(ABC):
         """The sum or the mean of a value over all replicas; every replica gets it, and every replica must call this.
 
         Args:
-            op: `ps.types.ReduceOp.SUM` or `ps.types.ReduceOp.MEAN`, or their names.
+            op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
             value: an array, or a nested structure of arrays, of the same shapes on every replica.
 
         Returns:

@@ -384,7 +384,7 @@ class Strategy(ABC):
         """The sum or mean of a value over all replicas, and over axes of each replica's value as well.
 
         Args:
-            op: `ps.types.ReduceOp.SUM` or `ps.types.ReduceOp.MEAN`, or their names.
+            op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
             value: a `PerReplica`, or a nested structure of them. Anything else is a value that every replica has, so
                 its sum is `num_replicas_in_sync` times the value.
             axis: an axis of each replica's value to reduce over too, or several in a tuple. The replicas may differ in
