@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.accumulators import quantiles, runs
 from penstock.accumulators.accumulator import TEXT
-from penstock.accumulators.counts import Counts
+from penstock.accumulators.counts import WeightCounts
 from penstock.accumulators.covariance import Covariance
 from penstock.accumulators.encoding import from_bytes, to_bytes
 from penstock.accumulators.extrema import Extrema
@@ -57,7 +57,7 @@ def test_any_split_merged_in_any_order_gives_the_same(rows, order, cuts):
     least, most = merged(lambda: Extrema(False), [values], order, cuts).result()
     assert (least, most) == (values.min(), values.max())
     assert merged(Quantiles, [values], order, cuts).result(5).tolist() == _one(values).result(5).tolist()
-    (table,) = merged(Counts, [words], order, cuts).by_frequency()
+    (table,) = merged(WeightCounts, [words], order, cuts).by_frequency()
     expected = sorted({(words.to_pylist().count(word), word) for word in words.to_pylist()}, reverse=True)
     assert list(zip(table["count"].to_pylist(), table["token"].to_pylist())) == expected
     keys, results = merged(KeyedMoments, [values, words], order, cuts).result()
@@ -189,7 +189,7 @@ def test_more_tokens_than_memory_should_hold_are_counted_on_disk(monkeypatch):
     monkeypatch.setattr(runs, "ROWS", 16)
     generator = np.random.default_rng(2)
     words = [f"w{int(number)}".encode() for number in generator.zipf(1.3, size=2000) % 500]
-    small, large, other = Counts(most=50), Counts(), Counts(most=40)
+    small, large, other = WeightCounts(most=50), WeightCounts(), WeightCounts(most=40)
     for start in range(0, 2000, 100):
         part = pa.array(words[start : start + 100], TEXT)
         (small if start < 1000 else other).add(part, np.full(100, 0.5))
@@ -200,19 +200,19 @@ def test_more_tokens_than_memory_should_hold_are_counted_on_disk(monkeypatch):
         (expected,) = large.by_frequency(weighted)
         found = pa.concat_tables(small.by_frequency(weighted))
         assert found.to_pylist() == expected.to_pylist()
-    again = Counts(most=50)
+    again = WeightCounts(most=50)
     again.load(from_bytes(to_bytes(small.state())))
     assert pa.concat_tables(again.by_frequency()).to_pylist() == pa.concat_tables(large.by_frequency()).to_pylist()
 
 
 def test_more_integers_than_memory_should_hold_are_counted_on_disk():
     numbers = np.arange(300) % 97
-    small, large = Counts(most=20, kind=pa.int64()), Counts(kind=pa.int64())
+    small, large = WeightCounts(most=20, kind=pa.int64()), WeightCounts(kind=pa.int64())
     for part in np.split(numbers, 10):
         small.add(pa.array(part))
         large.add(pa.array(part))
     assert small._runs
-    again = Counts(kind=pa.int64())
+    again = WeightCounts(kind=pa.int64())
     again.load(from_bytes(to_bytes(small.state())))
     (expected,) = large.by_frequency()
     for counts in (small, again):

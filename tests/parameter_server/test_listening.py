@@ -26,7 +26,7 @@ from penstock.parameter_server.messages import (
     ProcessLine,
     ReadVariables,
     Ready,
-    Stage,
+    StagePushes,
     process_line,
 )
 from penstock.parameter_server.rules import OptaxRule
@@ -252,7 +252,7 @@ def test_half_a_message_of_one_worker_holds_up_no_other(remote, arena, encryptio
         (value,) = other.receive().values
         assert other.array(value).tolist() == [0.0, 1.0, 2.0, 3.0]
         halting.close()
-        other.send(Stage(1, ()))
+        other.send(StagePushes(1, ()))
         assert other.receive() == Answer()
         other.close()
 

@@ -26,8 +26,8 @@ from penstock.parameter_server.messages import (
     ProcessLine,
     ReadVariables,
     Ready,
-    Snapshot,
     SnapshotTaken,
+    TakeSnapshot,
     process_line,
 )
 from penstock.parameter_server.rules import Addition
@@ -78,7 +78,7 @@ def test_an_answer_for_which_a_server_has_no_room_is_an_error_of_who_asked() -> 
             reader.send(ReadVariables(0))
             answer = reader.receive()
             assert isinstance(answer, Answer) and answer.values == ()
-            control.send(Snapshot())
+            control.send(TakeSnapshot())
             taken = control.receive()
             assert isinstance(taken, SnapshotTaken) and taken.saved == ()
             for said in (answer.error, taken.error):
@@ -90,7 +90,7 @@ def test_an_answer_for_which_a_server_has_no_room_is_an_error_of_who_asked() -> 
 @pytest.mark.slow
 def test_a_checkpoint_too_large_for_a_server_leaves_its_memory() -> None:
     with server_of_tables(2) as (server, control, reader), memory_left(server, 120):
-        control.send(Snapshot())  # there is room for one of two copies
+        control.send(TakeSnapshot())  # there is room for one of two copies
         taken = control.receive()
         assert isinstance(taken, SnapshotTaken) and re.search(WHAT_TO_DO, taken.error)
         assert read(reader, 1)[-1] == 1

@@ -17,7 +17,7 @@ from penstock.parameter_server.messages import (
     ProcessLine,
     ReadVariables,
     Ready,
-    Stage,
+    StagePushes,
     process_line,
 )
 from penstock.parameter_server.server import Server
@@ -34,9 +34,9 @@ def test_a_server_answers_after_commits_that_arrive_at_once() -> None:
         return process_line(own, arena), its
 
     (control, its_control), (reader, its_reader), (worker, its_worker) = line(), line(), line()
-    worker.send(Stage(0, ()))
+    worker.send(StagePushes(0, ()))
     worker.send(None)
-    worker.send(Stage(1, ()))
+    worker.send(StagePushes(1, ()))
     control.send(Connect(7), (its_worker,))
     its_worker.close()
     for closure in range(2):
@@ -76,7 +76,7 @@ def test_processes_that_know_the_secret_reach_a_server_on_another_machine() -> N
     part = worker.part(large)
     assert part.place.segment == -1
     worker.withdraw()
-    worker.send(Stage(1, ()))
+    worker.send(StagePushes(1, ()))
     assert worker.receive() == Answer()  # it has arrived, so the coordinator may commit it
     worker.close()  # and the machine is gone
     control.send(Commit(1, 7, alone=True))

@@ -22,7 +22,7 @@ _COLUMNS = ["token", "count", "weight"]
 _BY_TOKEN = [("token", "ascending")]
 
 
-class Counts(Accumulator):
+class WeightCounts(Accumulator):
     """Number of occurrences of each token, and the sum of its weights.
 
     Args:
@@ -30,7 +30,7 @@ class Counts(Accumulator):
         kind: the Arrow type of the tokens.
 
     Example:
-        >>> counts = Counts()
+        >>> counts = WeightCounts()
         >>> counts.add(pa.array([b"b", b"a", b"b"], TEXT)); counts.add(pa.array([b"c"], TEXT))
         >>> [table["token"].to_pylist() for table in counts.by_frequency()]
         [[b'b', b'c', b'a']]
@@ -75,7 +75,7 @@ class Counts(Accumulator):
         self._runs.append(path)
         self._tables, self._pending = [table.slice(0, 0)], 0
 
-    def merge(self, other: "Counts") -> None:
+    def merge(self, other: "WeightCounts") -> None:
         self.total += other.total
         for run in other._runs:
             for part in read_run(run):

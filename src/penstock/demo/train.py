@@ -38,7 +38,7 @@ class TrainingPosition(NamedTuple):
     total_loss: Any
 
 
-class Progress:
+class StepProgress:
     """The steps of one epoch, with a bar if the output is a terminal.
 
     Args:
@@ -154,7 +154,7 @@ class Training:
     def epoch(self, say: Callable[[str], None]) -> None:
         """Train to the end of the epoch, then test, and say how good the model is."""
         epoch, step, total_loss = self.position
-        progress = Progress(epoch + 1, self.steps_per_epoch, step)
+        progress = StepProgress(epoch + 1, self.steps_per_epoch, step)
         for inputs in progress.over(self.train_iterator):
             per_replica_losses = self.strategy.run(self.train_step, args=(inputs,))
             total_loss += self.strategy.reduce("SUM", per_replica_losses)

@@ -17,8 +17,8 @@ from penstock.parameter_server.messages import (
     Message,
     ProcessLine,
     Settle,
-    Snapshot,
     SnapshotTaken,
+    TakeSnapshot,
 )
 from penstock.parameter_server.variables import lost
 from penstock.rpc.line import Array
@@ -156,7 +156,7 @@ class Servers:
     def take_snapshot(self, future: "Future[Any]", positions: dict[tuple[int, int], bytes]) -> None:
         """Ask all servers for their values now; the result also has the positions."""
         self._snapshots.append(_Snapshot(future, positions))
-        self.send_to_all(Snapshot())
+        self.send_to_all(TakeSnapshot())
 
     def commit(self, commitment: Commitment) -> None:
         """Have the servers apply what a closure has pushed, as soon as none of those before is to be settled."""

@@ -61,7 +61,7 @@ class Push(msgspec.Struct, frozen=True, array_like=True):
     gradients: Arrays
 
 
-class Stage(msgspec.Struct, frozen=True, tag="stage"):
+class StagePushes(msgspec.Struct, frozen=True, tag="stage"):
     """To a server from a worker: what a closure has pushed. It is applied when the coordinator commits the closure."""
 
     closure: int
@@ -98,7 +98,7 @@ class Discard(msgspec.Struct, frozen=True, tag="discard"):
     process: int
 
 
-class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+class TakeSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     """To a server: everything it holds now."""
 
 
@@ -125,7 +125,7 @@ class SavedVariables(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, tag="snapshot taken"):
-    """From a server: the answer to `Snapshot`; `error` says why there is none."""
+    """From a server: the answer to `TakeSnapshot`; `error` says why there is none."""
 
     saved: tuple[SavedVariables, ...]
     error: str = ""
@@ -199,12 +199,12 @@ Message = (
     | ReadRows
     | ReadState
     | LoadVariables
-    | Stage
+    | StagePushes
     | Connect
     | Commit
     | Settle
     | Discard
-    | Snapshot
+    | TakeSnapshot
     | Answer
     | Committed
     | SnapshotTaken

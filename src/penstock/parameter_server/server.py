@@ -23,9 +23,9 @@ from penstock.parameter_server.messages import (
     Ready,
     SavedVariables,
     Settle,
-    Snapshot,
     SnapshotTaken,
-    Stage,
+    StagePushes,
+    TakeSnapshot,
     process_line,
 )
 from penstock.rpc.line import SECONDS, Array
@@ -171,7 +171,7 @@ class Server:
     def _answer(self, line: ProcessLine, process: int, message: Message) -> None:
         if isinstance(message, Commit):
             self._commit(message)
-        elif isinstance(message, Stage):
+        elif isinstance(message, StagePushes):
             self._stage(process, message)
             if line.remote:
                 self._send(line, process, Answer())
@@ -179,7 +179,7 @@ class Server:
             self._add(message.process, process_line(self._control.lines.pop(), self._arena))
         elif isinstance(message, Discard):
             self._discard(message.process)
-        elif isinstance(message, Snapshot):
+        elif isinstance(message, TakeSnapshot):
             self._send_or_say_why(self._control, self._snapshot())
         elif isinstance(message, Settle):
             self._settle(keep=message.keep)
@@ -216,7 +216,7 @@ class Server:
         self._held[message.variables] = held
         return []
 
-    def _stage(self, process: int, message: Stage) -> None:
+    def _stage(self, process: int, message: StagePushes) -> None:
         line = self._workers[process]
 
         def gradients(push: Push) -> list[Array]:
@@ -234,7 +234,7 @@ class Server:
         line, key = self._workers[message.process], (message.process, message.closure)
         while key not in self._staged:
             staged = line.receive()
-            if isinstance(staged, Stage):  # a worker that has finished its closure asks for nothing
+            if isinstance(staged, StagePushes):  # a worker that has finished its closure asks for nothing
                 self._stage(message.process, staged)
             else:
                 self._staged[key] = "its worker's line has ended"

@@ -23,7 +23,7 @@ from penstock.parameter_server.messages import (
     Push,
     Ready,
     RunClosure,
-    Stage,
+    StagePushes,
 )
 from penstock.parameter_server.variables import ServerLines, enter, lost
 from penstock.rpc.line import Array
@@ -122,7 +122,7 @@ class WorkerProgram:
         number = self._lines.next_number()
         staged = tuple(Push(variables, tuple(line.part(array) for array in arrays)) for variables, arrays in pushes)
         try:
-            line.send(Stage(closure, staged), number=number)
+            line.send(StagePushes(closure, staged), number=number)
         except OSError as error:
             self._lines.broken = True
             raise lost(server) from error

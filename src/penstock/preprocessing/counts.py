@@ -7,10 +7,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.accumulators.accumulator import State
-from penstock.accumulators.counts import Counts
+from penstock.accumulators.counts import WeightCounts
 
 
-class TokenCounts(Counts):
+class TokenCounts(WeightCounts):
     """Counts of tokens, whose weights are the numbers of documents that they occur in.
 
     Args:
@@ -42,7 +42,7 @@ class TokenCounts(Counts):
         first[table.group_by(["token", "row"]).aggregate([("place", "min")])["place_min"].to_numpy()] = 1
         self.add(tokens, first)
 
-    def merge(self, other: Counts) -> None:
+    def merge(self, other: WeightCounts) -> None:
         assert isinstance(other, TokenCounts)
         self.documents += other.documents
         super().merge(other)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.accumulators.counts import Counts
+from penstock.accumulators.counts import WeightCounts
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.tokens import TEXT, decoded
 from penstock.transform.columns import Array, Integers, Ragged, flat, is_text, texts_of, weights_of
@@ -25,11 +25,11 @@ from penstock.transform.vocabulary_files import RECORDS_SUFFIX, with_frequencies
 _NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
 
 
-class LearnCountPerKey(Learner[Counts]):
+class LearnCountPerKey(Learner[WeightCounts]):
     """The distinct keys in order, and how often each occurs."""
 
-    def empty(self) -> Counts:
-        return Counts()
+    def empty(self) -> WeightCounts:
+        return WeightCounts()
 
     def add(self, column: Any) -> None:
         values = flat(column)
@@ -45,11 +45,11 @@ class LearnCountPerKey(Learner[Counts]):
         return numbers, counts
 
 
-class VocabularyLearner(Learner[Counts]):
+class VocabularyLearner(Learner[WeightCounts]):
     """Tokens in a file, ranked by their counts."""
 
-    def empty(self) -> Counts:
-        return Counts()
+    def empty(self) -> WeightCounts:
+        return WeightCounts()
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         path = assets / (self.arguments["vocab_filename"] + RECORDS_SUFFIX * self._records)

@@ -68,10 +68,10 @@ def parts_of(file: RemoteFile, begins: Sequence[int], ends: Sequence[int]) -> li
     """
     if len(begins) == 1 and ends[0] - begins[0] <= REQUEST_BYTES:
         return [bytes(file.part(begins[0], ends[0]))]
-    return Parts(file, begins, ends).result()
+    return RequestedParts(file, begins, ends).result()
 
 
-class Parts:
+class RequestedParts:
     """Several parts of a file that were asked for, and are on their way."""
 
     def __init__(self, file: RemoteFile, begins: Sequence[int], ends: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from penstock.errors import MissingExtraError
 from penstock.extras import Missing, load
 from penstock.formats.file_errors import named_in_errors
 from penstock.formats.remote.file_cache import DIRECTORY, cached
-from penstock.formats.remote.parts import REQUEST_BYTES, Parts, RemoteFile, ask, parts_of
+from penstock.formats.remote.parts import REQUEST_BYTES, RemoteFile, RequestedParts, ask, parts_of
 
 HEAD_BYTES: Final = 1 << 18
 """The first bytes, which come when a file is opened to be read: all of a small one, by one request."""
@@ -132,7 +132,7 @@ class RemoteBytes(io.RawIOBase):
         self._ahead: deque[tuple[int, int, Future[Any]]] = deque()
         self._window = _SMALLEST
         self._kept: dict[int, bytes] = {}
-        self._coming: dict[int, Parts] = {}
+        self._coming: dict[int, RequestedParts] = {}
 
     def readable(self) -> bool:
         return True
@@ -160,7 +160,7 @@ class RemoteBytes(io.RawIOBase):
             self._coming.pop(begin).cancel()
         for begin, group in wanted.items():
             if begin not in self._coming:
-                self._coming[begin] = Parts(self._file, *zip(*group, strict=True))
+                self._coming[begin] = RequestedParts(self._file, *zip(*group, strict=True))
         for group in filter(None, now):
             found = self._coming.pop(group[0][0]).result()
             self._kept |= {begin: part for (begin, _), part in zip(group, found, strict=True)}

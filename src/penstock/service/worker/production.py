@@ -31,7 +31,7 @@ _END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Produced:
     """Counts of the work since the last call of `statistics`.
 
     Attributes:
@@ -48,8 +48,8 @@ class Statistics:
     window_hits: int = 0
     window_misses: int = 0
 
-    def __add__(self, other: "Statistics") -> "Statistics":
-        return Statistics(*map(add, astuple(self), astuple(other)))
+    def __add__(self, other: "Produced") -> "Produced":
+        return Produced(*map(add, astuple(self), astuple(other)))
 
 
 class BusyTime:
@@ -108,7 +108,7 @@ class Production:
         self._datasets: OrderedDict[str, tuple[Node, Options]] = OrderedDict()  # the one requested last comes last
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._busy = BusyTime()
-        self._statistics = Statistics()
+        self._statistics = Produced()
         self._idle = Condition()
         self._requests = 0
         self._opening: dict[PassKey, Lock] = {}
@@ -180,7 +180,7 @@ class Production:
                 hits = rows if request.trainer and piece.kept else 0
                 misses = rows - hits if request.trainer else 0
                 with self._lock:
-                    self._statistics += Statistics(rows, nbytes, window_hits=hits, window_misses=misses)
+                    self._statistics += Produced(rows, nbytes, window_hits=hits, window_misses=misses)
                 self._make_room()
                 yield Chunk(piece.position, piece.skip, rows, seconds, piece.left_out), piece.found
             raise LostDataWorkerError(STOPPED)
@@ -189,10 +189,10 @@ class Production:
                 reader.close()
             opened.give_pace_back(pace)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> Produced:
         """Return the counts since this was called last."""
         with self._lock:
-            statistics, self._statistics = self._statistics, Statistics()
+            statistics, self._statistics = self._statistics, Produced()
         return replace(statistics, busy_seconds=self._busy.take())
 
     def _open(self, request: Fetch) -> OpenPass:

@@ -21,7 +21,7 @@ from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHeartbea
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
 from penstock.service.worker.endpoints import Endpoints
-from penstock.service.worker.production import Production, Statistics
+from penstock.service.worker.production import Produced, Production
 
 _logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class _RunningWorker:
         self.endings: SimpleQueue[Ending] = SimpleQueue()
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
-        self._made = Statistics()
+        self._made = Produced()
         self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, self._access)
         self.address = self._endpoints.endpoint.address
         try:
