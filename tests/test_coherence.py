@@ -22,7 +22,7 @@ def test_enums_take_their_names_in_any_case(name):
 def test_names_of_the_other_enums_are_taken_in_any_case():
     assert as_policy("DISTRIBUTED_EPOCH") is as_policy("dynamic") is ShardingPolicy.DYNAMIC
     assert ps.InputOptions(partial_batch="Pad").partial_batch is ps.types.PartialBatch.PAD
-    assert as_member("reduce", ps.types.ReduceOp, "mean") is ps.types.ReduceOp.MEAN
+    assert as_member("reduce", ps.ReduceOp, "mean") is ps.ReduceOp.MEAN
     assert ps.Options(on_error="SKIP").on_error == "skip"
 
 
@@ -33,7 +33,7 @@ def test_names_of_the_other_enums_are_taken_in_any_case():
         (lambda: ps.Options(auto_shard_policy=2), TypeError, r"takes a ps.AutoShardPolicy or one of .*got 2"),
         (lambda: as_policy("rows"), ValueError, r'"distributed_epoch", "OFF", .*got \'rows\''),
         (
-            lambda: as_member("reduce", ps.types.ReduceOp, "max"),
+            lambda: as_member("reduce", ps.ReduceOp, "max"),
             ValueError,
             r'takes one of "SUM", "MEAN", got \'max\'',
         ),
