@@ -19,7 +19,7 @@ _SCHEMA: Final = 1
 
 
 class Report(Struct):
-    """What a training waits for, of one process or of all ranks; `print` it.
+    """Waits of a training, of one process or of all ranks; `print` it.
 
     Attributes:
         ranks: the statistics of each rank.

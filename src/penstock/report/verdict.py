@@ -18,7 +18,7 @@ _MOST_THREADS: Final = 64
 
 
 class Verdict(Struct):
-    """What limits a training.
+    """Limit of a training.
 
     Attributes:
         waiting: the share of the step that is waited for the input.
@@ -40,7 +40,7 @@ class Verdict(Struct):
 
     @property
     def most(self) -> float:
-        """How much faster the training would be without any waiting."""
+        """Factor by which the training would be faster without any waiting."""
         return 1 / max(1 - self.waiting, 0.01) - 1
 
 

@@ -21,8 +21,8 @@ _Arguments = ParamSpec("_Arguments")
 Result = TypeVar("Result")
 
 
-class Calls(Protocol):
-    """What makes the calls of a function: up to `count` at a time, `most` so far, or `serial` in the reading thread."""
+class CallCounts(Protocol):
+    """Makers of the calls of a function: up to `count` at a time, `most` so far, or `serial` in the reading thread."""
 
     serial: bool
     count: int
@@ -84,7 +84,7 @@ class _OperatorMeter(Meter):
 
 
 class Statistics:
-    """What one iteration counts.
+    """Counts of one iteration.
 
     Attributes:
         operators: those met so far; their place is their number.
@@ -97,7 +97,7 @@ class Statistics:
         self.operators: list[Operator] = []
         self.lanes: list[Lane] = []
         self.steps = StepClock()
-        self.calls: dict[int, Calls] = {}
+        self.calls: dict[int, CallCounts] = {}
         self.off = False
         self._numbers: dict[tuple[object, ...], int] = {}
         self._lock = threading.Lock()

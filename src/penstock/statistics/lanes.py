@@ -1,4 +1,4 @@
-"""What each thread does: a lane charges every moment to one operator, as work or as waiting."""
+"""The work of each thread: a lane charges every moment to one operator, as work or as waiting."""
 
 import threading
 from collections.abc import Sequence

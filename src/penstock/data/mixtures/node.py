@@ -172,11 +172,11 @@ class Mix(SeveralInputs):
     def chosen(self) -> Choose:
         """The same elements as those of a choice of sources, for the stream."""
         tokens = TokenTurns(self.members, self.stages, self.seed, self.stops) if self.by_tokens else None
-        return Choose("mix", self.members, tokens or Turns(self.order), self.stops, site=self.site)
+        return Choose("mix", self.members, tokens or TurnNumbers(self.order), self.stops, site=self.site)
 
 
 @dataclass(frozen=True, eq=False)
-class Turns(Integers):
+class TurnNumbers(Integers):
     """The number of the source of each element of a mixture."""
 
     name: ClassVar[str] = "turns"

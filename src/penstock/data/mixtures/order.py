@@ -167,7 +167,7 @@ class _Segment:
 
 @dataclass(frozen=True)
 class MixOrder:
-    """Which source gives each element of a mixture, and which of its own elements that is.
+    """Order of a mixture: for each element, its source and the number of the element there.
 
     Attributes:
         lengths: of the sources, or INFINITE_CARDINALITY.
