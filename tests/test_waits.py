@@ -40,7 +40,7 @@ ENDED_BY = {
         data/streams/prefetched.py: self._channel.get()
         distribute/feed/dataset.py: prefetcher.get()
         distribute/feed/feed.py: self._channel.get()
-        formats/remote/parts.py: Parts(file, begins, ends).result()
+        formats/remote/parts.py: RequestedParts(file, begins, ends).result()
         formats/remote/parts.py: request.result()
         formats/remote/remote_files.py: future.result()
         formats/remote/remote_files.py: self._coming.pop(group[0][0]).result()

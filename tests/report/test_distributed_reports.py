@@ -55,7 +55,7 @@ def test_each_rank_reports_what_the_others_have_told():
         for rank, steps in enumerate((3, 5)):
             for _ in range(steps):
                 ranks[rank].ask()
-                ranks[rank].get()
+                ranks[rank].given()
         assert [one.rank for one in ranks[0].report().ranks] == [0]
         ranks[1].tell()  # too early
         ranks[1].tell(last=True)

@@ -364,7 +364,7 @@ class DistributedIterator(Iterator[Any]):
 
     def _given(self, step: Step) -> Any:
         """The value of a step that is handed out now."""
-        self._feed.measured.get()
+        self._feed.measured.given()
         if self._control is not None:
             self._control.check_step(self._feed.topic, step.number)
             self._feed.given = step.number + 1

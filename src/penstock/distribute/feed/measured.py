@@ -43,7 +43,7 @@ class MeasuredSteps:
         if self._statistics is not None:
             self._statistics.ask()
 
-    def get(self) -> None:
+    def given(self) -> None:
         """Note that the consumer gets it."""
         if self._statistics is not None:
             self._statistics.get(1)
