@@ -154,6 +154,48 @@ def test_weights_alone_may_change_over_a_map_and_fixed_orders():
     assert len(whole) == len(set(whole)) == 2 * LENGTH - 3
 
 
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_balanced_mixture_changes_and_no_row_is_lost_or_repeated(window):
+    def make(weights):
+        parts = {name: source(name).shuffle(seed=NUMBERS[name]) for name in ("web", "code")}
+        mixed = ps.Dataset.mix(parts, weights, stop="repeat", seed=3)
+        return mixed.batch(6).balance(lambda x: x % 1000, slices=2, window=window)
+
+    iterator = iter(make([1, 1]))
+    found = rows(islice(iterator, 3))
+    iterator.remix([0, 1])
+    found += rows(islice(iterator, 5))
+    own = by_source(found)
+    assert len(own["web"]) == (9 if window == 1 else 12)
+    assert_no_row_twice_before_its_epoch_ends(found)
+    state = json.loads(json.dumps(iterator.state_dict()))
+    assert {name: one["elements"] for name, one in state["mix"]["sources"].items()} == {
+        name: len(own[name]) for name in ("web", "code")
+    }
+    resumed = iter(make([1, 0]))
+    resumed.load_state_dict(state, remix=True)
+    after = rows(islice(resumed, 2))
+    assert all(x // 1000 == 0 for x in after)
+    assert_no_row_twice_before_its_epoch_ends(found + after)
+
+
+def test_a_window_of_balance_is_not_divided_between_mixtures():
+    def balanced(*weights):
+        mixed = ps.Dataset.mix({name: source(name).shuffle(seed=1) for name in ("web", "code")}, weights, stop="repeat")
+        return mixed.batch(6).balance(lambda x: x, window=4)
+
+    iterator = iter(balanced(1, 1))
+    rows(islice(iterator, 5))
+    with pytest.raises(
+        ps.StateMismatchError, match="has given a part of one after element 4: .* a window of 4 batches"
+    ):
+        iter(balanced(1, 2)).load_state_dict(iterator.state_dict(), remix=True)
+    rows(islice(iterator, 3))
+    resumed = iter(balanced(1, 0))
+    resumed.load_state_dict(iterator.state_dict(), remix=True)
+    assert all(x // 1000 == 0 for x in rows(islice(resumed, 4)))
+
+
 def test_without_remix_another_mixture_is_refused_with_the_difference():
     iterator = iter(mixture(3, 2, 1))
     next(iterator)

@@ -550,7 +550,8 @@ class DatasetIterator(Iterator[Element]):
 
         Args:
             weights: a dictionary by name, or numbers in the order of the sources.
-            at: the number of an element of this iterator, such as a batch.
+            at: the number of an element of this iterator, such as a batch. Where `balance` has windows, the change
+                begins with the first window from there on.
 
         Raises:
             InvalidArgumentError: an unknown source, unfit weights, an element that was given, or a dataset that is not

@@ -11,11 +11,13 @@ from penstock.data.mixtures.arguments import checked_weights
 from penstock.data.mixtures.node import Mix
 from penstock.data.mixtures.order import Start
 from penstock.data.node import Node
+from penstock.data.operators.balance import Balance
 from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
 from penstock.data.operators.order import Enumerate, Repeat, Skip, Take
 from penstock.data.operators.prefetch_and_cache import Prefetch
+from penstock.data.operators.skip_rows import MaskRows
 from penstock.data.operators.sources import Counter
 from penstock.data.plan import rebuilt
 from penstock.data.streams.stream import State
@@ -24,8 +26,8 @@ from penstock.options import INFINITE_CARDINALITY, check_integer
 
 _logger = logging.getLogger(__name__)
 
-_IN_ORDER: Final = (AssertCardinality, Batching, Enumerate, Map, Prefetch, Skip, Take)
-"""Steps above a mixture of which each element is made of consecutive ones, known by number."""
+_IN_ORDER: Final = (AssertCardinality, Balance, Batching, Enumerate, Map, MaskRows, Prefetch, Skip, Take)
+"""Steps above a mixture of which each element, or each window, is made of consecutive ones, known by number."""
 _KEY: Final = "mix"
 
 
@@ -44,12 +46,14 @@ def _mixture(root: Node) -> Mix | None:
 
 
 def _row(root: Node, mix: Mix, elements: int) -> int:
-    """Return the position in the mixture at which an element of the dataset begins."""
+    """Return the position in the mixture at which an element of the dataset begins, or the window after it."""
     for node in _chain(root):
         if isinstance(node, Batching):
             elements *= node.batch_size
         elif isinstance(node, Skip):
             elements += node.count
+        elif isinstance(node, Balance):
+            elements += -elements % node.group
     return elements if mix.cardinality == INFINITE_CARDINALITY else min(elements, mix.cardinality)
 
 
@@ -150,7 +154,14 @@ def for_dataset(root: Node, state: Any) -> dict[str, Any]:
             "remix=True takes the state of an iterator over a mixture, and this one is of no other"
         )
     check_state({**state, "nodes": state[_KEY]["around"]}, identities_of(_around(root, mix)))
-    found = state[_KEY]
+    found, given = state[_KEY], _given(taken_apart(position_in(state))[0])
+    if _row(root, mix, given) == _row(root, mix, given + 1) != mix.cardinality:
+        window = next(node for node in _chain(root) if isinstance(node, Balance))
+        raise StateMismatchError(
+            f"remix=True needs a state between two windows, and {window.where()} has given a part of one after element "
+            f"{given - 1:,}: its other rows come of the old mixture; go on with that one, and take a state when a "
+            f"window of {window.window} batches has been given"
+        )
     counts = [found["sources"].get(name, {"elements": 0})["elements"] for name in mix.names]
     here = mixture_state(root, [0, 0, 0])[_KEY]["sources"]
     drawn: list[int] = []
@@ -202,7 +213,7 @@ def _needed(root: Node) -> Mix:
         *_, last = _chain(root)
         raise InvalidArgumentError(
             "remix changes the weights of ps.Dataset.mix by elements or batches, over sources that are read by index, "
-            f"with batch, map, prefetch, take and skip after it, and here {last.where()} comes first: shuffle and "
-            "repeat the sources instead"
+            f"with batch, balance, map, prefetch, take and skip after it, and here {last.where()} comes first: "
+            "shuffle, pack and repeat the sources instead"
         )
     return mix

@@ -74,10 +74,10 @@ class Balance(SameElements):
 
     @property
     def memory(self) -> str:
-        return f"holds {self._group:,} rows" if self.priced else "moves indices only"
+        return f"holds {self.group:,} rows" if self.priced else "moves indices only"
 
     @property
-    def _group(self) -> int:
+    def group(self) -> int:
         """The number of rows that are put in order together."""
         return self.batch_size * self.window
 
@@ -108,9 +108,9 @@ class Balance(SameElements):
 
     def _groups(self, indices: Indices) -> Any:
         """Yield for each window its first row, its rows, and which of the positions are in it, and these."""
-        for number, which, positions in by_part(indices, as_positions(indices) // self._group):
-            start, length = number * self._group, self.input.cardinality
-            stop = start + self._group
+        for number, which, positions in by_part(indices, as_positions(indices) // self.group):
+            start, length = number * self.group, self.input.cardinality
+            stop = start + self.group
             yield start, range(start, min(stop, length) if length >= 0 else stop), which, as_positions(positions)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
@@ -166,7 +166,7 @@ class BalanceStream(OneInputStream):
 
     def _window(self) -> Block | None:
         parts: list[Block] = []
-        size = self._node.batch_size * self._node.window
+        size = self._node.group
         while (left := size - self._input.met % size) < size or not parts:
             try:
                 block = self._input.pull(left, left)
