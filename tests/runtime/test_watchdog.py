@@ -79,6 +79,7 @@ def test_a_hang_is_told_once_with_operator_and_stack(caplog: pytest.LogCaptureFi
         goes_on.set()
         reading.join()
         until(lambda: len(caplog.records) == 2)
+        assert re.search(r"at \d\d:\d\d:\d\d no step had come for \d s: see the log", str(rows.report()))
     told, came = (record.getMessage() for record in caplog.records)
     assert "no step has come for too long" in told
     assert f"process {os.getpid()} on " in told

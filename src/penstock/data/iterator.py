@@ -46,7 +46,7 @@ from penstock.runtime.at_exit import after_interrupt, end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
-from penstock.runtime.watchdog import watch
+from penstock.runtime.watchdog import hangs, watch
 from penstock.statistics.collected import Statistics
 from penstock.statistics.metrics import metrics_of
 from penstock.statistics.schema import Snapshot
@@ -236,6 +236,7 @@ class DatasetIterator(Iterator[Element]):
             return Report([Snapshot()])
         snapshot = self._statistics.snapshot()
         snapshot.skipped = self.errors.count
+        snapshot.machine += hangs()
         begun = self._pass.cursor.met - snapshot.steps.count
         for slow in snapshot.steps.slowest[:1]:
             rows = rows_made_of(self._planned.plan.root, self._pass.run, self._epoch, begun + slow.number)

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from penstock.runtime.stacks import threads_in_words
 VARIABLE: Final = "PENSTOCK_WATCHDOG_SECONDS"
 """The seconds where `Options(watchdog_seconds=...)` gives none; 0 for no thread and no socket."""
 _SECONDS: Final = 300.0
+_HANGS: Final = 10
 _LOOKS: Final = 4
 """How often it looks in the allowed time."""
 _LONGEST_TICK_SECONDS: Final = 5.0
@@ -70,6 +72,11 @@ def watch(
     seconds = _by_default() if seconds is None else seconds
     if seconds > 0 and (watchdog := _running()) is not None:
         watchdog.add(iterator, _Seen(seconds, under_way, awaited))
+
+
+def hangs() -> list[str]:
+    """The last hangs of this process, a sentence each."""
+    return [] if _watchdog is None else list(_watchdog.hangs)
 
 
 def answer_dumps() -> None:
@@ -115,6 +122,7 @@ class _Watchdog:
     def __init__(self) -> None:
         self._lock = RLock()
         self._calls: weakref.WeakKeyDictionary[Reporting, _Seen] = weakref.WeakKeyDictionary()
+        self.hangs: deque[str] = deque(maxlen=_HANGS)
         self._tick = _LONGEST_TICK_SECONDS
         self._wake_reader, self._wake_writer = socket.socketpair()  # its end is that of the thread
         self._socket, self._path = _listening()
@@ -177,6 +185,8 @@ class _Watchdog:
         if late:
             for _, call in self._all():
                 call.told = call.token is not None
+            longest = max(now - call.since for _, call in self._all() if call.told)
+            self.hangs.append(f"at {time.strftime('%H:%M:%S')} no step had come for {longest:.0f} s: see the log")
             _logger.warning("no step has come for too long; Options(watchdog_seconds=...) sets how long.\n%s", dump())
 
     def _answer(self) -> None:

@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from penstock.distribute.control.channel import Control
 from penstock.report.report import Report
+from penstock.runtime.watchdog import hangs
 from penstock.statistics.collected import NO_METER, Statistics
 from penstock.statistics.schema import Operator, Snapshot
 
@@ -55,13 +56,17 @@ class MeasuredSteps:
         if last or time.monotonic() - self._told > _TELL_SECONDS:
             self._told = time.monotonic()
             try:
-                self._control.tell(self._topic, self._statistics.snapshot(self._worker))
+                self._control.tell(self._topic, self.snapshot())
             except Exception as error:
                 self._statistics.fail(error)
 
     def snapshot(self) -> Snapshot:
         """Return the statistics of this worker."""
-        return Snapshot() if self._statistics is None else self._statistics.snapshot(self._worker)
+        if self._statistics is None:
+            return Snapshot()
+        snapshot = self._statistics.snapshot(self._worker)
+        snapshot.machine += hangs()
+        return snapshot
 
     def report(self) -> Report:
         """Return the report of this worker, and of others as far as they have told."""
