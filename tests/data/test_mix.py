@@ -275,3 +275,14 @@ def test_an_order_without_the_seed_of_its_sources_keeps_their_orders():
     found, fewer = by_source(values(three, 600)), by_source(values(two, 600))
     assert found["web"][:100] == fewer["web"][:100] and found["books"][:50] == fewer["books"][:50]
     assert found["web"] != found["code"]
+
+
+def test_evaluation_parts_by_keys_are_never_mixed_in_and_stay_the_same() -> None:
+    sources = {name: ps.Dataset.from_list([f"{name}/{row}" for row in range(200)]) for name in ("web", "code")}
+    parts = {name: source.split([0.95, 0.05], key=str) for name, source in sources.items()}
+    mixed = ps.Dataset.mix({name: train for name, (train, _) in parts.items()}, {"web": 3, "code": 1}, stop="all")
+    held_out = {name: list(evaluation) for name, (_, evaluation) in parts.items()}
+    assert [int(row[5:]) for row in held_out["code"]] == [39, 60, 61, 88, 107, 109, 149, 163, 168]
+    assert set(mixed) == {row for source in sources.values() for row in source} - set().union(*held_out.values())
+    more = ps.Dataset.from_list([f"code/{row}" for row in range(400)]).split([0.95, 0.05], key=str)[1]
+    assert [row for row in more if int(row[5:]) < 200] == held_out["code"]
