@@ -208,6 +208,14 @@ def test_a_source_that_is_read_a_fifth_time_is_named(make, caplog):
     assert ["'books'" in text and "max_epochs={'books': 4}" in text for text in caplog.messages] == [True]
 
 
+@pytest.mark.parametrize("make", [sources, streams])
+def test_the_source_that_ends_a_mixture_is_named_once(make, caplog):
+    mixed = ps.Dataset.mix(make(books=10), WEIGHTS)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert len(values(mixed)) == len(values(mixed))
+    assert ["because 'books' has ended" in text and "stop='all'" in text for text in caplog.messages] == [True]
+
+
 def test_explain_says_which_source_ends_it():
     assert "ends because 'books' has ended" in ps.Dataset.mix(sources(books=10), WEIGHTS).explain()
 

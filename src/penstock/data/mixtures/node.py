@@ -142,11 +142,27 @@ class Mix(SeveralInputs):
     def memory(self) -> str:
         if not (self.indexable and self.stops and self.cardinality >= 0):
             return ""
-        return f"ends because {self._ending()}"
+        return f"ends because {self.names[self._ending]!r} has ended"
 
-    def _ending(self) -> str:
-        number, _ = self.order.at(self.cardinality)
-        return f"{self.names[number]!r} has ended"
+    @property
+    def _ending(self) -> int:
+        """The source that ends it, over sources that are read by index."""
+        return self.order.at(self.cardinality)[0]
+
+    @cached_property
+    def _told(self) -> list[int]:
+        return []
+
+    def tell_end(self, number: int) -> None:
+        """Log, once, which source ends the mixture, because rows of the others may be left."""
+        if not self._told:
+            self._told.append(number)
+            _logger.warning(
+                "%s ends, because %r has ended; rows of other sources may be left: stop='all' goes on with them, "
+                "stop='repeat' begins the next epoch of a source that has ended",
+                self.where(),
+                self.names[number],
+            )
 
     def spec_over(self, *inputs: Any) -> Any:
         return reduce(merged_spec, inputs)
@@ -163,6 +179,8 @@ class Mix(SeveralInputs):
             member = self.members[number]
             rows = yield from member.reading(run, epoch, own)
             parts.append((places, of_one_kind(run, self, rows, int(indices[places[0]]), member)))
+        if self.stops and indices[-1] == self.cardinality - 1:
+            self.tell_end(self._ending)
         return Block.in_places(parts)
 
     def stream(self, run: Run, epoch: int) -> Stream:
@@ -203,6 +221,11 @@ class MixStream(ChooseStream):
             return super()._over()
         # Sources without weight have no more turns.
         return self._stopped or all(ended or not weight for ended, weight in zip(self._ended, weights, strict=True))
+
+    def _serve(self, numbers: Any, usable: int, ending: dict[int, int]) -> None:
+        super()._serve(numbers, usable, ending)
+        if self._stopped:
+            self._mix.tell_end(int(numbers[usable]))
 
     def _pulled(self, number: int, rows: int) -> tuple[Block | None, BaseException | None]:
         block, failure = super()._pulled(number, rows)
