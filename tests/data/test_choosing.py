@@ -87,6 +87,28 @@ def test_hundreds_of_members_each_give_their_elements_in_order():
     assert 1750 <= sum(int(x) < 1000 for x in weighted) <= 1850
 
 
+def test_weights_of_a_dataset_are_those_of_each_draw():
+    parts = [ps.Dataset.from_tensors(number).repeat() for number in range(2)]
+    weights = ps.Dataset.from_list([[1.0, 0.0]] * 5 + [[0.0, 3.0]] * 5 + [[0.5, 0.5]] * 40)
+    sampled = ps.Dataset.sample_from_datasets(parts, weights, seed=1)
+    rows = [int(x) for x in sampled]
+    assert rows[:10] == [0] * 5 + [1] * 5
+    assert len(rows) == 50
+    assert 8 < sum(rows[10:]) < 32
+    assert rows == [int(x) for x in ps.Dataset.sample_from_datasets(parts, weights, seed=1)]
+    iterator = iter(sampled)
+    taken = [int(next(iterator)) for _ in range(20)]
+    resumed = iter(sampled)
+    resumed.load_state_dict(iterator.state_dict())
+    assert [*map(int, resumed)] == [*map(int, iterator)]
+    assert len(taken) == 20
+    with pytest.raises(ps.InvalidArgumentError, match=r"takes a seed, from which every epoch draws anew: add seed=..."):
+        ps.Dataset.sample_from_datasets(parts, weights)
+    wrong = ps.Dataset.sample_from_datasets(parts, ps.Dataset.from_list([[0.0, 0.0]]), seed=1)
+    with pytest.raises(ps.ElementError, match="must be numbers, none below 0, not all 0, got"):
+        list(wrong)
+
+
 def test_members_of_another_shape_are_still_merged():
     parts = [ps.Dataset.from_tensor_slices(np.ones((4, width))) for width in (2, 3)]
     sampled = ps.Dataset.sample_from_datasets(parts, seed=1, stop_on_empty_dataset=False)

@@ -753,7 +753,7 @@ class Dataset(Generic[Element]):
     @staticmethod
     def sample_from_datasets(
         datasets: Sequence["Dataset[Result]"],
-        weights: Sequence[float] | None = None,
+        weights: "Sequence[float] | Dataset[Any] | None" = None,
         seed: int | None = None,
         *,
         stop_on_empty_dataset: bool = False,
@@ -765,7 +765,8 @@ class Dataset(Generic[Element]):
 
         Args:
             datasets: the datasets, with elements of one kind.
-            weights: how often each is drawn, relative to the others; equally often by default.
+            weights: how often each is drawn, relative to the others; equally often by default. A dataset of such
+                weights gives those of each draw, and needs a seed.
             seed: of the draws; without one the dataset's seed is used.
             stop_on_empty_dataset: end when the drawn dataset has ended; otherwise continue with the others.
             rerandomize_each_iteration: draw differently in every epoch.
@@ -783,6 +784,14 @@ class Dataset(Generic[Element]):
         nodes = _members(call, datasets)
         seed, own = _seed_of_draws(call, seed, "rerandomize_each_iteration", rerandomize_each_iteration)
         check_flag(call, "stop_on_empty_dataset", stop_on_empty_dataset)
+        if isinstance(weights, Dataset):
+            if seed is None or not rerandomize_each_iteration:
+                raise InvalidArgumentError(
+                    f"{call}(weights=dataset) takes a seed, from which every epoch draws anew: add seed=..."
+                )
+            return Dataset.choose_from_datasets(
+                datasets, weights.map(_drawn_by, seed=seed), stop_on_empty_dataset=stop_on_empty_dataset
+            )
         shares = as_numbers(call, "weights", [1.0] * len(nodes) if weights is None else weights)
         if len(shares) != len(nodes) or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
             raise InvalidArgumentError(
@@ -2557,6 +2566,14 @@ def _specs_of_one_kind(call: str, datasets: Sequence[Dataset[Any]]) -> list[Any]
     specs = [dataset._seen for dataset in datasets]
     check_one_kind(call, [(dataset.node, spec) for dataset, spec in zip(datasets, specs, strict=True)])
     return specs
+
+
+def _drawn_by(weights: Any, generator: np.random.Generator) -> int:
+    """Return a number drawn by these weights."""
+    shares = np.asarray(weights, np.float64)
+    if shares.ndim != 1 or not (shares.min() >= 0 and 0 < shares.sum() < np.inf):
+        raise ElementError(f"an element of weights must be numbers, none below 0, not all 0, got {weights!r:.200}")
+    return int(generator.choice(len(shares), p=shares / shares.sum()))
 
 
 def _seed_of_draws(call: str, seed: int | None, name: str, anew: bool) -> tuple[int | None, DrawnSeed | None]:
