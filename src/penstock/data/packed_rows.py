@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Column, column_of, dtype_of_rows, is_ragged, locked_entries, object_column
-from penstock.data.packing_plans import Numbers, Packing, Parts
+from penstock.data.packing_plans import Numbers, PackedParts, Packing
 from penstock.errors import ElementError
 from penstock.spec import LeafSpec, TensorSpec, batched, ragged_rows, with_rows
 from penstock.structure import Structure, flatten
@@ -45,7 +45,7 @@ class PackedRows:
             lengths = np.where(lengths == other, lengths, -1)
         return lengths
 
-    def block(self, parts: Parts, documents: Block, which: Numbers) -> Block:
+    def block(self, parts: PackedParts, documents: Block, which: Numbers) -> Block:
         """Return rows.
 
         Args:
@@ -85,7 +85,7 @@ class PackedRows:
         return Block(tuple(columns[number] for number in order), structure, rows)
 
     def _row_leaves(
-        self, parts: Parts, places: Numbers, sizes: Numbers, firsts: Numbers, ends: Numbers
+        self, parts: PackedParts, places: Numbers, sizes: Numbers, firsts: Numbers, ends: Numbers
     ) -> dict[str, Column]:
         """Return the leaves that say where the parts of rows are."""
         rows, length = parts.count, self.packing.length
@@ -184,7 +184,7 @@ def _lengths(column: Column) -> Numbers:
 
 
 def _copied(
-    column: Column, parts: Parts, which: Numbers, places: Numbers, shape: tuple[int, int], padding: Any
+    column: Column, parts: PackedParts, which: Numbers, places: Numbers, shape: tuple[int, int], padding: Any
 ) -> Column:
     """Return rows with the tokens of their parts."""
     rows, length = shape

@@ -78,7 +78,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PackedParts:
     """Parts of documents in the order of the rows that hold them.
 
     Attributes:
@@ -98,19 +98,19 @@ class Parts:
         """The number of rows."""
         return int(self.rows[-1]) + 1 if len(self.rows) else 0
 
-    def of_rows(self, rows: Sequence[int] | Numbers) -> "Parts":
+    def of_rows(self, rows: Sequence[int] | Numbers) -> "PackedParts":
         """Return the parts of some rows, which are numbered anew."""
         begins, ends = np.searchsorted(self.rows, rows), np.searchsorted(self.rows, rows, side="right")
         counts = ends - begins
         numbers = np.repeat(np.arange(len(counts)), counts)
         picked = np.arange(len(numbers)) + np.repeat(begins - np.cumsum(counts) + counts, counts)
-        return Parts(numbers, self.documents[picked], self.starts[picked], self.stops[picked])
+        return PackedParts(numbers, self.documents[picked], self.starts[picked], self.stops[picked])
 
     @staticmethod
-    def joined(several: "Sequence[Parts]") -> "Parts":
+    def joined(several: "Sequence[PackedParts]") -> "PackedParts":
         """Return the rows of several, one after the other."""
         firsts = np.cumsum([0, *(parts.count for parts in several)])
-        return Parts(
+        return PackedParts(
             np.concatenate([parts.rows + first for parts, first in zip(several, firsts, strict=False)]),
             np.concatenate([parts.documents for parts in several]),
             np.concatenate([parts.starts for parts in several]),
@@ -118,7 +118,7 @@ class Parts:
         )
 
 
-def fitted(packing: Packing, lengths: Numbers) -> Parts:
+def fitted(packing: Packing, lengths: Numbers) -> PackedParts:
     """Return the rows of one window of documents, each whole in a row where it is short enough.
 
     Rows come in the order of the first document in each, and the documents of a row in their order.
@@ -133,14 +133,14 @@ def fitted(packing: Packing, lengths: Numbers) -> Parts:
     starts = within * packing.length
     stops = np.minimum(starts + packing.length, lengths[documents])
     if not len(documents):
-        return Parts(documents, documents, starts, stops)
+        return PackedParts(documents, documents, starts, stops)
     fit = _best_fit if packing.how == "best_fit" else _first_fit
     row_of = fit(packing.sizes(stops - starts), packing.length, packing.max_segments or len(documents))
     firsts = np.empty(int(row_of.max()) + 1, np.int64)
     firsts[row_of[::-1]] = np.arange(len(row_of))[::-1]  # the first part of each row is written last
     ranks = np.argsort(np.argsort(firsts))[row_of]
     order = np.argsort(ranks, kind="stable")
-    return Parts(ranks[order], documents[order], starts[order], stops[order])
+    return PackedParts(ranks[order], documents[order], starts[order], stops[order])
 
 
 def _best_fit(sizes: Numbers, length: int, most: int) -> Numbers:
@@ -197,7 +197,7 @@ def _first_fit(sizes: Numbers, length: int, most: int) -> Numbers:
     return np.array(placed, np.int64)
 
 
-def cut(packing: Packing, lengths: Numbers, begin: int, first: int, stop: int) -> Parts:
+def cut(packing: Packing, lengths: Numbers, begin: int, first: int, stop: int) -> PackedParts:
     """Return the rows `first` to `stop - 1` of documents that follow each other, which are cut where a row ends.
 
     Args:
@@ -214,4 +214,4 @@ def cut(packing: Packing, lengths: Numbers, begin: int, first: int, stop: int) -
     documents = np.searchsorted(edges, cuts[:-1], side="right") - 1
     rows = cuts[:-1] // packing.length - first
     starts = edges[documents]
-    return Parts(rows, documents, cuts[:-1] - starts, np.minimum(cuts[1:] - starts, lengths[documents]))
+    return PackedParts(rows, documents, cuts[:-1] - starts, np.minimum(cuts[1:] - starts, lengths[documents]))

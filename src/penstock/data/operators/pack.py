@@ -14,7 +14,7 @@ from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled
 from penstock.data.origins import source_row
 from penstock.data.packed_rows import PackedRows
-from penstock.data.packing_plans import Numbers, Parts, cut, fitted
+from penstock.data.packing_plans import Numbers, PackedParts, cut, fitted
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import ElementError
@@ -28,7 +28,7 @@ _PLANS_BYTES: Final = 256 << 20
 """The most memory for the plans of windows that are kept: of about eight million documents."""
 
 
-class _Plans(DatasetCache[int, Parts]):
+class _Plans(DatasetCache[int, PackedParts]):
     """The plans of windows, by their numbers."""
 
     bound = ProcessBound(lambda: _PLANS_BYTES, 0)
@@ -135,7 +135,7 @@ class Pack(OneInput):
         source = source_row(self.input, self._run, 0, document) if self.input.indexable else ""
         return ElementError(f"{self.where()}: document {document:,}{f' ({source})' if source else ''}: {problem}")
 
-    def _plan(self, window: int) -> Parts:
+    def _plan(self, window: int) -> PackedParts:
         plan = self._plans.get(window)
         if plan is None:
             plan = fitted(self.rows.packing, self._lengths(window))
@@ -143,7 +143,7 @@ class Pack(OneInput):
             self._plans.put({window: plan}, size)
         return plan
 
-    def _parts(self, positions: Numbers) -> Parts:
+    def _parts(self, positions: Numbers) -> PackedParts:
         """Return the parts of these rows; documents have their numbers in the input."""
         rows, inverse = np.unique(positions, return_inverse=True)
         size = self.rows.packing.window
@@ -157,16 +157,16 @@ class Pack(OneInput):
             for window, _, own in by_part(rows, np.searchsorted(self._ends, rows, side="right")):
                 base = int(self._ends[window - 1]) if window else 0
                 parts = self._plan(window).of_rows(own - base)
-                several.append(Parts(parts.rows, parts.documents + window * size, parts.starts, parts.stops))
-        return Parts.joined(several).of_rows(inverse)
+                several.append(PackedParts(parts.rows, parts.documents + window * size, parts.starts, parts.stops))
+        return PackedParts.joined(several).of_rows(inverse)
 
-    def _cut(self, first: int, stop: int) -> Parts:
+    def _cut(self, first: int, stop: int) -> PackedParts:
         packing = self.rows.packing
         places = np.array([first * packing.length, min(stop * packing.length, int(self._ends[-1])) - 1])
         windows = np.searchsorted(self._ends, places, side="right").tolist()
         begin = int(self._ends[windows[0] - 1]) if windows[0] else 0
         parts = cut(packing, self._lengths(windows[0], windows[1] + 1), begin, first, stop)
-        return Parts(parts.rows, parts.documents + windows[0] * packing.window, parts.starts, parts.stops)
+        return PackedParts(parts.rows, parts.documents + windows[0] * packing.window, parts.starts, parts.stops)
 
     def origins(self, run: Run, epoch: int, positions: Numbers) -> Iterator[Origins]:
         parts = self._parts(positions)
@@ -240,7 +240,7 @@ class PackStream(OneInputStream):
         self._blocks: list[tuple[State, Block]] = []
         self._documents: Block | None = None
         # The plan when enough was read, how many of its rows were given, and how many tokens precede them.
-        self._plan: Parts | None = None
+        self._plan: PackedParts | None = None
         self._given = self._used = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
