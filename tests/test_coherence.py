@@ -160,4 +160,5 @@ def test_iterators_show_no_internals():
         "report",
         "rows",
         "state_dict",
+        "step",
     }

@@ -105,3 +105,44 @@ def test_histograms_of_parts_merge_into_that_of_all():
     assert whole.percentile(99) == pytest.approx(0.99, rel=0.13)
     assert whole.percentile(100) == 1.0
     assert Histogram().percentile(50) == 0.0
+
+
+class Result:
+    """A result that a device computes for so long after the step has ended."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def block_until_ready(self):
+        time.sleep(self.seconds)
+
+
+def waiting_of(result):
+    """The share of waiting where each batch takes 8 ms and Python's part of a step 1 ms."""
+    with iter(ps.Dataset.range(12).map(lambda x: time.sleep(0.008) or x).batch(1)) as iterator:
+        for _ in iterator:
+            with iterator.step() as step:
+                time.sleep(0.001)
+                step.result = result
+        (verdict,) = iterator.report().verdicts
+    assert verdict.exact
+    return verdict.waiting
+
+
+def test_a_wait_that_the_device_does_not_notice_is_none():
+    assert waiting_of(Result(0.5)) == 0
+    assert waiting_of(Result(0.0)) > 0.5
+    assert waiting_of(None) > 0.5
+
+
+def test_an_error_of_a_marked_step_is_the_callers():
+    class Failing:
+        def block_until_ready(self):
+            raise RuntimeError("the device is lost")
+
+    with iter(ps.Dataset.range(5)) as iterator:
+        for _ in iterator:
+            with iterator.step() as step:
+                step.result = Failing()
+        with pytest.raises(ValueError, match="mine"), iterator.step():
+            raise ValueError("mine")

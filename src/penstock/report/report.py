@@ -181,9 +181,8 @@ def _limit(snapshot: Snapshot, verdict: Verdict) -> Iterator[str]:
         f"limit: {short_name(operator)}, {verdict.share:.0%} of the waits; at work {busy:.0%} of the time of "
         f"{threads}{lock}; {computes}"
     )
-    gain = (
-        f"about {_faster(verdict.gain)}" if verdict.gain >= 0.01 else "by itself no gain: another operator is as slow"
-    )
+    about = "about" if verdict.change.startswith(("add ", "num_parallel_calls")) else "at most"
+    gain = f"{about} {_faster(verdict.gain)}" if verdict.gain >= 0.01 else "no gain alone: another operator is as slow"
     yield f"change: {verdict.change}: {gain}"
 
 

@@ -99,6 +99,12 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
 
 def _fewer_or_cheaper(operator: Operator, counts: Counts) -> str:
     """Return what to change at an operator that is the limit in a thread of its own."""
+    if operator.name == "distribute":
+        return "its data workers are slower than the training: give the service more of them"
+    if operator.name == "step":
+        return (
+            "steps wait for other ranks, or for being put on the devices: raise InputOptions(per_replica_buffer_size)"
+        )
     if operator.name == "prefetch":
         return "prefetch(ps.AUTOTUNE) hands over many elements at a time, or make larger batches"
     if operator.name == "shuffle":

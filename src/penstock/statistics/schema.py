@@ -190,7 +190,6 @@ class Steps(Struct):
         blocked: the waits in `next`. Several elements may come by one.
         yours: the time between the end of one wait and the beginning of the next.
         exposed: the part of `blocked` in which the device had nothing to do, where steps were marked.
-        marked: how many steps were marked.
         slowest: the steps with the longest waits.
         opening: seconds from the beginning of the iteration to the first request.
         first: the seconds of the first request.
@@ -201,7 +200,6 @@ class Steps(Struct):
     blocked: Histogram = field(default_factory=Histogram)
     yours: Histogram = field(default_factory=Histogram)
     exposed: Histogram = field(default_factory=Histogram)
-    marked: int = 0
     slowest: list[SlowStep] = field(default_factory=list)
     opening: float = 0.0
     first: float = 0.0

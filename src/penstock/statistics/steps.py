@@ -2,7 +2,8 @@
 
 import heapq
 import time
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -10,6 +11,8 @@ from penstock.statistics import tracing
 from penstock.statistics.schema import SlowStep, Steps
 
 _SLOWEST: Final = 10
+_ASK_EVERY: Final = 50
+"""One of so many marked steps waits for the device, to learn how long that takes for a step."""
 _SHORT: Final = 0.001
 """A wait of less than this is never among the slowest."""
 
@@ -26,6 +29,11 @@ class StepClock:
         self._made = time.perf_counter()
         self._asked = self._got = 0.0
         self.begun = 0.0
+        self._marked = 0
+        self._yours = 0.0
+        # How long the device took for the last marked step for which it was waited, and whether that is the last step.
+        self._device: float | None = None
+        self._waited = False
         self._heap: list[tuple[float, int, int]] = []
 
     def ask(self) -> None:
@@ -36,7 +44,7 @@ class StepClock:
             self.begun = now
             steps.opening = now - self._made
         elif self._got:
-            yours = now - self._got
+            yours = self._yours = now - self._got
             steps.yours.add(yours)
             if tracing.recorder is not None:
                 tracing.recorder.add("your step", self._got, yours, number=steps.count - 1)
@@ -51,13 +59,27 @@ class StepClock:
         steps.blocked.add(blocked)
         if not steps.count:
             steps.first = blocked
-        elif blocked > _SHORT and (len(self._heap) < _SLOWEST or blocked > self._heap[0][0]):
+        elif self._device is not None and not self._waited:  # as long as it computes an earlier step, nothing is lost
+            steps.exposed.add(max(0.0, blocked - max(0.0, self._device - self._yours)))
+        self._waited = False
+        if steps.count and blocked > _SHORT and (len(self._heap) < _SLOWEST or blocked > self._heap[0][0]):
             push = heapq.heappush if len(self._heap) < _SLOWEST else heapq.heapreplace
             push(self._heap, (blocked, steps.count, operator))
         if tracing.recorder is not None:
             tracing.recorder.add("next", self._asked, blocked, number=steps.count)
             tracing.recorder.step(self, steps.count + rows)
         steps.count += rows
+
+    def mark(self, begun: float, result: Any) -> None:
+        """Note that a training step that began then has ended for Python; the device may still compute its result."""
+        asks = self._marked % _ASK_EVERY == 2  # the first steps compile a program
+        self._marked += 1
+        if asks and hasattr(result, "block_until_ready"):
+            result.block_until_ready()
+        elif asks and hasattr(result, "cpu"):
+            result.detach().cpu()
+        if asks:
+            self._device, self._waited = time.perf_counter() - begun, True
 
     def copy(self) -> Steps:
         """Return the steps so far, as a copy."""
@@ -67,3 +89,25 @@ class StepClock:
         ]
         histograms = {name: getattr(steps, name).copy() for name in ("blocked", "yours", "exposed")}
         return replace(steps, slowest=slowest, **histograms)
+
+
+class StepMark:
+    """The marking of a training step in `with loader.step() as step:`.
+
+    Attributes:
+        result: what the step computes, such as its loss, if a device computes it after Python has gone on.
+    """
+
+    def __init__(self, statistics: Any) -> None:
+        self.result: Any = None
+        self._statistics = statistics
+        self._begun = 0.0
+
+    def __enter__(self) -> "StepMark":
+        self._begun = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._statistics is not None:
+            with suppress(Exception):  # an error of the step is raised where its result is used
+                self._statistics.steps.mark(self._begun, self.result)

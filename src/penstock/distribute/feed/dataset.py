@@ -52,6 +52,7 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.watchdog import watch
 from penstock.spec import LeafSpec, TensorSpec, with_rows
 from penstock.statistics.metrics import metrics_of
+from penstock.statistics.steps import StepMark
 from penstock.structure import flatten
 
 
@@ -295,6 +296,10 @@ class DistributedIterator(Iterator[Any]):
         Other workers tell of theirs every five seconds, and at the end of the data.
         """
         return self._feed.measured.report()
+
+    def step(self) -> StepMark:
+        """Mark a training step, as `DatasetIterator.step`."""
+        return self._feed.measured.step()
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers of this worker's input so far, as `DatasetIterator.metrics` does; steps are the caller's.

@@ -21,6 +21,7 @@ from penstock.distribute.feed.dataset import (
 from penstock.errors import ClosedError, InvalidTypeError, WorkerError
 from penstock.report.report import Report
 from penstock.statistics.schema import Snapshot
+from penstock.statistics.steps import StepMark
 
 _WORKERS = "workers"
 """In a state: the positions of all shares, where each reads different files."""
@@ -89,6 +90,11 @@ class StepLoader:
         """The rows that this process skipped up to the last step handed out, as in `DatasetIterator.errors`."""
         current = self._current or self._upcoming
         return SkippedRows() if current is None else current.errors
+
+    def step(self) -> StepMark:
+        """Mark a training step, as `DatasetIterator.step`: `with loader.step() as step: step.result = loss`."""
+        current = self._current or self._upcoming
+        return StepMark(None) if current is None else current.step()
 
     def metrics(self) -> dict[str, float]:
         """The numbers of this process's input in this epoch, as in `DistributedIterator.metrics`."""

@@ -9,6 +9,7 @@ from penstock.report.report import Report
 from penstock.runtime.watchdog import hangs
 from penstock.statistics.collected import NO_METER, Statistics
 from penstock.statistics.schema import Operator, Snapshot
+from penstock.statistics.steps import StepMark
 
 _TELL_SECONDS: Final = 5.0
 Made = TypeVar("Made")
@@ -67,6 +68,10 @@ class MeasuredSteps:
         snapshot = self._statistics.snapshot(self._worker)
         snapshot.machine += hangs()
         return snapshot
+
+    def step(self) -> StepMark:
+        """Return the mark of a training step."""
+        return StepMark(self._statistics)
 
     def report(self) -> Report:
         """Return the report of this worker, and of others as far as they have told."""
