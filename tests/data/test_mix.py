@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.data.plan import make_plan
 
 WEIGHTS = {"web": 6.0, "code": 3.0, "books": 1.0}
 NUMBERS = {"web": 0, "code": 1, "books": 2}
@@ -294,3 +295,8 @@ def test_evaluation_parts_by_keys_are_never_mixed_in_and_stay_the_same() -> None
     assert set(mixed) == {row for source in sources.values() for row in source} - set().union(*held_out.values())
     more = ps.Dataset.from_list([f"code/{row}" for row in range(400)]).split([0.95, 0.05], key=str)[1]
     assert [row for row in more if int(row[5:]) < 200] == held_out["code"]
+
+
+def test_a_block_of_a_mixture_may_take_as_long_as_one_of_each_source():
+    mixed = ps.Dataset.mix({str(number): source("web") for number in range(12)}).batch(12)
+    assert make_plan(mixed.node).readings == 12 and make_plan(source("web").batch(12).node).readings == 1

@@ -30,6 +30,11 @@ def test_blocks_stop_growing_when_they_are_large_or_take_time():
     assert after(pace, 0.004) == 2
 
 
+def test_blocks_of_many_sources_may_take_longer():
+    pace = Pace(readings=8)
+    assert [after(pace, 0.02), after(pace, 0.02), after(pace, 0.1)] == [2, 4, 2]
+
+
 def test_blocks_have_a_largest_size():
     pace = Pace()
     for _ in range(40):

@@ -292,7 +292,7 @@ class DatasetIterator(Iterator[Element]):
         self._live = self._pass.run.live
         self._limited = self._pass.skips.limit is not None
         self._pulls = _pulls_apart(self._pass.cursor)
-        self._pace = Pace(demand=self._pass.run.demand)
+        self._pace = Pace(demand=self._pass.run.demand, readings=plan.readings)
         # The block whose rows are given, how many of them were put into `_rows`, and those not yet given.
         self._block: Block | None = None
         self._put = 0

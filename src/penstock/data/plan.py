@@ -59,6 +59,11 @@ class Plan:
     root: Node
     moves: tuple[str, ...]
 
+    @cached_property
+    def readings(self) -> int:
+        """The number of sources of which a block has rows: that of the widest operator, or 1."""
+        return max([1, *(len(node.inputs) for node in self.root.walk())])
+
 
 class PlannedDataset:
     """A dataset's nodes and options, with their plan, which is made when it is first asked for.

@@ -9,6 +9,7 @@ _LARGE_ROW_BYTES = 1 << 17
 """Rows that are larger come one by one: copying one into a block costs more than a block does."""
 _MAXIMUM_ROWS = 1 << 16
 _TIMES_WHAT_CAME = 16
+_MOST_READINGS = 16
 
 
 class Demand:
@@ -28,13 +29,16 @@ class Pace:
     halved if a block takes more than twice as long. So a slow element does not wait for a thousand others, and the cost
     per block does not dominate for fast ones. A block that came quickly because it was made before, and is small, says
     little about a large one, so no more than 16 times the rows that came are allowed next. It stays at `minimum` where
-    `demand` allows no more than is asked for.
+    `demand` allows no more than is asked for. A block of `readings` sources may take as many times `seconds`: of each
+    source it has a few rows only, which can cost as much as many.
     """
 
-    def __init__(self, minimum: int = 1, seconds: float = _SECONDS, demand: Demand | None = None) -> None:
+    def __init__(
+        self, minimum: int = 1, seconds: float = _SECONDS, demand: Demand | None = None, readings: int = 1
+    ) -> None:
         self._minimum = minimum
         self._demand = demand
-        self._seconds = seconds
+        self._seconds = seconds * min(readings, _MOST_READINGS)
         self._rows = minimum
         self._grow_below_bytes = _GROW_BELOW_BYTES
         self._started = 0.0
