@@ -13,7 +13,7 @@ def run(path, step, row, name="map"):
     for _ in range(10):
         yours.add(step / 2)
         blocked.add(step / 2)
-    stage = Stage("consumer", -1, 1, {0: Counts(rows=100, seconds=100 * row)})
+    stage = Stage("consumer", -1, {0: Counts(rows=100, seconds=100 * row)})
     operator = Operator(name, f"{name}(function=decode)", "/home/me/train.py:7")
     Report([Snapshot(10 * step, [operator], [stage], Steps(10, blocked, yours))]).save(path)
     return str(path)

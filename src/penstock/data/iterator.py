@@ -237,7 +237,6 @@ class DatasetIterator(Iterator[Element]):
         if self._statistics is None:
             return Report([Snapshot()])
         snapshot = self._statistics.snapshot()
-        snapshot.skipped = self.errors.count
         snapshot.machine += hangs()
         begun = self._pass.cursor.met - snapshot.steps.count
         for slow in snapshot.steps.slowest[:1]:

@@ -28,8 +28,8 @@ def row_seconds(snapshot: Snapshot) -> dict[str, float]:
     """Return how long each operator works for a row, by its name without its line, which changes with the program."""
     found: dict[str, float] = {}
     for number, operator in enumerate(snapshot.operators):
-        rows = max((one.operators[number].rows for one in snapshot.stages if number in one.operators), default=0)
-        if rows:
+        counts = snapshot.of(number)
+        if counts.rows:
             name = short_name(operator).partition(" at ")[0]
-            found[name if name not in found else f"{name} {number}"] = snapshot.of(number).seconds / rows
+            found[name if name not in found else f"{name} {number}"] = counts.seconds / counts.rows
     return found

@@ -82,12 +82,11 @@ class Report(Struct):
         shares, calls = causes(snapshot), calls_of(snapshot)
         for number, operator in enumerate(snapshot.operators):
             counts = snapshot.of(number)
-            rows = max((one.operators[number].rows for one in snapshot.stages if number in one.operators), default=0)
             elapsed = max(snapshot.elapsed, 1e-9) * (operator.threads or 1)
             made = calls.get(number, counts)
             cells = (
-                f"{rows:,}",
-                duration(made.seconds / rows) if rows else "",
+                f"{counts.rows:,}",
+                duration(made.seconds / counts.rows) if counts.rows else "",
                 f"{made.seconds / elapsed:.0%}",
                 f"{counts.waited / elapsed:.0%}",
                 str(operator.threads or ""),

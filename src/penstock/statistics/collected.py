@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from socket import gethostname
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -22,11 +21,10 @@ Result = TypeVar("Result")
 
 
 class CallCounts(Protocol):
-    """Makers of the calls of a function: up to `count` at a time, `most` so far, or `serial` in the reading thread."""
+    """Makers of the calls of a function: up to `count` at a time, or `serial` in the reading thread."""
 
     serial: bool
     count: int
-    most: int
 
 
 class Meter:
@@ -44,14 +42,6 @@ class Meter:
 
 
 NO_METER = Meter()
-
-
-@dataclass(frozen=True)
-class _Called:
-    """The rows of a task of calls, counted as those of a block."""
-
-    length: int
-    nbytes = 0
 
 
 class _OperatorMeter(Meter):
@@ -80,7 +70,7 @@ class _OperatorMeter(Meter):
             call(start, stop)
         finally:
             if lane is not None:
-                self._statistics.end(lane, _Called(stop - start))
+                self._statistics.end(lane, None)  # rows count where they are taken
 
 
 class Statistics:
@@ -169,13 +159,12 @@ class Statistics:
         for lane in list(self.lanes):
             key = lane.name, -1 if lane.name == "worker" else lane.owner
             stage = stages.setdefault(key, Stage(*key))
-            stage.threads += 1
             for number, counts in list(lane.counts.items()):
                 stage.operators.setdefault(number, type(counts)()).merge(counts)
         steps = self.steps.copy()
         operators = [copy(one) for one in self.operators]
         for number, calls in list(self.calls.items()):
-            operators[number].threads, operators[number].most = 0 if calls.serial else calls.count, calls.most
+            operators[number].threads = 0 if calls.serial else calls.count
         elapsed = time.perf_counter() - self.steps.begun if self.steps.begun else 0.0
         machine = gethostname(), usable_cores(), findings()
-        return Snapshot(elapsed, operators, list(stages.values()), steps, 0, rank, *machine)
+        return Snapshot(elapsed, operators, list(stages.values()), steps, rank, *machine)

@@ -111,7 +111,6 @@ class Lane:
         rows = getattr(made, "length", 0)
         if rows and number not in self.stack[-1:]:  # an operator that reads by index is measured within its stream
             counts = self.counts[number]
-            counts.blocks += 1
             counts.rows += rows
             if self._sampling:
                 counts.sampled_rows += rows

@@ -24,26 +24,18 @@ class Histogram(Struct):
     total: float = 0.0
     most: float = 0.0
 
-    def add(self, value: float, times: int = 1) -> None:
-        """Count a number, as often as given."""
+    def add(self, value: float) -> None:
+        """Count a number."""
         part, power = math.frexp(value)
         bucket = power * _PARTS + int((part - 0.5) * 2 * _PARTS)
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + times
-        self.count += times
-        self.total += value * times
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+        self.count += 1
+        self.total += value
         self.most = max(self.most, value)
 
     def copy(self) -> "Histogram":
         """Return a copy, also while another thread adds numbers."""
         return replace(self, buckets=dict(self.buckets))
-
-    def merge(self, other: "Histogram") -> None:
-        """Count all that another histogram has counted."""
-        for bucket, count in other.buckets.items():
-            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
-        self.count += other.count
-        self.total += other.total
-        self.most = max(self.most, other.most)
 
     @property
     def mean(self) -> float:
@@ -72,8 +64,7 @@ class Counts(Struct):
     """Work of one operator in one stage, counted by block.
 
     Attributes:
-        rows: rows made.
-        blocks: blocks made, or tasks of calls.
+        rows: rows made; those of calls count where they are taken.
         sampled_rows: the rows of those blocks whose size was measured.
         sampled_bytes: about how many bytes they hold.
         seconds: time of its own work, without that of its inputs and without waiting.
@@ -85,7 +76,6 @@ class Counts(Struct):
     """
 
     rows: int = 0
-    blocks: int = 0
     sampled_rows: int = 0
     sampled_bytes: int = 0
     seconds: float = 0.0
@@ -126,7 +116,6 @@ class Operator(Struct):
         maker: the number of the operator whose function has made its dataset; -1 for those of the dataset itself.
         memory: what it holds, and what a row costs, in words.
         threads: how many calls of its function may run at a time; 0 where the reading thread makes them.
-        most: how many ran at a time so far.
     """
 
     name: str
@@ -136,7 +125,6 @@ class Operator(Struct):
     maker: int = -1
     memory: str = ""
     threads: int = 0
-    most: int = 0
 
 
 class Stage(Struct):
@@ -146,13 +134,11 @@ class Stage(Struct):
         name: "consumer" for the thread that asks for elements, "worker" for those that make calls, otherwise what the
             thread is for, as "prefetch".
         owner: the number of the operator that started them, and takes what they make; -1 for none.
-        threads: how many there are.
         operators: the counts of each operator that ran in them, by its number.
     """
 
     name: str
     owner: int = -1
-    threads: int = 0
     operators: dict[int, Counts] = field(default_factory=dict)
 
     @property
@@ -211,7 +197,6 @@ class Snapshot(Struct):
 
     Attributes:
         elapsed: the seconds since the first element was asked for.
-        skipped: the number of skipped rows.
         rank: the number of the process among those that train together.
         host: its machine.
         cores: how many processors it may use.
@@ -222,7 +207,6 @@ class Snapshot(Struct):
     operators: list[Operator] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     steps: Steps = field(default_factory=Steps)
-    skipped: int = 0
     rank: int = 0
     host: str = ""
     cores: int = 1

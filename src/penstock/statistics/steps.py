@@ -3,6 +3,7 @@
 import heapq
 import time
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -34,7 +35,6 @@ class StepClock:
         # How long the device took for the last marked step for which it was waited, and whether that is the last step.
         self._device: float | None = None
         self._waited = False
-        self._heap: list[tuple[float, int, int]] = []
 
     def ask(self) -> None:
         """Note that the consumer asks for its next elements."""
@@ -62,9 +62,9 @@ class StepClock:
         elif self._device is not None and not self._waited:  # as long as it computes an earlier step, nothing is lost
             steps.exposed.add(max(0.0, blocked - max(0.0, self._device - self._yours)))
         self._waited = False
-        if steps.count and blocked > _SHORT and (len(self._heap) < _SLOWEST or blocked > self._heap[0][0]):
-            push = heapq.heappush if len(self._heap) < _SLOWEST else heapq.heapreplace
-            push(self._heap, (blocked, steps.count, operator))
+        if steps.count and blocked > _SHORT:
+            waits = *steps.slowest, SlowStep(steps.count, blocked, operator)
+            steps.slowest = heapq.nlargest(_SLOWEST, waits, key=attrgetter("blocked"))
         if tracing.recorder is not None:
             tracing.recorder.add("next", self._asked, blocked, number=steps.count)
             tracing.recorder.step(self, steps.count + rows)
@@ -84,11 +84,8 @@ class StepClock:
     def copy(self) -> Steps:
         """Return the steps so far, as a copy."""
         steps = self._steps
-        slowest = [
-            SlowStep(number, blocked, operator) for blocked, number, operator in sorted(self._heap, reverse=True)
-        ]
         histograms = {name: getattr(steps, name).copy() for name in ("blocked", "yours", "exposed")}
-        return replace(steps, slowest=slowest, **histograms)
+        return replace(steps, **histograms)
 
 
 class StepMark:
