@@ -38,10 +38,12 @@ def planned(table: Any, snapshot_id: int | None, filter: Any) -> tuple[TableVers
         raise InvalidTypeError(
             f"{_CALL}(table=...) takes a table of pyiceberg, as catalog.load_table gives it, got {table!r:.200}"
         )
-    newest = table.current_snapshot()
-    if snapshot_id is None and newest is None:
-        raise InvalidArgumentError(f"{_CALL}: the table {_name(table)} has no snapshot, so no rows yet")
-    chosen = snapshot_id if newest is None or snapshot_id is not None else newest.snapshot_id
+    chosen = snapshot_id
+    if chosen is None:
+        newest = table.current_snapshot()
+        if newest is None:
+            raise InvalidArgumentError(f"{_CALL}: the table {_name(table)} has no snapshot, so no rows yet")
+        chosen = newest.snapshot_id
     if table.snapshot_by_id(chosen) is None:
         raise InvalidArgumentError(
             f"{_CALL}(snapshot_id={chosen}): the table {_name(table)} has no such snapshot (any more); it has "
