@@ -1,9 +1,11 @@
-"""Parts shared by the commands: arguments that are numbers, and messages to the user."""
+"""Parts shared by the commands: their descriptions, arguments that are numbers, and messages to the user."""
 
 import argparse
+import inspect
 import math
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from penstock.errors import StorageError
 
@@ -13,6 +15,19 @@ INTERRUPTED: Final = 130
 
 CLEAR: Final = "\x1b[H\x1b[2J"
 """It clears a terminal."""
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command, which the docstring of the function that runs it describes to the user; gives its parser."""
+    description = inspect.getdoc(run) or ""  # none under `python -OO`
+    summary = description.partition("\n")[0].rstrip(".")
+    short = summary[:1].lower() + summary[1:]
+    parser = commands.add_parser(name, help=short, description=description, epilog=epilog)
+    parser.set_defaults(command=run)
+    return parser
 
 
 def positive(text: str) -> int:

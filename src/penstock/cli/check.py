@@ -10,30 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.arguments import count, positive, say
+from penstock.cli.arguments import Commands, add_command, count, positive, say
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.service.check import check
 
 
-def add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_check(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "check",
-        help="prove that a pipeline gives the same elements through a data service, even when workers die",
-        description="Read a dataset in this process and through data services on this machine, with several numbers of "
-        "workers, while workers are killed, and by iterators that are restored from a state in the middle. Compare "
-        "digests of the elements, in order. The status is 0 if all were the same; otherwise it is 1, and the first "
-        "element that differs is shown. This finds functions that depend on the time, the process or their own random "
-        "generator.",
-        epilog="Example: penstock check train.py:dataset --workers 1 4 --limit 500",
-    )
-    parser.add_argument(
-        "dataset",
-        metavar="SCRIPT.PY:NAME",
-        help="a script, or a module as my.package.data, and the name in it of a ps.Dataset or of a function that "
-        "returns one; the script is run, but not as __main__",
-    )
+    example = "Example: penstock check train.py:dataset --workers 1 4 --limit 500"
+    parser = add_command(commands, "check", _check, example)
+    add_dataset(parser, "ps.Dataset")
     parser.add_argument(
         "--workers", type=positive, nargs="+", metavar="N", default=[1, 3], help="numbers of workers (default: 1 3)"
     )
@@ -43,10 +30,26 @@ def add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument(
         "--limit", type=positive, metavar="N", default=1000, help="how many elements are read (default: 1000)"
     )
-    parser.set_defaults(command=_check)
+
+
+def add_dataset(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Let a command take a dataset of a kind, which `dataset_in` finds."""
+    parser.add_argument(
+        "dataset",
+        metavar="SCRIPT.PY:NAME",
+        help=f"a script, or a module as my.package.data, and the name in it of a {kind}, or of a function that returns "
+        "one; the script is run, but not as __main__",
+    )
 
 
 def _check(options: argparse.Namespace) -> int:
+    """Prove that a pipeline gives the same elements through a data service, even when workers die.
+
+    The dataset is read in this process and through data services on this machine, with several numbers of workers,
+    while workers are killed, and by iterators that are restored from a state in the middle. Digests of the elements are
+    compared, in order. The status is 0 if all were the same; otherwise it is 1, and the first element that differs is
+    shown. This finds functions that depend on the time, the process or their own random generator.
+    """
     differences = check(
         dataset_in("check", options.dataset),
         limit=options.limit,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 import penstock as ps
-from penstock.cli.arguments import positive, say
+from penstock.cli.arguments import Commands, add_command, positive, say
 from penstock.cli.example_features import features_of
 from penstock.cli.file_kinds import TABLES, dataset_of, files_of, kind_of
 from penstock.paths import has_protocol
@@ -33,21 +33,13 @@ _SAMPLE: Final = 100
 _BATCH: Final = 512
 
 
-def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_convert(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "convert",
-        help="write files of data in another format",
-        description="Read files of one format, and write their rows in another one. Files that are read: Parquet, CSV, "
-        "JSON lines, TFRecord (also with tf.train.Example in it), tar archives of samples (WebDataset), ArrayRecord, "
-        "MDS, NumPy, Arrow and text, and directories that penstock has saved.",
-        epilog="If DST ends as a format does (.parquet, .tfrecord, .array_record, .tar, .npy), it becomes one file. "
-        "Otherwise, and with --shards or --rows-per-shard, it becomes a directory of several files, which "
-        "ps.Dataset.load reads too. DST appears when it is complete. A directory whose conversion was interrupted is "
-        "continued by the same command; its complete parts are in DST.unfinished. "
+    examples = (
         "Examples: penstock convert people.csv people.parquet;  penstock convert 'train-*.tfrecord' train "
-        "--format parquet --shards 64;  penstock convert train.parquet shards --format tar",
+        "--format parquet --shards 64;  penstock convert train.parquet shards --format tar"
     )
+    parser = add_command(commands, "convert", _convert, examples)
     parser.add_argument(
         "source",
         metavar="SRC",
@@ -70,10 +62,19 @@ def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="replace missing values in these columns of CSV, JSON lines and Parquet, divided by commas, by zeros and "
         "empty strings, and add a column X_is_valid for each X",
     )
-    parser.set_defaults(command=_convert)
 
 
 def _convert(options: argparse.Namespace) -> int:
+    """Write files of data in another format.
+
+    Files that are read: Parquet, CSV, JSON lines, TFRecord (also with tf.train.Example in it), tar archives of samples
+    (WebDataset), ArrayRecord, MDS, NumPy, Arrow and text, and directories that penstock has saved.
+
+    If DST ends as a format does (.parquet, .tfrecord, .array_record, .tar, .npy), it becomes one file. Otherwise, and
+    with --shards or --rows-per-shard, it becomes a directory of several files, which ps.Dataset.load reads too. DST
+    appears when it is complete. A directory whose conversion was interrupted is continued by the same command; its
+    complete parts are in DST.unfinished.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     target = Path(options.target)
     named = _ENDINGS.get(target.suffix)

@@ -7,20 +7,14 @@ import sys
 from typing import Any, NoReturn
 
 from penstock import demo
-from penstock.cli.arguments import INTERRUPTED, failed, positive, say
+from penstock.cli.arguments import INTERRUPTED, Commands, add_command, failed, positive, say
 from penstock.demo.settings import DATASET_NAMES, ENGINES, DemoSettings
 from penstock.errors import PenstockError
 
 
-def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_demo(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "demo",
-        help="train a small image classifier over several replicas",
-        description="Train a small convolutional network on real images, over all accelerators of this machine, or "
-        "over 4 virtual devices of its CPU. Interrupted and started again, it resumes from its last checkpoint. "
-        "It needs more packages: pip install 'penstock-data[demo]'.",
-    )
+    parser = add_command(commands, "demo", _demo)
     images = parser.add_mutually_exclusive_group()
     images.add_argument(
         "--data",
@@ -63,7 +57,6 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="what starts the worker processes: this command, or Ray, in the cluster that RAY_ADDRESS names or one of "
         "its own (pip install 'penstock-data[ray]'); ray implies --service",
     )
-    parser.set_defaults(command=_demo)
 
 
 def _seed(text: str) -> int:
@@ -74,6 +67,12 @@ def _seed(text: str) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    """Train a small image classifier over several replicas.
+
+    It is a convolutional network on real images, over all accelerators of this machine, or over 4 virtual devices of
+    its CPU. Interrupted and started again, it resumes from its last checkpoint. It needs more packages: pip install
+    'penstock-data[demo]'.
+    """
     chosen = {name: value for name, value in vars(options).items() if name != "command"}
     try:
         run = demo.run

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 import penstock as ps
-from penstock.cli.arguments import count, failed, say
+from penstock.cli.arguments import Commands, add_command, count, failed, say
 from penstock.cli.file_kinds import Kind, files_of, kind_of
 from penstock.cli.findings import look_into
 from penstock.data.shown_rows import shown_rows
@@ -19,19 +19,13 @@ _TILES_ACROSS: Final = 8
 _TILES: Final = 64
 
 
-def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_inspect(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "inspect",
-        help="describe files of data: format, rows, schema, first elements, damage",
-        description="Read files, and say for each format that is among them: how many files and rows there are, what a "
-        "row is, the first elements, whether rows can be read in random order at little cost, and the damage. "
-        "The format follows from the first bytes of a file, not from its name alone. All rows are read, so that every "
-        "checksum is verified. Of a directory that ps.transform.analyze has written, show the learned values. The "
-        "status is 0 if nothing is wrong, otherwise 1.",
-        epilog="Examples: penstock inspect data/train.parquet;  penstock inspect 'data/*.tfrecord' --first 1;  "
-        "penstock inspect pictures/ --sheet sheet.png",
+    examples = (
+        "Examples: penstock inspect data/train.parquet;  penstock inspect 'data/*.tfrecord' --first 1;  "
+        "penstock inspect pictures/ --sheet sheet.png"
     )
+    parser = add_command(commands, "inspect", _inspect, examples)
     parser.add_argument(
         "files",
         nargs="+",
@@ -48,10 +42,16 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--html", metavar="OUT.html", help="write the first elements as a page, with pictures, players and histograms"
     )
-    parser.set_defaults(command=_inspect)
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    """Describe files of data: format, rows, schema, first elements, damage.
+
+    For each format that is among the files it says how many files and rows there are, what a row is, the first
+    elements, whether rows can be read in random order at little cost, and the damage. The format follows from the first
+    bytes of a file, not from its name alone. All rows are read, so that every checksum is verified. Of a directory that
+    ps.transform.analyze has written, the learned values are shown. The status is 0 if nothing is wrong, otherwise 1.
+    """
     transforms = [given for given in options.files if (Path(given) / "transform.json").is_file()]
     for given in transforms:
         say(ps.transform.TransformOutput(given).summary())

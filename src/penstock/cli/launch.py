@@ -6,25 +6,16 @@ import signal
 import sys
 from pathlib import Path
 
-from penstock.cli.arguments import count, failed, positive, seconds
+from penstock.cli.arguments import Commands, add_command, count, failed, positive, seconds
 from penstock.launch import launch
 
 
-def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_launch(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "launch",
-        usage="penstock launch -n N [options] [-m] PROGRAM [ARGUMENT ...]",
-        help="start several processes of one training script on this machine",
-        description="Start N processes of one Python script on this machine, as the workers of one training job, to "
-        "test a program that is meant for many machines. Environment variables tell each worker its number and where "
-        "worker 0 listens. Each line of output begins with the number of its worker: [0], [1], and so on. The command "
-        "ends when all workers have ended, with status 0 if all returned 0, otherwise with the status of the first "
-        "that failed. Ctrl-C ends all of them; a second Ctrl-C kills them.",
-        epilog="The variables are PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX. Put "
-        "options of penstock before PROGRAM; everything after it is passed to the program. "
-        "Example: penstock launch -n 2 --devices-per-worker 2 train.py --epochs 3",
+    parser = add_command(
+        commands, "launch", _launch, "Example: penstock launch -n 2 --devices-per-worker 2 train.py --epochs 3"
     )
+    parser.usage = "penstock launch -n N [options] [-m] PROGRAM [ARGUMENT ...]"
     parser.add_argument(
         "-n", "--workers", dest="num_workers", type=positive, metavar="N", required=True, help="how many processes"
     )
@@ -62,10 +53,19 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of the program"
     )
     rest.required = False  # argparse would name it beside PROGRAM when that is missing
-    parser.set_defaults(command=_launch)
 
 
 def _launch(options: argparse.Namespace) -> int:
+    """Start several processes of one training script on this machine.
+
+    They are the workers of one training job, to test a program that is meant for many machines. The environment
+    variables PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX tell each worker where worker
+    0 listens, how many there are, and its number. Each line of output begins with the number of its worker: [0], [1],
+    and so on. The command ends when all workers have ended, with status 0 if all returned 0, otherwise with the status
+    of the first that failed. Ctrl-C ends all of them; a second Ctrl-C kills them.
+
+    Put options of penstock before PROGRAM; everything after it is passed to the program.
+    """
     if not options.module and not Path(options.program).exists():
         return failed(f"there is no {options.program}: give the path of a Python script, or -m and a module", 2)
     program = ["-m", options.program] if options.module else [options.program]

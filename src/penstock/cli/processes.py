@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 
 from penstock.addresses import joined_address
-from penstock.cli.arguments import CLEAR, positive, say, seconds
+from penstock.cli.arguments import CLEAR, Commands, add_command, positive, say, seconds
 from penstock.errors import ServiceError
 from penstock.rpc.listener import Access
 from penstock.runtime.watchdog import VARIABLE, ask
@@ -16,29 +16,17 @@ from penstock.service.metrics import MetricsServer
 from penstock.service.security.credentials import client_credentials
 
 
-def add_dump(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_dump(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "dump",
-        help="show what a running process waits for",
-        description="Show what every thread of a running process of yours waits for, operator by operator, with its "
-        "stack, and the same of the processes that it has started. The process continues undisturbed.",
-        epilog="A process answers from its first iter(dataset) on; data workers and dispatchers from their start.",
-    )
-    parser.add_argument("pid", type=positive, metavar="PID", help="the number of the process on this machine")
-    parser.set_defaults(command=_dump)
+    epilog = "A process answers from its first iter(dataset) on; data workers and dispatchers from their start."
+    parser = add_command(commands, "dump", _dump, epilog)
+    _add_process(parser)
 
 
-def add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_top(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "top",
-        help="show what the operators of a running process do, again and again",
-        description="Show the numbers of every iterator of a running process of yours, until Ctrl-C or its end: how "
-        "long its program waits, and what each operator has made, worked and waited. With --metrics-port it serves "
-        "them for Prometheus instead.",
-    )
-    parser.add_argument("pid", type=positive, metavar="PID", help="the number of the process on this machine")
+    parser = add_command(commands, "top", _top)
+    _add_process(parser)
     parser.add_argument(
         "--interval", type=seconds, metavar="SECONDS", default=2.0, help="how often (default: 2; 0 for once)"
     )
@@ -49,10 +37,18 @@ def add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="serve the numbers at http://HOST:PORT/metrics, to other machines with your token as bearer",
     )
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="where it serves (default: 127.0.0.1)")
-    parser.set_defaults(command=_top)
+
+
+def _add_process(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pid", type=positive, metavar="PID", help="the number of the process on this machine")
 
 
 def _dump(options: argparse.Namespace) -> int:
+    """Show what a running process waits for.
+
+    Every thread of a process of yours is shown, operator by operator, with its stack, and the same of the processes
+    that it has started. The process continues undisturbed.
+    """
     say(_answer(options.pid, "dump"))
     return 0
 
@@ -70,6 +66,11 @@ def _answer(pid: int, question: str) -> str:
 
 
 def _top(options: argparse.Namespace) -> int:
+    """Show what the operators of a running process do, again and again.
+
+    The numbers of every iterator of a process of yours are shown until Ctrl-C or its end: how long its program waits,
+    and what each operator has made, worked and waited. With --metrics-port they are served for Prometheus instead.
+    """
     if options.metrics_port is None:
         while True:
             say((CLEAR if sys.stdout.isatty() else "") + _answer(options.pid, "top"))

@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from penstock.cli.arguments import failed, say
+from penstock.cli.arguments import Commands, add_command, failed, say
 from penstock.report.comparison import compared, slowdown
 from penstock.report.report import load_report
 
@@ -11,20 +11,15 @@ _SLOWER: Final = 1
 """The exit status of a run that is slower than allowed."""
 
 
-def add_report(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_report(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "report",
-        help="show a saved report, or compare those of two runs",
-        description="Show the report that report.save('run.json') has written, or how a second run differs from it.",
-        epilog="Example, for a check in CI: penstock report before.json after.json --fail-above 5%%",
-    )
+    epilog = "Example, for a check in CI: penstock report before.json after.json --fail-above 5%"
+    parser = add_command(commands, "report", _report, epilog)
     parser.add_argument("before", metavar="A.json", help="the report of a run")
     parser.add_argument("after", metavar="B.json", nargs="?", help="the report of a later run, to compare with A")
     parser.add_argument(
         "--fail-above", type=_share, metavar="PERCENT", help="end with status 1 if a step of B takes so much longer"
     )
-    parser.set_defaults(command=_report)
 
 
 def _share(text: str) -> float:
@@ -38,6 +33,10 @@ def _share(text: str) -> float:
 
 
 def _report(options: argparse.Namespace) -> int:
+    """Show a saved report, or compare those of two runs.
+
+    A report is what report.save('run.json') has written.
+    """
     before = load_report(options.before)
     if options.after is None:
         say(str(before))

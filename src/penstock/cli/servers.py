@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from penstock.cli.arguments import say, seconds
+from penstock.cli.arguments import Commands, add_command, say, seconds
 from penstock.cli.environment import EXPLAINED
 from penstock.cli.option_names import named_as_options
 from penstock.runtime.child_process import end_with_parent
@@ -40,17 +40,10 @@ class _Terminated(BaseException):
     """SIGTERM has come, or standard input has ended."""
 
 
-def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_dispatcher(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "dispatcher",
-        help="run the dispatcher of a data service",
-        description="Run the dispatcher of a data service, which assigns work to data workers and readers. Read "
-        "datasets with ps.service.distribute(..., service='HOST:PORT'). It runs until `penstock stop` or Ctrl-C. With "
-        "--work-dir, SIGTERM ends it immediately: readers and data workers wait for the next dispatcher. Without it, "
-        "SIGTERM lets readers finish their epoch first, and refuses new epochs; a second SIGTERM does not wait.",
-        epilog=EXPLAINED + "Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
-    )
+    example = "Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050"
+    parser = add_command(commands, "dispatcher", _dispatcher, EXPLAINED + example)
     _add_address(parser, _DEFAULT_PORT)
     _add_security(parser)
     parser.add_argument(
@@ -82,21 +75,16 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         "token as bearer, and probes at /healthz and /readyz: how busy data workers are, for how long readers wait, "
         "how many data workers that needs",
     )
-    parser.set_defaults(command=_dispatcher, environment_unless="")
+    parser.set_defaults(environment_unless="")
 
 
-def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_worker(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "worker",
-        help="run a data worker of a data service",
-        description="Run a data worker, which computes the elements of datasets for their readers. Start as many as "
-        "you like, on any machine with the same versions of Python, NumPy and penstock. It runs until `penstock stop` "
-        "or Ctrl-C. SIGTERM lets it finish its requests first; a second SIGTERM does not.",
-        epilog=EXPLAINED
-        + "Example: penstock worker --dispatcher grpc+tls://host1:5050 --host 0.0.0.0 --worker-address "
-        "host2:%port% --token-file token --tls-cert host2.crt --tls-key host2.key --tls-root ca.crt",
+    example = (
+        "Example: penstock worker --dispatcher grpc+tls://host1:5050 --host 0.0.0.0 --worker-address host2:%port% "
+        "--token-file token --tls-cert host2.crt --tls-key host2.key --tls-root ca.crt"
     )
+    parser = add_command(commands, "worker", _worker, EXPLAINED + example)
     parser.add_argument(
         "--dispatcher", metavar="HOST:PORT", required=True, help="where the dispatcher is; it may be started later"
     )
@@ -133,7 +121,7 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="end when standard input ends: for programs that start workers, so that workers never outlive them. No "
         "option is taken from the environment then",
     )
-    parser.set_defaults(command=_worker, environment_unless="--until-input-ends")
+    parser.set_defaults(environment_unless="--until-input-ends")
 
 
 def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
@@ -203,6 +191,13 @@ def _security(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
+    """Run the dispatcher of a data service.
+
+    It assigns work to data workers and readers. Read datasets with ps.service.distribute(..., service='HOST:PORT'). It
+    runs until `penstock stop` or Ctrl-C. With --work-dir, SIGTERM ends it immediately: readers and data workers wait
+    for the next dispatcher. Without it, SIGTERM lets readers finish their epoch first, and refuses new epochs; a second
+    SIGTERM does not wait.
+    """
     with named_as_options():
         config = DispatcherConfig(
             port=options.port,
@@ -226,6 +221,12 @@ def _dispatcher(options: argparse.Namespace) -> int:
 
 
 def _worker(options: argparse.Namespace) -> int:
+    """Run a data worker of a data service.
+
+    It computes the elements of datasets for their readers. Start as many as you like, on any machine with the same
+    versions of Python, NumPy and penstock. It runs until `penstock stop` or Ctrl-C. SIGTERM lets it finish its requests
+    first; a second SIGTERM does not.
+    """
     with named_as_options():
         config = WorkerConfig(
             dispatcher_address=options.dispatcher,

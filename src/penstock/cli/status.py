@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.cli.arguments import CLEAR, say, seconds
+from penstock.cli.arguments import CLEAR, Commands, add_command, say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.cli.status_page import page
 from penstock.service.transport.dispatcher_client import DispatcherClient
@@ -17,38 +17,26 @@ from penstock.service.wire.dispatcher_messages import GetStatus, Stop
 _PATIENCE_SECONDS: Final = 5.0
 
 
-def add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_status(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "status",
-        help="show the jobs, readers and data workers of a data service",
-        description="Show the data workers of a data service and their output, its jobs and their progress, their "
-        "readers, and who waits for whom.",
-    )
+    parser = add_command(commands, "status", _status)
     _add_service(parser)
     parser.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of a page, for programs")
     parser.add_argument(
         "--interval", type=seconds, metavar="SECONDS", default=2.0, help="how often, with --watch (default: 2)"
     )
-    parser.set_defaults(command=_status)
 
 
-def add_stop(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_stop(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "stop",
-        help="end a data service: its data workers and its dispatcher",
-        description="End a data service: it refuses new epochs; when all readers have finished, the data workers end, "
-        "and then the dispatcher. The command does not wait for that.",
-    )
+    parser = add_command(commands, "stop", _stop)
     _add_service(parser)
     parser.add_argument(
         "--now",
         action="store_true",
         help="do not wait for readers: they wait for a dispatcher, and raise at their timeout",
     )
-    parser.set_defaults(command=_stop)
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +49,10 @@ def _client(options: argparse.Namespace) -> DispatcherClient:
 
 
 def _status(options: argparse.Namespace) -> int:
+    """Show the jobs, readers and data workers of a data service.
+
+    The page has the data workers and their output, the jobs and their progress, and says who waits for whom.
+    """
     with closing(_client(options)) as client:
         while True:
             status = client.ask(GetStatus())
@@ -73,6 +65,11 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
+    """End a data service: its data workers and its dispatcher.
+
+    It refuses new epochs; when all readers have finished, the data workers end, and then the dispatcher. The command
+    does not wait for that.
+    """
     with closing(_client(options)) as client:
         client.ask(Stop(drain=not options.now))
     say("penstock: the service is stopping" + ("" if options.now else ", as soon as its readers are done"))
