@@ -35,6 +35,28 @@ def test_a_csv_file_becomes_a_parquet_file(capsys):
     assert sorted(os.listdir()) == ["people.csv", "people.parquet"]
 
 
+def test_columns_in_the_names_of_folders_are_converted_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder, x in (("year=2023/month=01", 1), ("year=2024/month=10", 2)):
+        Path("sales", folder).mkdir(parents=True)
+        pq.write_table(pa.table({"x": [x]}), f"sales/{folder}/part.parquet")
+    assert main(["convert", "sales", "sales.parquet"]) == 0, capsys.readouterr().err
+    assert pq.read_table("sales.parquet").to_pylist() == [
+        {"x": 1, "year": 2023, "month": "01"},
+        {"x": 2, "year": 2024, "month": "10"},
+    ]
+
+
+def test_deleted_rows_of_a_delta_table_are_not_converted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("table", "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1]}), "table/part.parquet")
+    for source in ("table", "table/*.parquet", str(tmp_path / "table" / "part.parquet")):
+        assert main(["convert", source, "out.parquet"]) != 0
+        assert "is a Delta table" in capsys.readouterr().err
+    assert os.listdir() == ["table"]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("people")
 def test_files_go_through_all_formats_and_come_back(capsys):

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,6 +30,7 @@ _ENDINGS: Final = {
     ".tar": "tar",
     ".npy": "npy",
 }
+_INTEGER: Final = re.compile(r"0|-?[1-9]\d{0,17}")  # as an integer it is written in the same way
 _SAMPLE: Final = 100
 _BATCH: Final = 512
 
@@ -119,6 +121,8 @@ def _source(given: str, raw: bool, mask_nulls: list[str]) -> ps.Dataset[Any]:
     ((name, compression),) = kinds
     if mask_nulls and name not in TABLES:
         raise ps.InvalidArgumentError(f"convert: --mask-nulls is for files of {', '.join(TABLES)}, got {name}")
+    if name == "Parquet":
+        return ps.ParquetDataset(names, mask_nulls=mask_nulls, partitions=_columns_in_folders(names))
     if name in TABLES:
         return dataset_of(kind_of(names[0]), names, mask_nulls)
     if name in _RECORDS:
@@ -134,6 +138,25 @@ def _source(given: str, raw: bool, mask_nulls: list[str]) -> ps.Dataset[Any]:
     for other in others:
         dataset = dataset.concatenate(other)
     return dataset
+
+
+def _columns_in_folders(names: list[str]) -> dict[str, type]:
+    """The columns that are in the names of folders, as "year" in "year=2024": integers if all of their values are.
+
+    Raises:
+        InvalidArgumentError: the files are those of a Delta table, which also has files with rows that were deleted.
+    """
+    for folder in {folder for name in names if not has_protocol(name) for folder in Path(name).parents}:
+        if (folder / "_delta_log").is_dir():
+            raise ps.InvalidArgumentError(
+                f"convert: {str(folder)!r} is a Delta table, and some of its files may be of older versions: "
+                f"ps.DeltaDataset({str(folder)!r}).save(...) writes the rows of one version"
+            )
+    folders = [dict(part.split("=", 1) for part in name.split("/")[:-1] if "=" in part) for name in names]
+    values = {column: {found.get(column, "") for found in folders} for found in folders for column in found}
+    return {
+        column: int if all(_INTEGER.fullmatch(value) for value in found) else str for column, found in values.items()
+    }
 
 
 def _parsed(records: ps.Dataset[bytes]) -> ps.Dataset[Any]:
