@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -191,6 +191,10 @@ class Map(HasOutputSignature, OneInput):
         return CallsInOrder(self.input.cursor(own, epoch), work, skips)
 
 
+_NUMBERS: Final = frozenset({int, float, np.int32, np.int64, np.float32, np.float64})
+"""Types of costs that are checked without making an array of them."""
+
+
 @dataclass(frozen=True, eq=False)
 class WithCosts(Map):
     """Pairs of an element and what the function says that it costs: a number, or several."""
@@ -226,9 +230,10 @@ class WithCosts(Map):
 
     def _checked(self, cost: Any, before: Sequence[Any]) -> Any:
         """Return a cost, if it is as many finite numbers of at least 0 as those before it."""
-        kind = type(cost)
-        fits = 0 <= cost < np.inf if kind in (int, float, np.int64, np.float64) else _are_costs(cost)
-        if not fits or (before and np.size(cost) != np.size(before[0])):
+        single = type(cost) in _NUMBERS
+        fits = 0 <= cost < np.inf if single else _are_costs(cost)
+        alike = not before or (single and type(before[0]) in _NUMBERS) or np.size(cost) == np.size(before[0])
+        if not (fits and alike):
             raise ElementError(
                 f"{self.call} must return a finite number of at least 0, or as many of them for each row, got "
                 f"{cost!r:.200}: correct the function, or filter such rows out before"
