@@ -17,6 +17,7 @@ NAMES = (
     "tuning",
     "rows",
     "choosing",
+    "sequences",
     "operators",
     "files",
     "formats",

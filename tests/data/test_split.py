@@ -26,6 +26,14 @@ def test_parts_are_of_consecutive_rows():
     assert [values(part) for part in ps.Dataset.range(0).split([0.5, 0.5])] == [[], []]
 
 
+def test_a_number_is_the_share_of_the_first_of_two_parts():
+    assert [pages(part) for part in VISITS.split(0.3, key="user")] == [
+        pages(part) for part in VISITS.split([0.3, 0.7], key="user")
+    ]
+    with pytest.raises(ps.InvalidArgumentError, match="shares that sum to 1"):
+        VISITS.split(1.5)
+
+
 def test_a_seed_draws_rows_that_stay_the_same_in_every_epoch():
     first, second = ps.Dataset.range(1000).split([0.7, 0.3], seed=3)
     assert len(first) == 700 and sorted(values(first) + values(second)) == list(range(1000))

@@ -1315,7 +1315,7 @@ class Dataset(Generic[Element]):
         return self._then(sample_of(self.node, weights, num, replacement, as_seed("sample", seed), user_site()))
 
     def split(
-        self, fractions: Sequence[float], key: Callable[..., Any] | str | None = None, seed: int | None = None
+        self, fractions: float | Sequence[float], key: Callable[..., Any] | str | None = None, seed: int | None = None
     ) -> "tuple[Dataset[Element], ...]":
         """Several datasets that share the rows of this one among them, each with its rows in the same order as here.
 
@@ -1325,7 +1325,7 @@ class Dataset(Generic[Element]):
         asked for.
 
         Args:
-            fractions: the share of each part; they sum to 1.
+            fractions: the share of each part; they sum to 1. A number is the share of the first of two parts.
             key: a function of an element, or the name of a column, that gives a string, bytes or an integer. Over an
                 index all rows are read now to find their keys, so split before steps that take long. Over a stream, or
                 after a shuffle, each part is a filter.
@@ -1343,6 +1343,8 @@ class Dataset(Generic[Element]):
             >>> [int(row["x"]) for row in train], [int(row["x"]) for row in test]
             ([2, 4], [1, 3])
         """
+        if isinstance(fractions, (int, float)):
+            fractions = [fractions, 1 - fractions]
         shares, seed = _distribution("split", "fractions", fractions), as_seed("split", seed)
         if key is None:
             self._check_by_index("split", "split before this step, or by a key", ends=True)
