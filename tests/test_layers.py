@@ -37,7 +37,7 @@ LEVELS = (
     "data/functions/",
     "data/",
     "data/operators/",
-    "data/mixtures/",
+    "data/batches/ data/mixtures/",
     "data/skip_guards data/remixing data/iterator data/plan data/randomness data/sample",
     "data/contents data/folder_datasets data/listed_names data/saving/",
     "data data/dataset data/file_datasets data/shards data/archive_datasets data/table_datasets data/lake_datasets",

@@ -155,11 +155,6 @@ class Structure:
         pairs = zip(self.shown_names, self.in_order(values), strict=True)
         return OrderedDict(pairs) if self.ordered else dict(pairs)
 
-    @cached_property
-    def beside_a_leaf(self) -> "Structure":
-        """The structure of a pair of such a value and a leaf."""
-        return PAIR.nested([self, LEAF])
-
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The value of this structure with these leaves."""
         if self.kind == "leaf":

@@ -18,7 +18,7 @@ from penstock.positions import Indices as Indices
 from penstock.runtime.copying import Copiers
 from penstock.runtime.memory import output, shared_output
 from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, is_untold, merged_specs, of_rows_like, spec_of_leaf
-from penstock.structure import Structure, flatten
+from penstock.structure import LEAF, PAIR, Structure, flatten
 
 Column = npt.NDArray[Any]
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
@@ -73,6 +73,14 @@ class Block:
         """The rows at these positions: views for a range, copies for an array, which `copiers` make in parallel."""
         columns = tuple(take_rows(column, indices, copiers) for column in self.columns)
         return Block(columns, self.structure, len(indices))
+
+    def beside(self, column: Column) -> "Block":
+        """Return pairs of these rows and those of a column."""
+        return Block((*self.columns, column), PAIR.nested([self.structure, LEAF]), self.length)
+
+    def without_last(self) -> "Block":
+        """Return the first rows of such pairs."""
+        return Block(self.columns[:-1], self.structure.children[0], self.length)
 
     def repeated(self, count: int) -> "Block":
         """A block of one row as `count` equal rows, without copying it."""

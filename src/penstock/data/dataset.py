@@ -24,6 +24,9 @@ from penstock.data.arguments import (
     check_parallel_calls,
     user_site,
 )
+from penstock.data.batches.batching import Batch, Batching, RaggedBatch
+from penstock.data.batches.by_size import BatchBy
+from penstock.data.batches.padded import PaddedBatch, bounded_shapes
 from penstock.data.block import Block, object_column
 from penstock.data.cached_rows import CachedRows
 from penstock.data.element_kinds import check_one_kind, merged_spec
@@ -35,7 +38,6 @@ from penstock.data.mixtures.arguments import mixed
 from penstock.data.node import EVERYTHING, Node, Run, describe
 from penstock.data.operators.arrow_stream import ArrowStream
 from penstock.data.operators.balance import Balance
-from penstock.data.operators.batching import Batch, BatchBy, Batching, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
 from penstock.data.operators.collection import Source, length_of, rows_of

@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
+from penstock.data.batches.batching import Batching
 from penstock.data.node import Node
-from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.ignore_errors import IgnoreErrors

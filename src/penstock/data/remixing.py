@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from penstock.data.batches.batching import Batching
 from penstock.data.identity import identities_of
 from penstock.data.iterator_states import check_state, position_in, taken_apart
 from penstock.data.mixtures.arguments import checked_weights
@@ -12,7 +13,6 @@ from penstock.data.mixtures.node import Mix
 from penstock.data.mixtures.order import Start
 from penstock.data.node import Node
 from penstock.data.operators.balance import Balance
-from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
 from penstock.data.operators.order import Enumerate, Repeat, Skip, Take

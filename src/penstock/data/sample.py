@@ -6,9 +6,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from penstock.data.batches.batching import Batching
 from penstock.data.block import Block
 from penstock.data.node import Node, Run, SameElements, SomeElements
-from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
 from penstock.data.operators.expand import Interleave

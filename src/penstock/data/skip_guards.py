@@ -9,9 +9,10 @@ failures keep their places: the whole pair is skipped, above it.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.data.batches.batching import Batching
+from penstock.data.batches.by_size import BatchBy
 from penstock.data.mixtures.node import Mix, SourceEpochs
 from penstock.data.node import Node, SameElements
-from penstock.data.operators.batching import BatchBy, Batching
 from penstock.data.operators.collection import Source
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map

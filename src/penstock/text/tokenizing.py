@@ -6,6 +6,7 @@ on top of these, and are not used unless `TOKENIZERS_PARALLELISM` asks for them.
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -65,10 +66,10 @@ def tokenizer(
         >>> [tokens.tolist() for tokens in texts.map(ps.text.tokenizer(Letters(), dtype="uint16", eos=0))]
         [[1, 2, 3, 0], [2, 5, 5, 0]]
     """
-    around = (bos is not None) + (eos is not None)
+    before, after = ([] if token is None else [token] for token in (bos, eos))
     if max_length is not None:
-        check_integer("text.tokenizer", "max_length", max_length, minimum=1 + around)
-        max_length -= around
+        around = len(before) + len(after)
+        max_length = check_integer("text.tokenizer", "max_length", max_length, minimum=1 + around) - around
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
         raise InvalidTypeError(f"text.tokenizer(dtype=...) takes a type of integers, got {kind}")
@@ -81,7 +82,9 @@ def tokenizer(
             given.enable_truncation(max_length)
     elif offsets:
         raise InvalidArgumentError(f"text.tokenizer(offsets=True): a {type(given).__name__} does not tell offsets")
-    return Tokenizer(given, leaf, kind, max_length, bos, eos, add_special_tokens, offsets)
+    made = Tokenizer(given, leaf, kind, max_length, before, after, add_special_tokens, offsets)
+    made.encoder()  # refuses what is no tokenizer
+    return made
 
 
 def _from_file(name: str) -> Any:
@@ -92,44 +95,36 @@ def _from_file(name: str) -> Any:
         return library(model_file=name) if pieces else library.from_file(name)
 
 
+@dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A function from a text, or a column of texts, to tokens. The arguments are those of `tokenizer`."""
+    """A function from a text, or a column of texts, to tokens, with tokens `before` and `after` those of a text.
 
-    def __init__(
-        self,
-        source: Any,
-        leaf: str | None,
-        dtype: np.dtype[Any],
-        max_length: int | None,
-        bos: int | None,
-        eos: int | None,
-        add_special_tokens: bool,
-        offsets: bool,
-    ) -> None:
-        self.source = source
-        self.leaf = leaf
-        self.dtype = dtype
-        self.max_length = max_length
-        self.before = [] if bos is None else [bos]
-        self.after = [] if eos is None else [eos]
-        self.add_special_tokens = add_special_tokens
-        self.offsets = offsets
-        self._encoder()  # refuses what is no tokenizer
+    The other arguments are those of `tokenizer`.
+    """
+
+    source: Any
+    leaf: str | None
+    dtype: np.dtype[Any]
+    max_length: int | None
+    before: list[int]
+    after: list[int]
+    add_special_tokens: bool
+    offsets: bool
 
     def __call__(self, element: Any) -> Any:
         """Return the tokens of a text, or an element with tokens instead of its text."""
-        texts = element[self.leaf] if self.leaf is not None else element
+        texts = self._texts(element)
         if isinstance(texts, np.ndarray) and texts.ndim == 1:  # a batch
             return self._map_block(element)
-        found = self._encoded([texts])
-        made = {name: values[0] for name, values in found.items()}
-        return self._beside(element, made)
+        return self._beside(element, {name: values[0] for name, values in self._encoded([texts]).items()})
 
     def _map_block(self, element: Any) -> Any:
         """Return the results for all rows of a block, as `map` asks for them."""
-        texts = element[self.leaf] if self.leaf is not None else element
-        found = self._encoded(texts.tolist())
+        found = self._encoded(self._texts(element).tolist())
         return self._beside(element, {name: object_column(values) for name, values in found.items()})
+
+    def _texts(self, element: Any) -> Any:
+        return element if self.leaf is None else element[self.leaf]
 
     def _beside(self, element: Any, made: dict[str, Any]) -> Any:
         if self.leaf is not None:
@@ -143,7 +138,7 @@ class Tokenizer:
                 raise ElementError(
                     f"text.tokenizer takes texts, got a {type(text).__name__}: decode bytes to str first"
                 )
-        encodings = self._encoder()(texts)
+        encodings = self.encoder()(texts)
         if len(encodings) != len(texts):
             raise ElementError(f"text.tokenizer: {len(texts)} texts gave {len(encodings)} lists of tokens")
         rows: list[Any] = [getattr(encoding, "ids", encoding) for encoding in encodings]
@@ -168,7 +163,7 @@ class Tokenizer:
             )
         return tokens.astype(self.dtype)
 
-    def _encoder(self) -> Encode:
+    def encoder(self) -> Encode:
         """Return what gives the tokens of texts, in one thread unless the user's environment asks for more."""
         source: Any = self.source
         if hasattr(source, "encode_batch_fast"):

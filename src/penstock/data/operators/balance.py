@@ -116,7 +116,7 @@ class Balance(SameElements):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if not self.priced or not len(indices):
             block = yield from super().reading(run, epoch, indices)
-            return self.without_costs(block) if self.priced and len(block.columns) > 1 else block
+            return block.without_last() if self.priced and len(block.columns) > 1 else block
         kept = run.called(self, dict)  # the last window: its batches are read one after the other
         parts = []
         for start, rows, which, positions in self._groups(indices):
@@ -131,11 +131,7 @@ class Balance(SameElements):
 
     def ordered(self, pairs: Block) -> Block:
         """Return the rows of a window in their order, without their costs."""
-        return self.without_costs(pairs.take(self.order(pairs.columns[-1])))
-
-    @staticmethod
-    def without_costs(pairs: Block) -> Block:
-        return Block(pairs.columns[:-1], pairs.structure.children[0], len(pairs))
+        return pairs.take(self.order(pairs.columns[-1])).without_last()
 
     def stream(self, run: Run, epoch: int) -> "BalanceStream":
         return BalanceStream(self, run, epoch)
@@ -165,21 +161,13 @@ class BalanceStream(OneInputStream):
         return self._rows.slice(start, self._given)
 
     def _window(self) -> Block | None:
-        parts: list[Block] = []
         size = self._node.group
-        while (left := size - self._input.met % size) < size or not parts:
-            try:
-                block = self._input.pull(left, left)
-            except failures() as error:
-                if not parts:
-                    self._begin = self._input.state()
-                    raise
-                self._input.withhold(error)
-                break
-            if block is None:
-                break
-            parts.append(block)
-        return self._node.ordered(Block.concatenate(parts)) if parts else None
+        try:
+            pairs = self._input.pull_all(size - self._input.met % size)
+        except failures():
+            self._begin = self._input.state()
+            raise
+        return None if pairs is None else self._node.ordered(pairs)
 
     def state(self) -> State:
         ended = self._rows is not None and self._given == len(self._rows)

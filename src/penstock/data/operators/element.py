@@ -226,7 +226,7 @@ class WithCosts(Map):
         if not costs:
             return None, failure
         found = np.array(costs, np.float64).reshape(len(costs), -1)
-        return Block((*block.slice(0, len(costs)).columns, found), block.structure.beside_a_leaf, len(costs)), failure
+        return block.slice(0, len(costs)).beside(found), failure
 
     def _checked(self, cost: Any, before: Sequence[Any]) -> Any:
         """Return a cost, if it is as many finite numbers of at least 0 as those before it."""

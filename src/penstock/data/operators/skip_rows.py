@@ -96,7 +96,7 @@ class MaskRows(NamedRows, SameElements):
         return inputs[0], TensorSpec((), np.bool_)
 
     def without(self, block: Block, named: npt.NDArray[np.bool_]) -> Block:
-        return Block((*block.columns, ~named), block.structure.beside_a_leaf, len(block))
+        return block.beside(~named)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         block = yield from self.input.reading(run, epoch, indices)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from penstock.data.block import Block
+from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import failures
 from penstock.statistics.collected import NO_METER, Meter
 
@@ -163,6 +164,23 @@ class Cursor(Stream):
         self.met += stop - start
         self._block, self._offset, self._pulling = block, stop, False
         return block.slice(start, stop)
+
+    def pull_all(self, rows: int, copiers: Copiers | None = None) -> Block | None:
+        """Return this many rows; fewer before one that fails, whose failure comes next, or before the end."""
+        parts: list[Block] = []
+        while rows > 0:
+            try:
+                block = self.pull(rows, rows)
+            except failures() as error:
+                if not parts:
+                    raise
+                self.withhold(error)
+                break
+            if block is None:
+                break
+            parts.append(block)
+            rows -= len(block)
+        return Block.concatenate(parts, copiers) if parts else None
 
     def give_back(self, rows: int) -> None:
         """Let the next `pull` return the last `rows` rows of the last block again."""

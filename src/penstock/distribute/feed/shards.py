@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from penstock.data.batches.batching import Batching
 from penstock.data.dataset import Dataset
 from penstock.data.mixtures.node import Mix
 from penstock.data.node import Node, OneInput
-from penstock.data.operators.batching import Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
 from penstock.data.operators.combine import Concatenate, Zip

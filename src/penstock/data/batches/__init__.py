@@ -1,0 +1,1 @@
+"""Batches: rows put together by number, padded to one shape, or as many as fit into a budget."""
