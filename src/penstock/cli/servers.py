@@ -23,7 +23,7 @@ from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
 from penstock.runtime.watchdog import answer_dumps
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
-from penstock.service.metrics import MetricsServer, worker_text
+from penstock.service.metrics import MetricsServer, prometheus_text, worker_text
 from penstock.service.security.credentials import read_token
 
 _DEFAULT_PORT: Final = 5050
@@ -210,12 +210,9 @@ def _dispatcher(options: argparse.Namespace) -> int:
         )
     _log(options)
 
-    def start() -> DispatchServer:
+    def start() -> _Server:
         server = DispatchServer(config)
-        _serve_metrics(
-            options, server, lambda port: MetricsServer(options.host, port, server.status, access=config.access())
-        )
-        return server
+        return _with_metrics(options, server, server.status, prometheus_text, config.access())
 
     return _run(start, "dispatcher at {}")
 
@@ -248,26 +245,22 @@ def _worker(options: argparse.Namespace) -> int:
         watcher = partial(_terminate_at_end_of_input, watched)
         threading.Thread(target=watcher, name="penstock-input", daemon=True).start()
 
-    def start() -> WorkerServer:
+    def start() -> _Server:
         server = WorkerServer(config)
-        _serve_metrics(
-            options,
-            server,
-            lambda port: MetricsServer(options.host, port, server.numbers, worker_text, config.access()),
-        )
-        return server
+        return _with_metrics(options, server, server.numbers, worker_text, config.access())
 
     return _run(start, "data worker at {}, dispatcher at " + options.dispatcher)
 
 
-def _serve_metrics(options: argparse.Namespace, server: _Server, serve: Callable[[int], MetricsServer]) -> None:
-    """Serve metrics, if they are asked for, as long as this process lives."""
+def _with_metrics(options: argparse.Namespace, server: _Server, *numbers: Any) -> _Server:
+    """Serve the metrics of a server, if they are asked for, as long as this process lives; gives the server."""
     if options.metrics_port is not None:
         try:
-            serve(options.metrics_port)
+            MetricsServer(options.host, options.metrics_port, *numbers)
         except BaseException:
             server.stop()
             raise
+    return server
 
 
 class _JsonLines(logging.Formatter):

@@ -23,7 +23,7 @@ from penstock.distribute.feed.dataset import DistributedDataset, DistributedIter
 from penstock.distribute.feed.explain import idle_replicas
 from penstock.distribute.feed.feed import PlaceLeaves
 from penstock.distribute.feed.inputs import DividedInput, FunctionInput, Inputs
-from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
+from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch, checked_options
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.framework import frameworks_scope
@@ -103,7 +103,7 @@ class Strategy(ABC):
         """
         refuse_in_replica("distribute_dataset")
         with self._made_by_all("distribute_dataset", input_options):
-            options = _checked_options("distribute_dataset", input_options)
+            options = checked_options("distribute_dataset", input_options)
             if isinstance(dataset, DistributedDataset):
                 raise InvalidTypeError(
                     "distribute_dataset(dataset) got a dataset that is distributed already: give it the plain "
@@ -156,7 +156,7 @@ class Strategy(ABC):
         """
         refuse_in_replica("distribute_datasets_from_function")
         with self._made_by_all("distribute_datasets_from_function", input_options):
-            options = _checked_options("distribute_datasets_from_function", input_options)
+            options = checked_options("distribute_datasets_from_function", input_options)
             mode = InputReplicationMode(options.replication_mode)
             inputs = FunctionInput(dataset_fn, self._workers, mode)
         return self._distributed("distribute_datasets_from_function", inputs, options)
@@ -503,12 +503,6 @@ class Strategy(ABC):
     def _values_of(self, leaf: Any) -> tuple[Any, ...]:
         """The value of each local replica."""
         return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * self._workers.replicas
-
-
-def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
-    if options is not None and not isinstance(options, InputOptions):
-        raise InvalidTypeError(f"{call}(input_options=...) takes ps.InputOptions, got {options!r}")
-    return options or InputOptions()
 
 
 def placed_on_host(leaves: list[StepLeaf], even: bool) -> list[PerReplica]:

@@ -11,7 +11,7 @@ from penstock.data.dataset import Dataset
 from penstock.distribute.cluster.finding import find_cluster
 from penstock.distribute.feed.dataset import DistributedDataset, agreed_of
 from penstock.distribute.feed.loader import StepLoader
-from penstock.distribute.feed.options import InputOptions, PartialBatch
+from penstock.distribute.feed.options import InputOptions, PartialBatch, checked_options
 from penstock.distribute.feed.steps import check_spec
 from penstock.distribute.jax.processes import check_connected, control_of_all_processes, meeting_of_processes
 from penstock.distribute.values import PerReplica
@@ -181,13 +181,10 @@ def _prepared(
 def _checked(dataset: Any, options: Any) -> InputOptions:
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"{_CALL}(dataset, ...) takes a ps.Dataset, got {type(dataset).__name__}")
-    if options is None:
-        return InputOptions()
-    if not isinstance(options, InputOptions):
-        raise InvalidTypeError(f"{_CALL}(input_options=...) takes ps.InputOptions, got {options!r}")
-    if not options.fetch_to_device:
+    checked = checked_options(_CALL, options)
+    if not checked.fetch_to_device:
         raise InvalidArgumentError(f"{_CALL} gives arrays on devices, so it cannot take fetch_to_device=False")
-    return options
+    return checked
 
 
 def _check_divided(inputs: MeshInput, partial: PartialBatch) -> None:

@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock.addresses import WILDCARDS, is_loopback, joined_address
@@ -107,8 +108,8 @@ def _of_process() -> Iterator[Number]:
         yield "process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd"))
 
 
-class MetricsServer:
-    """Answers `GET` until it is closed. It exposes numbers only.
+class MetricsServer(ThreadingHTTPServer):
+    """Answers `GET` until it is closed. It exposes numbers only, and bounds the connections in number and time.
 
     `/metrics` has the numbers, for this machine and for those that know a secret of `access`, as
     `Authorization: Bearer SECRET`. The probes are for all: `/healthz` answers while the process does, and `/readyz`
@@ -136,38 +137,35 @@ class MetricsServer:
         text: Callable[[Any], str] = prometheus_text,
         access: Callable[[], Access] | None = None,
     ) -> None:
-        calls = {"status": staticmethod(status), "text": staticmethod(text)}
-        handler = type("_Handler", (_Handler,), calls | ({} if access is None else {"access": staticmethod(access)}))
+        self.status, self.text = status, text
+        self.access = access or partial(Access, ())
+        self._until: dict[socket.socket, float] = {}
+        host = host.strip("[]")
+        if host in WILDCARDS and socket.has_dualstack_ipv6():
+            host = "::"  # where a dispatcher listens at 0.0.0.0, it does so for IPv6 too
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         try:
-            host = host.strip("[]")
-            if host in WILDCARDS and socket.has_dualstack_ipv6():
-                host = "::"  # where a dispatcher listens at 0.0.0.0, it does so for IPv6 too
-            self._server = (_BothServer if ":" in host else _BoundedServer)((host, port), handler)
+            super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
             raise ServiceError(f"metrics cannot be served at {joined_address(host, port)}: {error}") from error
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, name="penstock-metrics", daemon=True)
+        self.port = int(self.server_address[1])
+        self._thread = threading.Thread(target=self.serve_forever, name="penstock-metrics", daemon=True)
         self._thread.start()
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def close(self) -> None:
         """Listen no longer."""
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
+        self.server_close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _BoundedServer(ThreadingHTTPServer):
-    """Bounds the connections, which anyone may open, in number and time."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self._until: dict[socket.socket, float] = {}
-        super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if len(self._until) >= _MOST_CONNECTIONS:
@@ -193,29 +191,13 @@ class _BoundedServer(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
 
-class _BothServer(_BoundedServer):
-    """Listens at an address of IPv6, and at "::" for IPv4 too."""
-
-    address_family = socket.AF_INET6
-
-    def server_bind(self) -> None:
-        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
 class _Handler(BaseHTTPRequestHandler):
     server_version = "penstock"
     sys_version = ""
-    status: Callable[[], Any]
-    text: Callable[[Any], str]
-
-    @staticmethod
-    def access() -> Access:
-        """The secrets of other machines, and TLS for them; none if the server was given none."""
-        return Access(())
+    server: MetricsServer
 
     def setup(self) -> None:
-        tls = self.access().tls
+        tls = self.server.access().tls
         # A connection that begins as TLS does: probes and this machine need none.
         if tls is not None and self.request.recv(1, socket.MSG_PEEK) == _BEGIN_OF_TLS:
             # A copy: the server shuts the connection by its own socket when it takes too long.
@@ -229,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> str:
         """Say why this caller may not read the numbers; "" if it may."""
-        access = self.access()
+        access = self.server.access()
         if is_loopback(self.client_address[0].removeprefix("::ffff:")) or b"" in access.secrets:
             return ""
         if access.tls is not None and not isinstance(self.request, ssl.SSLSocket):
@@ -243,11 +225,11 @@ class _Handler(BaseHTTPRequestHandler):
         return "" if any(known) else "from other machines with the token: Authorization: Bearer TOKEN"
 
     def do_GET(self) -> None:
-        path, status, refused = urlsplit(self.path).path, self.status(), self._refused()
+        path, status, refused = urlsplit(self.path).path, self.server.status(), self._refused()
         if path == _PATH and refused:
             self.send_error(HTTPStatus.UNAUTHORIZED, f"{_PATH} is read {refused}")
         elif path == _PATH:
-            self._answer(HTTPStatus.OK, self.text(status))
+            self._answer(HTTPStatus.OK, self.server.text(status))
         elif path == "/healthz":
             self._answer(HTTPStatus.OK, "ok\n")
         elif path == "/readyz":

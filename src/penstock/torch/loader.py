@@ -10,7 +10,7 @@ from penstock.data.dataset import Dataset
 from penstock.distribute.feed.dataset import DistributedDataset, agreed_of, inputs_of
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.loader import StepLoader
-from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch
+from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch, checked_options
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
 from penstock.rng import draw_seed
@@ -88,8 +88,7 @@ def loader(
     meeting = None if given else meeting_of(launched(), failure_timeout_seconds)
     try:
         ranks = find_ranks(mesh, dp, context_parallel, rank, num_ranks)
-        _check(dataset, input_options, collated=collate is not None)
-        options = input_options or InputOptions()
+        options = _checked(dataset, input_options, collated=collate is not None)
         placing = Placing(device if options.fetch_to_device else None, pin_memory, ranks.parts, ranks.part)
         partial = PartialBatch(options.partial_batch)
         inputs = DividedInput(dataset, ranks.data, partial, [*ranks.division, f"partial_batch {partial}"])
@@ -210,22 +209,22 @@ def _position_in(state: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _check(dataset: Any, input_options: Any, *, collated: bool) -> None:
+def _checked(dataset: Any, input_options: Any, *, collated: bool) -> InputOptions:
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(
             f"ps.torch.loader(dataset) takes a ps.Dataset, got {type(dataset).__name__}: make one of a map-style data "
             "set by ps.Dataset.from_source(data).batch(global_batch_size), of an iterable one by "
             "ps.Dataset.from_generator"
         )
-    if input_options is not None and not isinstance(input_options, InputOptions):
-        raise InvalidTypeError(f"ps.torch.loader(input_options=...) takes ps.InputOptions, got {input_options!r}")
-    if input_options is not None and input_options.replication_mode is InputReplicationMode.PER_REPLICA:
+    options = checked_options("ps.torch.loader", input_options)
+    if options.replication_mode is InputReplicationMode.PER_REPLICA:
         raise InvalidArgumentError(
             'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and ps.torch.loader has '
             "one to divide"
         )
     if not collated:
         check_dtypes(dataset.node.spec)
+    return options
 
 
 def _check_alone(inputs: DividedInput) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.errors import InvalidTypeError
 from penstock.options import as_member, check_flag, check_integer
 from penstock.other_names import Names, NotHere, OtherNames
 
@@ -102,3 +103,14 @@ class InputOptions:
         partial = as_member("InputOptions(partial_batch=...)", PartialBatch, self.partial_batch)
         object.__setattr__(self, "replication_mode", mode)
         object.__setattr__(self, "partial_batch", partial)
+
+
+def checked_options(call: str, options: object) -> InputOptions:
+    """Return the options that a call was given, or the default ones.
+
+    Raises:
+        InvalidTypeError: they are something else.
+    """
+    if options is not None and not isinstance(options, InputOptions):
+        raise InvalidTypeError(f"{call}(input_options=...) takes ps.InputOptions, got {options!r}")
+    return options or InputOptions()
