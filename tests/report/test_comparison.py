@@ -11,8 +11,8 @@ def run(path, step, row, name="map"):
     """Save the report of 10 steps of `step` seconds, of which an operator works `row` for each of 100 rows."""
     yours, blocked = Histogram(), Histogram()
     for _ in range(10):
-        yours.add(step / 2)
-        blocked.add(step / 2)
+        yours.add([step / 2])
+        blocked.add([step / 2])
     stage = Stage("consumer", -1, {0: Counts(rows=100, seconds=100 * row)})
     operator = Operator(name, f"{name}(function=decode)", "/home/me/train.py:7")
     Report([Snapshot(10 * step, [operator], [stage], Steps(10, blocked, yours))]).save(path)

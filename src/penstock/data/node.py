@@ -178,14 +178,21 @@ class Run:
         """Return what measures a node's work."""
         if self.statistics is None:
             return NO_METER
-        if id(node) not in self._meters:
-            nodes = {id(one): one for one in (*self._root.walk(), *node.walk())}
-            for place, one in enumerate(nodes.values()):
-                inputs = [self._meters[id(below)].number for below in one.inputs]
-                key = self._maker, place, one.name, one.site
-                meter = self.statistics.meter(key, partial(_operator, one, inputs, self._maker))
-                self._meters[id(one)] = meter
-        return self._meters[id(node)]
+        found = self._meters.get(id(node))
+        if found is None:
+            self._add_meters(self.statistics, self._root)
+            self._add_meters(self.statistics, node)
+            found = self._meters[id(node)]
+        return found
+
+    def _add_meters(self, statistics: Statistics, root: "Node") -> None:
+        for node in root.walk() if id(root) not in self._meters else ():
+            if id(node) not in self._meters:
+                inputs = [self._meters[id(below)].number for below in node.inputs]
+                key = self._maker, len(self._meters), node.name, node.site
+                meter = self._meters[id(node)] = statistics.meter(key, partial(_operator, node, inputs, self._maker))
+                if self._maker >= 0:  # a description holds its node, and one that a function made shall end
+                    statistics.operator(meter.number)
 
     def calls_of(self, node: "Node") -> str:
         """Return how many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""
@@ -519,7 +526,7 @@ class Node(ABC):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         """Variant of `read`, as a coroutine that stops where it would wait for calls in other threads."""
         yield from ()
-        return run.meter(self).measuring(self.read)(run, epoch, indices)
+        return run.meter(self).measured(self.read, run, epoch, indices)
 
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator["Origins"]:
         """Yield the rows of which elements are made, for each input of which there are some; nothing for a source."""
@@ -777,8 +784,8 @@ class SameElements(OneInput):
         yield self.input, epoch, np.arange(len(positions)), as_positions(self.sources(run, epoch, positions))
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        sources = run.meter(self).measuring(self.sources)
-        return self.input.reading(run, epoch, sources(run, epoch, indices))
+        sources = run.meter(self).measured(self.sources, run, epoch, indices)
+        return self.input.reading(run, epoch, sources)
 
 
 @dataclass(frozen=True, eq=False)

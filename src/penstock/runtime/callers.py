@@ -213,7 +213,7 @@ class Callers:
             work, start, stop = self._next_task()
             self._start()
         begun = time.perf_counter()
-        self.meter.calling(work.call, start, stop)
+        self.meter.measured(work.call, start, stop)
         seconds = time.perf_counter() - begun
         with self._lock:
             self._unfinished -= work.units(start, stop)

@@ -58,7 +58,10 @@ class Channel(Generic[Item]):
         Raises:
             Closed: the channel was closed.
         """
-        with waiting:
+        if self._items.empty():
+            with waiting:
+                entry = self._items.get()
+        else:
             entry = self._items.get()
         if entry is None or self._closed:
             self._items.put(None)  # for others that wait

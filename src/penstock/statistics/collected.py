@@ -5,8 +5,9 @@ import threading
 import time
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from socket import gethostname
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 from penstock.statistics.lanes import Lane, here
 from penstock.statistics.machine import findings, usable_cores
@@ -14,9 +15,7 @@ from penstock.statistics.schema import Operator, Snapshot, Stage
 from penstock.statistics.steps import StepClock
 
 _logger = logging.getLogger(__name__)
-_Arguments = ParamSpec("_Arguments")
-
-
+_Arguments = TypeVarTuple("_Arguments")
 Result = TypeVar("Result")
 
 
@@ -32,98 +31,98 @@ class Meter:
 
     number = -1
 
-    def measuring(self, function: Callable[_Arguments, Result]) -> Callable[_Arguments, Result]:
-        """Return a function that measures another, and counts the rows if it gives a block."""
-        return function
+    def measured(self, function: Callable[[Unpack[_Arguments]], Result], *args: *_Arguments) -> Result:
+        """Return what a function returns, and count the rows if that is a block."""
+        return function(*args)
 
-    def calling(self, call: Callable[[int, int], None], start: int, stop: int) -> None:
-        """Make calls for the rows start to stop."""
-        call(start, stop)
+    def measuring(self, function: Callable[[int, int], Result]) -> Callable[[int, int], Result]:
+        """Return a function that measures another."""
+        return function
 
 
 NO_METER = Meter()
 
 
 class _OperatorMeter(Meter):
+    """Variant that measures. It is called for each block: what it costs is what statistics cost."""
+
     def __init__(self, statistics: "Statistics", number: int) -> None:
         self._statistics = statistics
         self.number = number
 
-    def measuring(self, function: Callable[_Arguments, Result]) -> Callable[_Arguments, Result]:
-        statistics, number = self._statistics, self.number
-
-        def measured(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Result:
-            lane = statistics.begin(number)
-            made: Result | None = None
-            try:
-                made = function(*args, **kwargs)
-            finally:
-                if lane is not None:
-                    statistics.end(lane, made)
-            return made
-
-        return measured
-
-    def calling(self, call: Callable[[int, int], None], start: int, stop: int) -> None:
-        lane = self._statistics.begin(self.number)
+    def measured(self, function: Callable[[Unpack[_Arguments]], Result], *args: *_Arguments) -> Result:
+        statistics = self._statistics
+        if statistics.off:
+            return function(*args)
         try:
-            call(start, stop)
+            lane = statistics.own.lane or statistics.new_lane()
+            lane.begin(self.number)
+        except Exception as error:
+            statistics.fail(error)
+            return function(*args)
+        made: Result | None = None
+        try:
+            made = function(*args)
+            return made
         finally:
-            if lane is not None:
-                self._statistics.end(lane, None)  # rows count where they are taken
+            try:
+                lane.end(made)
+            except Exception as error:
+                statistics.fail(error)
+
+    def measuring(self, function: Callable[[int, int], Result]) -> Callable[[int, int], Result]:
+        return partial(self.measured, function)  # type: ignore[arg-type]  # mypy takes no arguments from it
+
+
+class _Own(threading.local):
+    """The lane of the present thread in one iteration."""
+
+    lane: Lane | None = None
 
 
 class Statistics:
     """Counts of one iteration.
 
     Attributes:
-        operators: those met so far; their place is their number.
         lanes: those of all threads so far.
         steps: the consumer's.
         calls: what makes the calls of operators in threads.
+        off: whether nothing is counted any more.
+        own: the lane of the present thread.
     """
 
     def __init__(self) -> None:
-        self.operators: list[Operator] = []
         self.lanes: list[Lane] = []
         self.steps = StepClock()
         self.calls: dict[int, CallCounts] = {}
         self.off = False
-        self._numbers: dict[tuple[object, ...], int] = {}
+        self.own = _Own()
+        self._meters: dict[tuple[object, ...], Meter] = {}
+        self._operators: list[Callable[[], Operator] | Operator] = []
         self._lock = threading.Lock()
-        self._own = threading.local()
 
     def meter(self, key: tuple[object, ...], describe: Callable[[], Operator]) -> Meter:
-        """Return what measures an operator, which is described when its key comes first."""
-        number = self._numbers.get(key)
-        if number is None:
+        """Return what measures an operator, and describes it when that is asked for."""
+        meter = self._meters.get(key)
+        if meter is None:
             with self._lock:
-                number = self._numbers.setdefault(key, len(self.operators))
-                if number == len(self.operators):
-                    self.operators.append(describe())
-        return _OperatorMeter(self, number)
+                meter = self._meters.setdefault(key, _OperatorMeter(self, len(self._operators)))
+                if meter.number == len(self._operators):
+                    self._operators.append(describe)
+        return meter
 
-    def begin(self, number: int) -> Lane | None:
-        """Charge an operator for the time of this thread from now on; gives the thread's lane."""
-        if self.off:
-            return None
-        try:
-            lane: Lane | None = getattr(self._own, "lane", None)
-            if lane is None:
-                lane = self._own.lane = Lane(here.name, here.owner, self.operators)
-                self.lanes.append(lane)
-            lane.begin(number)
-            return lane
-        except Exception as error:
-            self.fail(error)
-            return None
+    def operator(self, number: int) -> Operator:
+        """Return the operator of a number."""
+        found = self._operators[number]
+        if not isinstance(found, Operator):
+            found = self._operators[number] = found()
+        return found
 
-    def end(self, lane: Lane, made: object) -> None:
-        """Note that the operator that began last in a lane has ended, and what it has made."""
-        try:
-            lane.end(made)
-        except Exception as error:
-            self.fail(error)
+    def new_lane(self) -> Lane:
+        """Return the lane of this thread, which has none so far."""
+        lane = self.own.lane = Lane(here.name, here.owner, self.operator)
+        self.lanes.append(lane)
+        return lane
 
     def ask(self) -> None:
         """Note that the consumer asks for its next elements."""
@@ -131,7 +130,7 @@ class Statistics:
             return
         try:
             self.steps.ask()
-            lane: Lane | None = getattr(self._own, "lane", None)
+            lane = self.own.lane
             if lane is not None:
                 lane.begin_step()
         except Exception as error:
@@ -142,7 +141,7 @@ class Statistics:
         if self.off:
             return
         try:
-            lane: Lane | None = getattr(self._own, "lane", None)
+            lane = self.own.lane
             self.steps.get(rows, -1 if lane is None else lane.longest[1])
         except Exception as error:
             self.fail(error)
@@ -162,7 +161,7 @@ class Statistics:
             for number, counts in list(lane.counts.items()):
                 stage.operators.setdefault(number, type(counts)()).merge(counts)
         steps = self.steps.copy()
-        operators = [copy(one) for one in self.operators]
+        operators = [copy(self.operator(number)) for number in range(len(self._operators))]
         for number, calls in list(self.calls.items()):
             operators[number].threads = 0 if calls.serial else calls.count
         elapsed = time.perf_counter() - self.steps.begun if self.steps.begun else 0.0

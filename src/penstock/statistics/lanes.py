@@ -1,7 +1,8 @@
 """The work of each thread: a lane charges every moment to one operator, as work or as waiting."""
 
 import threading
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter, sleep, thread_time
 from types import TracebackType
@@ -44,12 +45,12 @@ class Lane:
         longest: the longest time that one operator was charged in this step, and the operator's number.
     """
 
-    def __init__(self, name: str, owner: int, operators: Sequence[Operator] = ()) -> None:
+    def __init__(self, name: str, owner: int, operator: Callable[[int], Operator]) -> None:
         self.name = name
-        self._operators = operators
+        self._operator = operator
         self._marks: list[AbstractContextManager[Any]] = []
         self.owner = owner
-        self.counts: dict[int, Counts] = {}
+        self.counts: defaultdict[int, Counts] = defaultdict(Counts)
         self.stack: list[int] = []
         self.since = 0.0
         self.waiting = False
@@ -77,10 +78,8 @@ class Lane:
             self.waiting = False
             if self._sampling or now - self._sampled > _EVERY_SECONDS:
                 self._begin_sample(number, now)
-        if number not in self.counts:
-            self.counts[number] = Counts()
         if tracing.annotation is not None and len(self._marks) == len(self.stack):
-            self._marks.append(tracing.annotation(self._operators[number].label))
+            self._marks.append(tracing.annotation(self._operator(number).label))
             self._marks[-1].__enter__()
         self.stack.append(number)
         self.since = now
@@ -96,7 +95,7 @@ class Lane:
 
     def _try_lock(self, number: int) -> None:
         """Count whether another thread waits for Python's lock, by leaving it."""
-        counts = self.counts.setdefault(number, Counts())
+        counts = self.counts[number]
         begun = perf_counter()
         sleep(0)  # leaves the lock long enough for another thread to wake up
         counts.lock_asked += 1
@@ -106,7 +105,7 @@ class Lane:
         """Charge the operator before again: this one has made rows, if this is a block."""
         self._charge(perf_counter())
         number = self.stack.pop()
-        if len(self._marks) > len(self.stack):
+        if self._marks and len(self._marks) > len(self.stack):
             self._marks.pop().__exit__(None, None, None)
         rows = getattr(made, "length", 0)
         if rows and number not in self.stack[-1:]:  # an operator that reads by index is measured within its stream
@@ -124,9 +123,6 @@ class Lane:
         counts = self.counts[number]
         seconds = now - self.since
         self.since = now
-        if tracing.recorder is not None:
-            label = self._operators[number].label
-            tracing.recorder.add(f"{label} waits" if self.waiting else label, now - seconds, seconds)
         if self.waiting:
             counts.waited += seconds
         else:
@@ -139,6 +135,9 @@ class Lane:
                 counts.sampled += seconds
                 counts.processor += processor - self._processor
             self._processor = processor
+        if tracing.recorder is not None:
+            label = self._operator(number).label
+            tracing.recorder.add(f"{label} waits" if self.waiting else label, now - seconds, seconds)
 
     def wait(self, waiting: bool) -> None:
         """Note that the thread begins or ends to wait for another."""

@@ -1,7 +1,9 @@
 """The schema of statistics: plain structs that are sent, merged, saved and read by all that shows them."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -24,14 +26,15 @@ class Histogram(Struct):
     total: float = 0.0
     most: float = 0.0
 
-    def add(self, value: float) -> None:
-        """Count a number."""
-        part, power = math.frexp(value)
-        bucket = power * _PARTS + int((part - 0.5) * 2 * _PARTS)
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
-        self.count += 1
-        self.total += value
-        self.most = max(self.most, value)
+    def add(self, values: Sequence[float]) -> None:
+        """Count numbers: many at a time cost little for each."""
+        parts, powers = np.frexp(values)
+        found = powers * _PARTS + ((parts - 0.5) * 2 * _PARTS).astype(np.int64)
+        for bucket, count in zip(*np.unique(found, return_counts=True), strict=True):
+            self.buckets[int(bucket)] = self.buckets.get(int(bucket), 0) + int(count)
+        self.count += len(values)
+        self.total += float(np.sum(values))
+        self.most = max([self.most, *values])
 
     def copy(self) -> "Histogram":
         """Return a copy, also while another thread adds numbers."""

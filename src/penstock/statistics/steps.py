@@ -14,6 +14,8 @@ from penstock.statistics.schema import SlowStep, Steps
 _SLOWEST: Final = 10
 _ASK_EVERY: Final = 50
 """One of so many marked steps waits for the device, to learn how long that takes for a step."""
+_TOGETHER: Final = 256
+"""So many times of steps go into the histograms at once: one alone costs as much as fifty of these."""
 _SHORT: Final = 0.001
 """A wait of less than this is never among the slowest."""
 
@@ -35,6 +37,8 @@ class StepClock:
         # How long the device took for the last marked step for which it was waited, and whether that is the last step.
         self._device: float | None = None
         self._waited = False
+        # The times that are in no histogram yet.
+        self._times = _no_times()
 
     def ask(self) -> None:
         """Note that the consumer asks for its next elements."""
@@ -45,10 +49,10 @@ class StepClock:
             steps.opening = now - self._made
         elif self._got:
             yours = self._yours = now - self._got
-            steps.yours.add(yours)
+            self._times["yours"].append(yours)
             if tracing.recorder is not None:
                 tracing.recorder.add("your step", self._got, yours, number=steps.count - 1)
-            if steps.yours.count == 1:
+            if not steps.first_yours:
                 steps.first_yours = yours
 
     def get(self, rows: int, operator: int) -> None:
@@ -56,11 +60,14 @@ class StepClock:
         now = self._got = time.perf_counter()
         blocked = now - self._asked
         steps = self._steps
-        steps.blocked.add(blocked)
+        self._times["blocked"].append(blocked)
+        if len(self._times["blocked"]) >= _TOGETHER:
+            times, self._times = self._times, _no_times()
+            _add(steps, times)
         if not steps.count:
             steps.first = blocked
         elif self._device is not None and not self._waited:  # as long as it computes an earlier step, nothing is lost
-            steps.exposed.add(max(0.0, blocked - max(0.0, self._device - self._yours)))
+            self._times["exposed"].append(max(0.0, blocked - max(0.0, self._device - self._yours)))
         self._waited = False
         if steps.count and blocked > _SHORT:
             waits = *steps.slowest, SlowStep(steps.count, blocked, operator)
@@ -84,8 +91,18 @@ class StepClock:
     def copy(self) -> Steps:
         """Return the steps so far, as a copy."""
         steps = self._steps
-        histograms = {name: getattr(steps, name).copy() for name in ("blocked", "yours", "exposed")}
-        return replace(steps, **histograms)
+        copied = replace(steps, **{name: getattr(steps, name).copy() for name in self._times})
+        _add(copied, {name: list(seconds) for name, seconds in self._times.items()})
+        return copied
+
+
+def _no_times() -> dict[str, list[float]]:
+    return {"blocked": [], "yours": [], "exposed": []}
+
+
+def _add(steps: Steps, times: dict[str, list[float]]) -> None:
+    for name, seconds in times.items():
+        getattr(steps, name).add(seconds)
 
 
 class StepMark:

@@ -177,8 +177,8 @@ class Batching(OneInput):
         else:
             rows = (as_positions(batches)[:, None] * size + as_positions(own)).reshape(-1)
         block = yield from self.input.reading(run, epoch, rows)
-        numbered = run.meter(self).measuring(self.numbered)
-        made = numbered(block, len(own), int(batches[0]) if len(batches) else 0)
+        number = int(batches[0]) if len(batches) else 0
+        made = run.meter(self).measured(self.numbered, block, len(own), number)
         if self.own is None:
             return made
         if real < len(own) and len(made):  # one is read where the worker gets none

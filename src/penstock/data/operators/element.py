@@ -165,11 +165,11 @@ class Map(HasOutputSignature, OneInput):
         meter = run.meter(self)
         outcome: Callable[[], Outcome] = partial(self.apply, run, epoch, block, indices)
         if self.overlaps:
-            calls = meter.measuring(self._calls)(run, epoch, block, indices)
+            calls = meter.measured(self._calls, run, epoch, block, indices)
             if not isinstance(calls, Made):  # also if they have ended: the first in order determines the layout
                 yield calls
             outcome = calls.outcome
-        return meter.measuring(_all_made)(outcome)
+        return meter.measured(_all_made, outcome)
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
         # Without other threads, large results are made one by one, and only the input is read in blocks.

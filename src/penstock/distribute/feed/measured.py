@@ -38,7 +38,7 @@ class MeasuredSteps:
 
     def make(self, outcome: Callable[[], Made]) -> Made:
         """Return what a function makes, a step or the end."""
-        return self._meter.measuring(outcome)()
+        return self._meter.measured(outcome)
 
     def ask(self) -> None:
         """Note that the consumer asks for a step."""
