@@ -10,12 +10,12 @@ import numpy.typing as npt
 from penstock.data.block import Block, Column, column_of, dtype_of_rows, is_ragged, locked_entries, object_column
 from penstock.data.packing_plans import Numbers, PackedParts, Packing
 from penstock.errors import ElementError
-from penstock.spec import LeafSpec, TensorSpec, batched, ragged_rows, with_rows
-from penstock.structure import Structure, flatten
+from penstock.spec import TensorSpec, batched, ragged_rows, with_rows
+from penstock.structure import Structure, flatten, map_structure
 
 _ALONE: Final = "tokens"
 """The name of a leaf that is the whole element."""
-_ROW_LEAVES: Final = ("segment_ids", "positions", "loss_mask")
+_ROW_LEAVES: Final = {"segment_ids": np.int32, "positions": np.int32, "loss_mask": np.bool_}
 _EDGES: Final = "cu_seqlens"
 
 
@@ -78,11 +78,9 @@ class PackedRows:
             else:
                 shared = locked_entries(column) if self.packing.splits else column  # several rows get the same arrays
                 columns[number] = _per_segment(shared, which, firsts, self.packing.max_segments)
-        for name, column in self._row_leaves(parts, places, sizes, firsts, within + spaces).items():
-            template[name] = len(columns)
-            columns.append(column)
-        order, structure = flatten(template)
-        return Block(tuple(columns[number] for number in order), structure, rows)
+        row_leaves = self._row_leaves(parts, places, sizes, firsts, within + spaces)
+        leaves, structure = flatten(map_structure(columns.__getitem__, template) | row_leaves)
+        return Block(tuple(leaves), structure, rows)
 
     def _row_leaves(
         self, parts: PackedParts, places: Numbers, sizes: Numbers, firsts: Numbers, ends: Numbers
@@ -124,21 +122,16 @@ class PackedRows:
         leaves, structure = flatten(documents)
         template, packed = self._leaves(structure, [len(leaf.shape) for leaf in leaves])
         length, most = self.packing.length, self.packing.max_segments
-        found: list[LeafSpec] = [
+        found = [
             with_rows(leaf, length, assumed=False)
             if number in packed
             else (ragged_rows(leaf, None) if leaf.shape else batched(leaf, most))
             for number, leaf in enumerate(leaves)
         ]
-        more = dict(zip(_ROW_LEAVES, (np.int32, np.int32, np.bool_), strict=True))
-        for name, dtype in more.items():
-            template[name] = len(found)
-            found.append(TensorSpec((length,), dtype))
+        row_leaves = {name: TensorSpec((length,), dtype) for name, dtype in _ROW_LEAVES.items()}
         if self.cu_seqlens:
-            template[_EDGES] = len(found)
-            found.append(TensorSpec((None if most is None else most + 2,), np.int32))
-        order, whole = flatten(template)
-        return whole.unflatten([found[number] for number in order])
+            row_leaves[_EDGES] = TensorSpec((None if most is None else most + 2,), np.int32)
+        return map_structure(found.__getitem__, template) | row_leaves
 
     def _leaves(self, structure: Structure, axes: list[int]) -> tuple[dict[str, Any], dict[int, str]]:
         """Return the numbers of the leaves in a dictionary like that of a row, and the names of those that are packed.

@@ -110,12 +110,11 @@ class PackedParts:
     def joined(several: "Sequence[PackedParts]") -> "PackedParts":
         """Return the rows of several, one after the other."""
         firsts = np.cumsum([0, *(parts.count for parts in several)])
-        return PackedParts(
-            np.concatenate([parts.rows + first for parts, first in zip(several, firsts, strict=False)]),
-            np.concatenate([parts.documents for parts in several]),
-            np.concatenate([parts.starts for parts in several]),
-            np.concatenate([parts.stops for parts in several]),
-        )
+        moved = [
+            (parts.rows + first, parts.documents, parts.starts, parts.stops)
+            for parts, first in zip(several, firsts, strict=False)
+        ]
+        return PackedParts(*map(np.concatenate, zip(*moved, strict=True)))
 
 
 def fitted(packing: Packing, lengths: Numbers) -> PackedParts:

@@ -28,11 +28,12 @@ def mixed(
     for name, allowed, given in (("unit", _UNITS, unit), ("stop", _STOPS, stop)):
         if given not in allowed:
             raise InvalidArgumentError(f"mix({name}=...) takes one of {', '.join(map(repr, allowed))}, got {given!r}")
-    epochs = dict.fromkeys(names, None if stop == "repeat" else 1)
-    if not isinstance(max_epochs or {}, Mapping):
+    given_epochs = max_epochs or {}
+    if not isinstance(given_epochs, Mapping):
         raise InvalidTypeError(f"mix(max_epochs=...) takes a dictionary of numbers by source, got {max_epochs!r}")
-    _check_names("max_epochs", max_epochs or {}, names)
-    for name, most in (max_epochs or {}).items():
+    _check_names("max_epochs", given_epochs, names)
+    epochs = dict.fromkeys(names, None if stop == "repeat" else 1)
+    for name, most in given_epochs.items():
         epochs[name] = check_integer("mix", f"max_epochs[{name!r}]", most, minimum=1)
     members = []
     for name, node in sources.items():
@@ -47,8 +48,7 @@ def mixed(
                 f"mix(unit='tokens') needs the lengths of all elements, and those of {name!r} are unknown: call "
                 "with_lengths() on it, before shuffle"
             )
-        once = epochs[name] == 1
-        members.append(node if once else SourceEpochs(node, epochs[name], source=name, site=site))
+        members.append(node if epochs[name] == 1 else SourceEpochs(node, epochs[name], source=name, site=site))
     return Mix(tuple(members), names, _stages(weights, names), seed, stop == "first", unit == "tokens", site=site)
 
 

@@ -89,22 +89,18 @@ class SampleWithoutReplacement(Sample):
 
     @property
     def memory(self) -> str:
-        return f"holds {in_bytes(self.held.nbytes + np.dtype(self._numbers).itemsize * self.count)}"
+        return f"holds {in_bytes(self.held.nbytes + np.min_scalar_type(len(self.held)).itemsize * self.count)}"
 
     def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
         return as_positions(self._order_of(self.key(run, epoch))[as_positions(indices)])
 
-    @property
-    def _numbers(self) -> type[np.integer[Any]]:
-        return np.uint32 if len(self.held) <= 1 << 32 else np.int64
-
     @cached_property
     def _order_of(self) -> Any:
-        return lru_cache(maxsize=1)(partial(_order, self.held, self.count, self._numbers))
+        return lru_cache(maxsize=1)(partial(_order, self.held, self.count))
 
 
-def _order(weights: Column, count: int, kind: type[np.integer[Any]], key: int) -> Column:
-    """Return the first rows in the order of their times, as numbers of this kind."""
+def _order(weights: Column, count: int, key: int) -> Column:
+    """Return the first rows in the order of their times, as numbers of as few bytes as they need."""
     rows = len(weights)
     # The number of a row takes the low bits of its time: sorting values is far faster than sorting an index.
     row_bits = np.uint64((1 << rows.bit_length()) - 1)
@@ -119,7 +115,7 @@ def _order(weights: Column, count: int, kind: type[np.integer[Any]], key: int) -
         words.partition(count)
     first = words[:count]
     first.sort()
-    return (first & row_bits).astype(kind)
+    return (first & row_bits).astype(np.min_scalar_type(rows))
 
 
 def sample_of(node: Node, weights: Any, num: int | None, replacement: bool, seed: int | None, site: str) -> Sample:

@@ -5,6 +5,7 @@ Parts of files are read where they are asked for, and rows are views of the byte
 
 import io
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -44,18 +45,14 @@ class OpenTokens:
         dtype: of its tokens.
         offset: the byte of the first.
         edges: the token with which each document begins, and the end of the last; None for rows of one length.
-        rows: the number of rows.
+        count: the number of documents or rows.
     """
 
     file: RangedFile
     dtype: np.dtype[Any]
     offset: int
     edges: Edges | None
-    rows: int
-
-    @property
-    def count(self) -> int:
-        return self.rows if self.edges is None else len(self.edges) - 1
+    count: int
 
     @property
     def open_size(self) -> int:
@@ -92,6 +89,8 @@ class TokenFiles(OpenFileFormat[OpenTokens]):
         [[5, 6, 0, 0], [7, 0, 0, 0], [8, 8, 0, 0]]
     """
 
+    has_lengths = True  # rows have them too
+
     def __init__(
         self, dtype: Any = "uint16", *, length: int | None = None, stride: int | None = None, eos: int | None = None
     ) -> None:
@@ -107,10 +106,6 @@ class TokenFiles(OpenFileFormat[OpenTokens]):
         self.length = None if length is None else check_integer("TokenFiles", "length", length, minimum=1)
         self.stride = self.length if stride is None else check_integer("TokenFiles", "stride", stride, minimum=1)
         self.eos = eos
-
-    @property
-    def has_lengths(self) -> bool:  # type: ignore[override]  # rows have lengths too
-        return True
 
     def lengths(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
         begins, ends = self._bounds(self.opened(name), rows)
@@ -161,12 +156,9 @@ class TokenFiles(OpenFileFormat[OpenTokens]):
             )
         if self.length is not None and self.stride is not None:
             return OpenTokens(file, dtype, offset, None, max(0, (tokens - self.length) // self.stride + 1))
-
-        def find() -> Edges:
-            return self._found(file, dtype, offset, tokens)
-
+        find = partial(self._found, file, dtype, offset, tokens)
         edges = cached_edges(name, f"tokens of {dtype} until {self.eos}", file.version, find)
-        return OpenTokens(file, dtype, offset, edges, 0)
+        return OpenTokens(file, dtype, offset, edges, len(edges) - 1)
 
     def _found(self, file: RangedFile, dtype: np.dtype[Any], offset: int, tokens: int) -> Edges:
         """Return where documents begin, and the last one ends; tokens behind the last end are a document too."""
