@@ -154,7 +154,8 @@ class Tokenizer:
         return found
 
     def _tokens(self, row: Sequence[int]) -> npt.NDArray[Any]:
-        tokens = np.array([*self.before, *row[: self.max_length], *self.after], np.int64)
+        kept = row if self.max_length is None else row[: self.max_length]
+        tokens = np.array([*self.before, *kept, *self.after] if self.before or self.after else kept, np.int64)
         limits = np.iinfo(self.dtype)
         if len(tokens) and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
             wrong = tokens.min() if tokens.min() < limits.min else tokens.max()
