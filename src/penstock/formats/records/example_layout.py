@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-_FIELD_1: Final = 0x0A
+FIELD_1: Final = 0x0A
 _FIELD_2: Final = 0x12
-_BYTES, _FLOATS, _INTEGERS = 0x0A, 0x12, 0x1A
+BYTES, FLOATS, INTEGERS = 0x0A, 0x12, 0x1A
 _CONTINUES: Final = 0x80
 _MOST: Final = 16
 _FEWEST: Final = 16
@@ -44,7 +44,7 @@ class FeatureKind:
     dtype: np.dtype[Any]
 
 
-class _OtherwiseError(Exception):
+class OtherwiseError(Exception):
     """The records are not laid out as this file expects."""
 
 
@@ -64,7 +64,7 @@ def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, Featu
             rows = np.flatnonzero(lengths == length)
             for name, column in _columns([records[row] for row in rows.tolist()], features).items():
                 columns[name][rows] = column
-    except _OtherwiseError:
+    except OtherwiseError:
         return None
     return columns
 
@@ -75,7 +75,7 @@ def _columns(records: Sequence[bytes], features: Mapping[str, FeatureKind]) -> d
     places, compared = _layout_of(first, features)
     content = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), len(first))
     if ((content ^ content[0]) & compared).any():
-        raise _OtherwiseError
+        raise OtherwiseError
     return {
         name: _values(content[:, begin:end], features[name]).reshape(len(records), *features[name].shape)
         for name, (begin, end) in places.items()
@@ -93,44 +93,43 @@ def _layout_of(
     wanted = {name.encode(): name for name in features}
     compared = np.full(len(record), 0xFF, np.uint8)
     places: dict[str, tuple[int, int]] = {}
-    for encoded, begin, stop in _entries(record):
+    for encoded, begin, stop in entries_of(record):
         name = wanted.get(encoded)
         if name is None:
             compared[begin:stop] = 0
             continue
         if name in places:  # the last one would count
-            raise _OtherwiseError
+            raise OtherwiseError
         feature = features[name]
-        begin, stop = _message(record, begin, stop, feature.tag)
-        begin, stop = places[name] = _message(record, begin, stop, _FIELD_1)
-        compared[begin:stop] = _CONTINUES if feature.tag == _INTEGERS else 0
+        begin, stop = message_at(record, begin, stop, feature.tag)
+        begin, stop = places[name] = message_at(record, begin, stop, FIELD_1)
+        compared[begin:stop] = _CONTINUES if feature.tag == INTEGERS else 0
     if len(places) < len(features):
-        raise _OtherwiseError
+        raise OtherwiseError
     return places, compared
 
 
-def _entries(record: bytes) -> Iterator[tuple[bytes, int, int]]:
+def entries_of(record: bytes) -> Iterator[tuple[bytes, int, int]]:
     """The name of each feature of a record, and where its contents begin and end."""
-    at, end = _message(record, 0, len(record), _FIELD_1)
+    at, end = message_at(record, 0, len(record), FIELD_1)
     while at < end:
-        entry, at = _message(record, at, end, _FIELD_1, whole=False)
-        begin, stop = _message(record, entry, at, _FIELD_1, whole=False)
+        entry, at = message_at(record, at, end, FIELD_1, whole=False)
+        begin, stop = message_at(record, entry, at, FIELD_1, whole=False)
         name = record[begin:stop]
-        begin, stop = _message(record, stop, at, _FIELD_2)
-        yield name, begin, stop
+        yield name, *(message_at(record, stop, at, _FIELD_2) if stop < at else (at, at))
 
 
-def _message(record: bytes, at: int, limit: int, tag: int, whole: bool = True) -> tuple[int, int]:
+def message_at(record: bytes, at: int, limit: int, tag: int, whole: bool = True) -> tuple[int, int]:
     """The bounds of the contents of a field, which fills a message up to its limit if it is the `whole` of it."""
     if at + 2 > limit or record[at] != tag:
-        raise _OtherwiseError
+        raise OtherwiseError
     at += 2
     length = record[at - 1]
     if length >= _CONTINUES:
         length, at = _number(record, at - 1, limit)
     end = at + length
     if end != limit if whole else end > limit:
-        raise _OtherwiseError
+        raise OtherwiseError
     return at, end
 
 
@@ -144,7 +143,7 @@ def _number(record: bytes, at: int, limit: int) -> tuple[int, int]:
         if byte < _CONTINUES:
             return number, at
         shift += 7
-    raise _OtherwiseError
+    raise OtherwiseError
 
 
 def features_of_one(
@@ -154,14 +153,14 @@ def features_of_one(
     wanted = {name.encode(): name for name in features}
     found: dict[str, Any] = {}
     try:
-        for encoded, begin, stop in _entries(record):
+        for encoded, begin, stop in entries_of(record):
             name = wanted.get(encoded)
             if name in found:  # the last one would count
-                raise _OtherwiseError
+                raise OtherwiseError
             if name is not None:
                 found[name] = None if begin == stop else _values_of_one(record, begin, stop, features[name])
         return {name: _or_default(found.get(name), name, features[name], defaults) for name in features}
-    except _OtherwiseError:
+    except OtherwiseError:
         return None
 
 
@@ -172,7 +171,7 @@ def _or_default(found: Any, name: str, feature: FeatureKind, defaults: Mapping[s
     if feature.count is None:
         return np.empty((0, *feature.shape), feature.dtype)
     if name not in defaults:
-        raise _OtherwiseError
+        raise OtherwiseError
     column = np.empty((1, *feature.shape), feature.dtype)
     column[:] = defaults[name]
     return column[0]
@@ -180,25 +179,25 @@ def _or_default(found: Any, name: str, feature: FeatureKind, defaults: Mapping[s
 
 def _values_of_one(record: bytes, at: int, stop: int, feature: FeatureKind) -> Any:
     """The values of the feature between these offsets."""
-    at, stop = _message(record, at, stop, feature.tag)
-    if feature.tag == _BYTES:
+    at, stop = message_at(record, at, stop, feature.tag)
+    if feature.tag == BYTES:
         texts = []
         while at < stop:
-            begin, at = _message(record, at, stop, _FIELD_1, whole=False)
+            begin, at = message_at(record, at, stop, FIELD_1, whole=False)
             texts.append(record[begin:at])
         if feature.count == len(texts) and not feature.shape:
             return texts[0]
         values: Column = np.fromiter(texts, object, len(texts))
     else:
-        at, stop = _message(record, at, stop, _FIELD_1)
-        if feature.tag == _INTEGERS:
+        at, stop = message_at(record, at, stop, FIELD_1)
+        if feature.tag == INTEGERS:
             values = _integers_of_one(record, at, stop, feature.dtype)
         elif (stop - at) % 4 == 0:
             values = np.frombuffer(record, "<f4", (stop - at) // 4, at).astype(feature.dtype)
         else:
-            raise _OtherwiseError
+            raise OtherwiseError
     if len(values) != feature.count if feature.count is not None else len(values) % (math.prod(feature.shape) or 1):
-        raise _OtherwiseError
+        raise OtherwiseError
     if feature.count is None:
         return values.reshape(-1, *feature.shape)
     return values.reshape(feature.shape) if feature.shape else values[0]
@@ -207,37 +206,37 @@ def _values_of_one(record: bytes, at: int, stop: int, feature: FeatureKind) -> A
 def _integers_of_one(record: bytes, at: int, stop: int, dtype: np.dtype[Any]) -> Column:
     """Numbers of variable length, one after the other."""
     if stop - at > _MOST_BYTES:
-        raise _OtherwiseError
+        raise OtherwiseError
     values = []
     while at < stop:
         value, at = _number(record, at, stop)
         values.append(value)
     if max(values, default=0) >= 1 << 64:
-        raise _OtherwiseError
+        raise OtherwiseError
     whole = np.array(values, np.uint64).view(np.int64)
     cast = whole.astype(dtype, copy=False)
     if cast is not whole and (cast != whole).any():
-        raise _OtherwiseError
+        raise OtherwiseError
     return cast
 
 
 def _values(content: Column, feature: FeatureKind) -> Column:
     """The values that are these bytes of each record."""
     count = feature.count or 0
-    if feature.tag == _BYTES:
+    if feature.tag == BYTES:
         if count != 1:
-            raise _OtherwiseError
+            raise OtherwiseError
         data, size = content.tobytes(), content.shape[1]
         starts = range(0, size * len(content), size) if size else [0] * len(content)
         return np.fromiter([data[start : start + size] for start in starts], object, len(content))
-    if feature.tag == _FLOATS:
+    if feature.tag == FLOATS:
         if content.shape[1] != 4 * count:
-            raise _OtherwiseError
+            raise OtherwiseError
         return np.array(content).view("<f4").astype(feature.dtype, copy=False)
     values = _integers(content, count)
     cast = values.astype(feature.dtype, copy=False)
     if cast is not values and (cast != values).any():
-        raise _OtherwiseError
+        raise OtherwiseError
     return cast
 
 
@@ -245,11 +244,11 @@ def _integers(content: Column, count: int) -> Column:
     """The numbers of records, `count` of each, which all have the same number of bytes."""
     size = content.shape[1] // count if count else 0
     if not 0 < size <= 10 or size * count != content.shape[1]:
-        raise _OtherwiseError
+        raise OtherwiseError
     by_number = content.reshape(len(content), count, size)
     continues = by_number[0] >= _CONTINUES  # the others' bits are those of the first
     if not continues[:, :-1].all() or continues[:, -1].any():
-        raise _OtherwiseError
+        raise OtherwiseError
     values = (by_number[:, :, 0] & 0x7F).astype(np.uint64)
     for byte in range(1, size):
         values |= (by_number[:, :, byte] & 0x7F).astype(np.uint64) << np.uint64(7 * byte)
