@@ -73,8 +73,9 @@ class PackedRows:
         columns = list(documents.columns)
         for number, column in enumerate(documents.columns):
             if number in packed:
-                value = self._padding(packed[number])
-                columns[number] = _copied(column, parts, which, places, (rows, length), value)
+                given = self.padding_values
+                padding = given.get(packed[number], 0) if isinstance(given, Mapping) else given
+                columns[number] = _copied(column, parts, which, places, (rows, length), padding)
             else:
                 shared = locked_entries(column) if self.packing.splits else column  # several rows get the same arrays
                 columns[number] = _per_segment(shared, which, firsts, self.packing.max_segments)
@@ -159,10 +160,6 @@ class PackedRows:
         if not packed:
             raise ElementError(f"pack needs a leaf with an axis of tokens, got {structure} without one")
         return dict(template), packed
-
-    def _padding(self, name: str) -> Any:
-        given = self.padding_values
-        return given.get(name, 0) if isinstance(given, Mapping) else given
 
 
 def _axes(column: Column) -> int:

@@ -149,7 +149,6 @@ def _best_fit(sizes: Numbers, length: int, most: int) -> Numbers:
     least = ordered[-1] << _ROW_BITS
     open_rows: list[int] = []  # sorted: the room that is left, and below it the number of the row
     parts_in = [0] * len(ordered)
-    limited = most < len(ordered)
     begun, placed = 0, []
     for size in ordered:
         wanted = size << _ROW_BITS
@@ -160,11 +159,8 @@ def _best_fit(sizes: Numbers, length: int, most: int) -> Numbers:
             left = ((length - size) << _ROW_BITS) + begun
             begun += 1
         placed.append(left)
-        if limited:
-            parts_in[left & _ROW] += 1
-            if parts_in[left & _ROW] == most:
-                continue
-        if left >= least:
+        parts_in[left & _ROW] += 1
+        if left >= least and parts_in[left & _ROW] < most:
             insort(open_rows, left)
     rows = np.empty(len(sizes), np.int64)
     rows[order] = np.array(placed) & _ROW

@@ -116,7 +116,11 @@ def mixture_of_state(root: Node, state: dict[str, Any]) -> Node:
 def difference(root: Node, state: Any) -> str:
     """Return how the mixture of a state differs from the dataset's, in words; "" if other steps differ."""
     mix, found = _mixture(root), state.get(_KEY) if isinstance(state, dict) else None
-    if mix is None or not isinstance(found, dict) or not _fits_around(root, mix, state):
+    if mix is None or not isinstance(found, dict):
+        return ""
+    try:
+        _check_around(root, mix, state)
+    except StateMismatchError:
         return ""
     here, there = mixture_state(root, [0, 0, 0])[_KEY]["sources"], found["sources"]
     told = [f"{name!r} is missing here" for name in there if name not in here]
@@ -133,12 +137,9 @@ def difference(root: Node, state: Any) -> str:
     return "; ".join(told or ["its seed, its end or its epochs differ"])
 
 
-def _fits_around(root: Node, mix: Mix, state: dict[str, Any]) -> bool:
-    try:
-        check_state({**state, "nodes": state[_KEY]["around"]}, identities_of(_around(root, mix)))
-    except StateMismatchError:
-        return False
-    return True
+def _check_around(root: Node, mix: Mix, state: dict[str, Any]) -> None:
+    """Refuse a state of which the steps after the mixture differ."""
+    check_state({**state, "nodes": state[_KEY]["around"]}, identities_of(_around(root, mix)))
 
 
 def for_dataset(root: Node, state: Any) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def for_dataset(root: Node, state: Any) -> dict[str, Any]:
         raise StateMismatchError(
             "remix=True takes the state of an iterator over a mixture, and this one is of no other"
         )
-    check_state({**state, "nodes": state[_KEY]["around"]}, identities_of(_around(root, mix)))
+    _check_around(root, mix, state)
     found, given = state[_KEY], _given(taken_apart(position_in(state))[0])
     if _row(root, mix, given) == _row(root, mix, given + 1) != mix.cardinality:
         window = next(node for node in _chain(root) if isinstance(node, Balance))

@@ -220,12 +220,12 @@ class MixOrder:
         weights = list(self.stages[stage][1])
         left = {}
         for source, length in enumerate(self.lengths):
-            rows = length - start.counts[source] + self.stops
             if length != INFINITE_CARDINALITY and weights[source] > 0:
-                left[source] = rows
-                if rows <= 0:
+                rows = length - start.counts[source] + self.stops
+                if rows > 0:
+                    left[source] = rows
+                else:
                     weights[source] = 0.0
-                    del left[source]
         return tuple(weights), left
 
     @cached_property

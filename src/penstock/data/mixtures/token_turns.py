@@ -60,10 +60,6 @@ class TokenTurnsStream(Stream):
             self._tokens = [0] * len(self._tokens)
             self._stage += 1
 
-    def _has_ended(self, source: int) -> bool:
-        length = self._node.members[source].cardinality
-        return length != INFINITE_CARDINALITY and self._elements[source] >= length
-
     def _of_stage(self) -> Generator[int, None, bool]:
         """The sources by turn in this stage; returns whether one that has ended ends all."""
         stages, weights = self._node.stages, self._node.stages[self._stage][1]
@@ -78,7 +74,7 @@ class TokenTurnsStream(Stream):
         heapq.heapify(turns)
         while turns and (left is None or left > 0):
             _, tie, source = heapq.heappop(turns)
-            if self._has_ended(source):
+            if 0 <= self._node.members[source].cardinality <= self._elements[source]:
                 if self._node.stops:
                     return True
                 continue
