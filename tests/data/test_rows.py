@@ -220,3 +220,13 @@ def test_rows_of_packed_documents_are_all_that_are_in_the_row() -> None:
     found = [[row.row for row in packed.rows(step)] for step in range(len(packed))]
     assert sorted(map(tuple, found)) == [(0, 1), (2,), (3,)]
     assert sorted(row.row for row in packed.batch(3).rows(0)) == [0, 1, 2, 3]
+
+
+def test_rows_of_two_sources_with_one_name_are_not_skipped_together() -> None:
+    mixed = ps.Dataset.mix({name: ps.Dataset.range(5) for name in ("web", "code")}, stop="all")
+    with pytest.raises(ps.InvalidArgumentError, match=r"row 0 of range.*, and 2 sources have this name: make each"):
+        mixed.skip_rows(mixed.rows(0))
+    web = ps.Dataset.range(5)
+    code = ps.Dataset.range(5)
+    apart = ps.Dataset.mix({"web": web, "code": code}, stop="all")
+    assert sorted(map(int, apart.skip_rows(apart.rows(0)))) == [0, 1, 1, 2, 2, 3, 3, 4, 4]

@@ -1463,7 +1463,9 @@ class Dataset(Generic[Element]):
             raise InvalidArgumentError(f'skip_rows(how=...) must be "drop" or "mask", got {how!r}')
         numbers = [check_integer("skip_rows", "steps", step, minimum=0) for step in steps]
         kind = DropRows if how == "drop" else MaskRows
-        return self._then(kind(self.node, names_of_rows(rows), np.array(numbers, np.int64), site=user_site()))
+        return self._then(
+            kind(self.node, names_of_rows(rows, self.node), np.array(numbers, np.int64), site=user_site())
+        )
 
     def concatenate(self, dataset: "Dataset[Any]", *datasets: "Dataset[Any]") -> "Dataset[Element]":
         """All elements of this dataset, then all of the other, or of the others one after the other.

@@ -1,6 +1,7 @@
 """skip_rows: elements that are named, or made of a row that is named, are left out or marked."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import OneInput, Origins, Run, SameElements, SomeElements
+from penstock.data.node import Node, OneInput, Origins, Run, SameElements, SomeElements
 from penstock.data.origins import Row, sources_of
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import OneInputStream, State
@@ -130,18 +131,25 @@ class NamedRowsStream(OneInputStream):
         return self._input.later(state, passed)
 
 
-def names_of_rows(rows: Any) -> frozenset[tuple[str, int]]:
-    """Return rows as a node names them, checked.
+def names_of_rows(rows: Any, root: Node) -> frozenset[tuple[str, int]]:
+    """Return rows as a node above `root` names them, checked.
 
     Raises:
-        InvalidArgumentError: something else than rows, as `rows` of datasets gives them.
+        InvalidArgumentError: something else than rows, as `rows` of datasets gives them, or rows of a source of which
+            there are two by that name.
     """
+    places = Counter(node.where() for node in root.walk())
     names = set()
     for row in rows:
         if not isinstance(row, (tuple, list)) or len(row) != len(Row._fields) or not isinstance(row[2], int):
             raise InvalidArgumentError(
                 f"skip_rows(rows=...) takes rows as rows(step) gives them, (source, file, row), got {row!r:.200}; "
                 "steps=... takes numbers of elements"
+            )
+        if row[1] is None and places[row[0]] > 1:
+            raise InvalidArgumentError(
+                f"skip_rows(rows=...) has row {row[2]} of {row[0]}, and {places[row[0]]} sources have this name: make "
+                "each of them in a line of its own"
             )
         names.add((str(row[1] or row[0]), row[2]))
     return frozenset(names)
