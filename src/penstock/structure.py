@@ -279,6 +279,18 @@ def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any
     return structure.unflatten([function(*group) for group in zip(leaves, *rest, strict=True)])
 
 
+def leaf_of(call: str, element: Any, name: str | None) -> Any:
+    """The leaf of an element that is called so.
+
+    Raises:
+        ElementError: there is none. It names `call`, which was given the name.
+    """
+    if isinstance(element, Mapping) and name in element:
+        return element[name]
+    found = f"the leaves {sorted(element)}" if isinstance(element, Mapping) else "no named leaves"
+    raise ElementError(f"{call} takes the name of a leaf, and there are {found}")
+
+
 def instance_of(python_class: type, names: Sequence[str], values: Sequence[Any]) -> Any:
     """An instance with these fields, made as pickle makes it: by no call of the class.
 

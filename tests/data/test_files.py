@@ -371,8 +371,9 @@ def test_a_missing_file_is_refused_at_the_call_or_named_when_it_is_met(tmp_path)
     for files in (missing, [there, missing]):
         with pytest.raises(ps.StorageError, match=f"TextLineDataset: there is no file '{missing}'"):
             ps.TextLineDataset(files)
-    with pytest.raises(ps.StorageError, match="is a directory"):
+    with pytest.raises(ps.StorageError, match=r"is a directory: name its files, as by the pattern '.*/\*\*'"):
         ps.TextLineDataset(tmp_path)
+    assert list(ps.TextLineDataset(tmp_path / "**")) == ["one"]  # what the error advises
     found = drain(iter(ps.TextLineDataset(ps.Dataset.from_tensor_slices([missing, there, str(tmp_path), there]))))
     assert shown(found) == ["StorageError", "one", "StorageError", "one"]
     assert str(found[0]) == f"{missing!r} cannot be opened: No such file or directory"

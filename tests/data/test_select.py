@@ -78,6 +78,7 @@ def test_a_state_is_a_position_and_is_refused_for_other_rows():
     [
         ([0, 3, -1], ps.InvalidArgumentError, r"range|map.*has 10 elements: got -1 as number 2 of the indices"),
         (np.array([3, 10]), ps.InvalidArgumentError, r"has 10 elements: got 10 as number 1 of the indices"),
+        ([True], ps.InvalidTypeError, r"got bool of shape \(1,\): np.flatnonzero\(mask\) gives them"),
         ([1.0], ps.InvalidTypeError, r"takes integers along one axis, or a slice, got float64 of shape \(1,\)"),
         ([True, False], ps.InvalidTypeError, r"got bool of shape \(2,\)"),
         (3, ps.InvalidTypeError, r"got int64 of shape \(\)"),

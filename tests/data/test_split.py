@@ -81,6 +81,13 @@ def test_a_stream_is_split_by_the_same_keys():
     assert values(endless.take(5)) == [2, 4, 6, 12, 14]
 
 
+def test_a_key_that_no_leaf_has_names_the_leaves_that_there_are():
+    with pytest.raises(ps.errors.ElementError, match=r"split\(key='usr'\) .*there are the leaves \['page', 'user'\]"):
+        VISITS.split([0.5, 0.5], key="usr")
+    with pytest.raises(ps.errors.ElementError, match=r"split\(key='user'\) .*there are no named leaves"):
+        ps.Dataset.range(4).split([0.5, 0.5], key="user")
+
+
 def test_a_row_that_fails_is_skipped_and_a_key_that_fails_is_an_error():
     def inverse(x):
         return 12 // int(x - 3)

@@ -85,6 +85,11 @@ def test_tokens_outside_of_the_type_are_refused():
     tokens = texts().map(ps.text.tokenizer(Letters(add=300), dtype="uint8"))
     with pytest.raises(ps.errors.ElementError, match=r"dtype=uint8\): 319 is a token, .*take dtype='int32'"):
         list(tokens)
+    rows = ps.Dataset.from_list([{"text": "ab"}])
+    with pytest.raises(ps.errors.ElementError, match="takes texts, got a dict: name its text by leaf="):
+        rows.map(ps.text.tokenizer(Letters()))[0]
+    with pytest.raises(ps.errors.ElementError, match=r"tokenizer\(leaf='txt'\) .*the leaves \['text'\]"):
+        rows.map(ps.text.tokenizer(Letters(), leaf="txt"))[0]
     with pytest.raises(ps.errors.ElementError, match="takes texts, got a bytes: decode"):
         list(texts().map(str.encode).map(ps.text.tokenizer(Letters())))
 

@@ -11,6 +11,7 @@ import numpy as np
 from penstock.data.block import Column
 from penstock.errors import InvalidTypeError
 from penstock.rng import mix, permuted
+from penstock.structure import leaf_of
 
 _HASHES = 1 << 64
 
@@ -43,7 +44,7 @@ def part_of_key(fractions: Sequence[float], key: Callable[..., Any] | str, seed:
     salt = b"" if seed is None else mix(seed).to_bytes(8)
 
     def part_of(*row: Any) -> int:
-        found = row[0][key] if isinstance(key, str) else key(*row)
+        found = leaf_of(f"split(key={key!r})", row[0], key) if isinstance(key, str) else key(*row)
         if isinstance(found, (int, np.integer)):
             found = str(int(found))
         if not isinstance(found, (str, bytes)):

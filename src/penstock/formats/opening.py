@@ -100,7 +100,9 @@ def check_exists(call: str, name: str) -> None:
     except OSError as error:
         raise StorageError(f"{call}: {name!r} cannot be opened: {error.strerror or error}") from error
     if stat.S_ISDIR(found.st_mode):
-        raise StorageError(f"{call}: {name!r} is a directory: name its files, for example by ps.Dataset.list_files")
+        raise StorageError(
+            f"{call}: {name!r} is a directory: name its files, as by the pattern {os.path.join(name, '**')!r}"
+        )
 
 
 def size_of(name: str) -> int:

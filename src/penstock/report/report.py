@@ -62,7 +62,7 @@ class Report(Struct):
             )
             yield (
                 f"slowest: rank {snapshot.rank} (host {snapshot.host}) waits {own:.0%} for its input, {often}; the "
-                f"others {min(others):.0%} to {max(others):.0%}: they wait for it in every step"
+                f"others at most {max(others):.0%}, and they wait for this rank"
             )
         steps = snapshot.steps
         for slow in steps.slowest[:1]:

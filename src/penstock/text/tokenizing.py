@@ -17,6 +17,7 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.extras import load
 from penstock.formats.file_errors import by_library
 from penstock.options import check_integer
+from penstock.structure import leaf_of
 
 _OWN_THREADS: Final = "TOKENIZERS_PARALLELISM"
 _TOKENS: Final = "tokens"
@@ -124,7 +125,7 @@ class Tokenizer:
         return self._beside(element, {name: object_column(values) for name, values in found.items()})
 
     def _texts(self, element: Any) -> Any:
-        return element if self.leaf is None else element[self.leaf]
+        return element if self.leaf is None else leaf_of(f"text.tokenizer(leaf={self.leaf!r})", element, self.leaf)
 
     def _beside(self, element: Any, made: dict[str, Any]) -> Any:
         if self.leaf is not None:
@@ -135,9 +136,8 @@ class Tokenizer:
         """Return the tokens of texts, and their offsets if they are wanted."""
         for text in texts:
             if not isinstance(text, str):
-                raise ElementError(
-                    f"text.tokenizer takes texts, got a {type(text).__name__}: decode bytes to str first"
-                )
+                advice = "name its text by leaf=..." if isinstance(text, dict) else "decode bytes to str first"
+                raise ElementError(f"text.tokenizer takes texts, got a {type(text).__name__}: {advice}")
         encodings = self.encoder()(texts)
         if len(encodings) != len(texts):
             raise ElementError(f"text.tokenizer: {len(texts)} texts gave {len(encodings)} lists of tokens")

@@ -11,6 +11,7 @@ from penstock.data.node import DependsOn, Node, Run, SameElements, derived
 from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.spec import TensorSpec
+from penstock.structure import leaf_of
 
 _MOST = (1 << 32) - 1
 """The largest length that is kept: four bytes for each element."""
@@ -57,13 +58,7 @@ class LeafLength:
         """Return the length of an element."""
         value: Any = element[0] if len(element) == 1 else element
         if self.leaf is not None or isinstance(value, (dict, tuple)):
-            names = sorted(value) if isinstance(value, dict) else []
-            if self.leaf not in names:
-                found = f"the leaves {names}" if names else "no named leaves"
-                raise ElementError(
-                    f"with_lengths(lengths={self.leaf!r}) takes the name of a leaf, and there are {found}"
-                )
-            value = value[self.leaf]
+            value = leaf_of(f"with_lengths(lengths={self.leaf!r})", value, self.leaf)
         return len(value) if isinstance(value, (str, bytes)) or np.ndim(value) else value
 
 

@@ -78,7 +78,7 @@ def checked_rows(node: Node, indices: Any) -> range | Column:
     if rows.size == 0 and not isinstance(indices, np.ndarray):
         rows = rows.astype(np.int64)  # an empty list has no integer type
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        found = f"{rows.dtype} of shape {rows.shape}"
+        found = f"{rows.dtype} of shape {rows.shape}{': np.flatnonzero(mask) gives them' * (rows.dtype == bool)}"
         raise InvalidTypeError(f"select(indices=...) takes integers along one axis, or a slice, got {found}")
     for start in range(0, len(rows), _PIECE_ROWS):
         piece = rows[start : start + _PIECE_ROWS]

@@ -4,6 +4,7 @@ Its file systems have clients of many kinds, of which few send a request again t
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -46,7 +47,9 @@ class _SystemFile(RemoteFile):
         self._system, self._path = file_system(name)
         about = _asked(name, lambda: self._system.info(self._path))
         if about.get("type") == "directory":
-            raise StorageError(f"{name!r} is a directory: name its files, for example by ps.Dataset.list_files")
+            raise StorageError(
+                f"{name!r} is a directory: name its files, as by the pattern {os.path.join(name, '**')!r}"
+            )
         self.size = int(about["size"])
         self._marks = _marks(about)
         self.version = hashlib.sha256(repr(sorted(self._marks.items())).encode()).hexdigest()
