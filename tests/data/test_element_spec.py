@@ -345,6 +345,7 @@ def test_saved_rows_of_several_shapes_are_specified_by_all_of_them(tmp_path):
     batches = ps.Dataset.load(tmp_path / "ragged")
     for batch in batches:
         assert wrong_leaves(batches.element_spec, batch) == []
+    assert batches.element_spec[0] == ps.RaggedTensorSpec((None, None), np.int32, 1)  # in blocks of one row or several
     words = ps.Dataset.from_tensor_slices(["a", "b"])
     words.save(tmp_path / "words")
     assert ps.Dataset.load(tmp_path / "words").element_spec == ps.TensorSpec((), object)

@@ -171,10 +171,12 @@ def test_a_dataset_without_end(seen) -> None:
 # Messages between the workers.
 
 
-def test_known_lengths_cost_a_message_an_epoch(seen) -> None:
+def test_known_lengths_cost_two_messages_an_epoch(seen) -> None:
     for sent in seen.of("messages"):
-        assert sent.pop("filtered") == 5  # the beginning, three steps and the end
-        assert sent == dict.fromkeys(["known", "mapped", "shuffled", "off", "from_function"], 1)
+        assert sent.pop("filtered") == 6  # the beginning, three steps, the end, and what was measured
+        assert sent == dict.fromkeys(
+            ["known", "mapped", "shuffled", "off", "from_function"], 2
+        )  # the beginning, and what was measured
 
 
 # Loops that end early.

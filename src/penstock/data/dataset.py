@@ -841,7 +841,7 @@ class Dataset(Generic[Element]):
             >>> web, code = Dataset.range(100), Dataset.range(1000, 1010)
             >>> mixed = Dataset.mix({"web": web, "code": code}, {"web": 3, "code": 1}, stop="repeat")
             >>> [int(x) for x in mixed.take(12)]
-            [0, 1, 2, 1000, 3, 4, 1001, 5, 6, 7, 1002, 8]
+            [0, 1, 2, 1000, 3, 4, 5, 1001, 6, 7, 8, 1002]
             >>> int(mixed.at(10**12))
             0
         """

@@ -12,7 +12,7 @@ from penstock.data.block import Block
 from penstock.data.mixtures.order import Weights
 from penstock.data.node import Node, Run
 from penstock.data.streams.stream import State, Stream
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import UNKNOWN_CARDINALITY
 from penstock.rng import uniform_position
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
@@ -92,7 +92,7 @@ class TokenTurnsStream(Stream):
             return found
         member, begin = self._node.members[source], self._elements[source]
         end = begin + _TOGETHER
-        if member.cardinality != INFINITE_CARDINALITY:
+        if member.cardinality >= 0:
             end = min(end, member.cardinality)
         lengths = member.lengths_at(self._run, self._epoch, range(begin, end))
         self._lengths[source] = iter(lengths.tolist())

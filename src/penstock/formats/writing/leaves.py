@@ -92,7 +92,7 @@ def dense(column: Column) -> Column:
 
 def _spec_of(column: Column, kind: Kind) -> LeafSpec:
     """The specification of the rows of a column."""
-    if not is_ragged(column):
+    if not is_ragged(column) and (column.dtype != object or column.ndim == 1):
         return TensorSpec(column.shape[1:], column.dtype)
     differing = {id(row) if row.dtype == object else (row.dtype, row.shape): row for row in column}
     return _covering(map(spec_of_leaf, differing.values()), kind)
