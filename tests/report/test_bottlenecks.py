@@ -110,6 +110,17 @@ def test_too_few_threads_are_told_with_the_number_that_is_enough():
     assert gain > 0.5
 
 
+def test_threads_that_are_enough_but_for_one_long_call_are_not_said_to_compute():
+    def stalls(x):
+        time.sleep(0.2 if x == 39 else 0.002)
+        return x
+
+    report = reported(ps.Dataset.range(80).map(stalls, num_parallel_calls=8).batch(4).prefetch(2), step=0.008)
+    name, change, _ = limit_of(report)
+    assert name == f"map(stalls) {here(2)}"
+    assert "a few steps wait long" in change and "processors busy" not in change
+
+
 def test_a_function_that_keeps_pythons_lock_is_told_from_one_that_waits():
     report = reported(ps.Dataset.range(150).map(computed, num_parallel_calls=4).batch(5).prefetch(2))
     name, change, _ = limit_of(report)

@@ -2,11 +2,13 @@
 
 import html.parser
 import json
+import re
 
 import pytest
 
 import penstock as ps
 from penstock.report.report import load_report
+from penstock.statistics.schema import Histogram
 
 
 @pytest.fixture
@@ -90,3 +92,20 @@ def test_the_page_needs_no_other_file_and_no_script(report, tmp_path):
     assert page.open == [] and page.refers == [] and "script" not in page.names
     assert "svg" in page.names and "prefers-color-scheme" not in text and "color-scheme: light dark" in text
     assert "map(&lt;lambda&gt;)" in text and "<lambda>" not in text
+    assert text.count("<tr class=limit>") == 1
+
+
+def test_a_report_in_a_notebook_leaves_the_style_of_the_notebook_alone(report):
+    shown = report._repr_html_()
+    assert "<body" not in shown and "<html" not in shown
+    rules = shown.partition("<style>")[2].partition("</style>")[0].replace("@media (max-width: 40rem) {", "")
+    selectors = [one for rule in rules.split("}") for one in rule.partition("{")[0].split(",") if one.strip()]
+    assert len(selectors) > 10 and all(one.strip().startswith(".penstock-report") for one in selectors)
+
+
+def test_bars_of_waits_are_as_long_as_their_counts_say(report):
+    report.ranks[0].steps.blocked = Histogram()
+    report.ranks[0].steps.blocked.add([0.3] * 4 + [0.4] * 4 + [0.7] * 2)
+    waits = report._repr_html_().partition("Waits of steps")[2]
+    assert re.findall(r"up to ([^<]+)<", waits) == ["500 ms", "1 s"]
+    assert re.findall(r'class="wait" x="0.0" width="([^"]+)"', waits) == ["100.0", "25.0"]

@@ -242,7 +242,7 @@ class DatasetIterator(Iterator[Element]):
         for slow in snapshot.steps.slowest[:1]:
             with suppress(Exception):  # without them the report is as good
                 rows = rows_made_of(self._planned.plan.root, self._pass.run, self._epoch, begun + slow.number)
-                slow.rows = f"of {rows[0].file or rows[0].source}, row {rows[0].row}" if rows else ""
+                slow.rows = f"row {rows[0].row} of {rows[0].file or rows[0].source}" if rows else ""
         return Report([snapshot])
 
     def step(self) -> StepMark:

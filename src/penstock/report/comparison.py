@@ -1,7 +1,8 @@
 """Two reports side by side: what has become slower, and by how much."""
 
-from penstock.report.report import Report, duration
-from penstock.report.verdict import short_name
+from penstock.report.costs import costs
+from penstock.report.report import Report
+from penstock.report.verdict import duration
 from penstock.statistics.schema import Snapshot
 
 
@@ -27,9 +28,8 @@ def compared(before: Report, after: Report) -> str:
 def row_seconds(snapshot: Snapshot) -> dict[str, float]:
     """Return how long each operator works for a row, by its name without its line, which changes with the program."""
     found: dict[str, float] = {}
-    for number, operator in enumerate(snapshot.operators):
-        counts = snapshot.of(number)
-        if counts.rows:
-            name = short_name(operator).partition(" at ")[0]
-            found[name if name not in found else f"{name} {number}"] = counts.seconds / counts.rows
+    for number, cost in enumerate(costs(snapshot)):
+        if cost.rows:
+            name = cost.name.partition(" at ")[0]
+            found[name if name not in found else f"{name} {number}"] = cost.row
     return found

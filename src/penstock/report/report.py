@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import StorageError
-from penstock.report.cause import calls_of, causes
-from penstock.report.page import page
-from penstock.report.verdict import KEEPS_UP, Verdict, holds_lock, short_name, verdict_of
+from penstock.report.cause import calls_of
+from penstock.report.costs import HEADS, costs
+from penstock.report.page import page, shown
+from penstock.report.verdict import KEEPS_UP, Verdict, duration, holds_lock, short_name, verdict_of
 from penstock.statistics.schema import Snapshot
 from penstock.version import VERSION
 
@@ -55,44 +56,26 @@ class Report(Struct):
         others = [v.waiting for rank, v in enumerate(self.verdicts) if rank != self.slowest]
         own = self.verdicts[self.slowest].waiting
         if others and own > KEEPS_UP and own > 1.5 * max(others):
-            often = (
-                "in most steps"
-                if snapshot.steps.blocked.percentile(50) > snapshot.steps.blocked.mean / 2
-                else "at times"
-            )
+            always = snapshot.steps.blocked.percentile(50) > snapshot.steps.blocked.mean / 2
+            often = "in most steps" if always else "in a few steps"
             yield (
                 f"slowest: rank {snapshot.rank} (host {snapshot.host}) waits {own:.0%} for its input, {often}; the "
                 f"others at most {max(others):.0%}, and they wait for this rank"
             )
         steps = snapshot.steps
         for slow in steps.slowest[:1]:
-            name = f" in {short_name(snapshot.operators[slow.operator])}" if slow.operator >= 0 else ""
-            rows = slow.rows and f", {slow.rows}"
-            yield f"slowest step: number {slow.number} waited {duration(slow.blocked)}{name}{rows}"
+            name = f" for {short_name(snapshot.operators[slow.operator])}" if slow.operator >= 0 else ""
+            rows = slow.rows and f"; its first row: {slow.rows}"
+            yield f"slowest step: step {slow.number} waited {duration(slow.blocked)}{name}{rows}"
         yield (
-            f"start: {duration(steps.opening)} to the first request, {duration(steps.first)} for the first element, "
-            f"{duration(steps.first_yours)} your first step"
+            f"start: the first element took {duration(steps.first)}, asked for {duration(steps.opening)} after iter(); "
+            f"your first step took {duration(steps.first_yours)}"
         )
         yield from snapshot.machine
 
     def table(self) -> str:
         """The operators of the slowest rank, with what each of them costs."""
-        snapshot = self.ranks[self.slowest]
-        lines = [("operator", "rows", "a row", "works", "waits", "threads", "share of the wait")]
-        shares, calls = causes(snapshot), calls_of(snapshot)
-        for number, operator in enumerate(snapshot.operators):
-            counts = snapshot.of(number)
-            elapsed = max(snapshot.elapsed, 1e-9) * (operator.threads or 1)
-            made = calls.get(number, counts)
-            cells = (
-                f"{counts.rows:,}",
-                duration(made.seconds / counts.rows) if counts.rows else "",
-                f"{made.seconds / elapsed:.0%}",
-                f"{counts.waited / elapsed:.0%}",
-                str(operator.threads or ""),
-                f"{shares.get(number, 0):.0%}",
-            )
-            lines.append((short_name(operator), *cells))
+        lines = [HEADS, *(cost.cells for cost in costs(self.ranks[self.slowest]))]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
@@ -115,7 +98,7 @@ class Report(Struct):
 
     def _repr_html_(self) -> str:
         ranks = list(zip(self.ranks, self.verdicts, strict=True))
-        return page(self.lines(), self.table(), ranks, self.slowest)
+        return shown(self.lines(), ranks, self.slowest)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report: as a page if the name ends in .html, which needs no other file, otherwise as JSON.
@@ -123,7 +106,7 @@ class Report(Struct):
         Raises:
             StorageError: the file cannot be written; the training is not affected.
         """
-        text = self._repr_html_() if str(path).endswith(".html") else msgspec.json.encode(self).decode()
+        text = page(self._repr_html_()) if str(path).endswith(".html") else msgspec.json.encode(self).decode()
         try:
             new = Path(f"{path}.new")
             new.write_text(text, encoding="utf-8")
@@ -154,16 +137,11 @@ def load_report(path: str | os.PathLike[str]) -> Report:
 
 
 def _waiting(snapshot: Snapshot, verdict: Verdict) -> str:
-    steps = snapshot.steps
-    at_most = "" if verdict.exact else ", at most"
-    longest = duration(steps.blocked.percentile(99))
-    step = f"a step takes {duration(verdict.step)}, one wait in a hundred is longer than {longest}"
+    waiting = f"{verdict.waiting:.0%}" if verdict.exact else f"up to {verdict.waiting:.0%}"
     if verdict.waiting < KEEPS_UP:
-        return (
-            f"the input keeps up: waiting {verdict.waiting:.0%} of the step{at_most}; {step}. Your step is the limit."
-        )
+        return f"the input keeps up: your step is the limit, it takes {duration(verdict.step)}, {waiting} of it waiting"
     without = f"{duration(verdict.step * (1 - verdict.waiting))}, {_faster(verdict.most)}"
-    return f"waiting {verdict.waiting:.0%} of the step{at_most}; {step}. Without waiting: {without}."
+    return f"waiting: {waiting} of each step. A step takes {duration(verdict.step)}; without waiting {without}."
 
 
 def _limit(snapshot: Snapshot, verdict: Verdict) -> Iterator[str]:
@@ -174,25 +152,17 @@ def _limit(snapshot: Snapshot, verdict: Verdict) -> Iterator[str]:
     counts = calls or snapshot.of(verdict.operator)
     busy = counts.seconds / max(snapshot.elapsed, 1e-9) / max(1, operator.threads)
     threads = f"{operator.threads} threads" if calls and operator.threads > 1 else "one thread"
-    lock = ", whose calls keep Python's lock" if calls and holds_lock(snapshot, calls) else ""
-    computes = f"it computes in {counts.processor_share:.0%} of that" if counts.sampled else ""
+    lock = ", and its calls hold Python's lock" if calls and holds_lock(snapshot, calls) else ""
+    computes = f", and computes in {counts.processor_share:.0%} of that time" if counts.sampled and not lock else ""
     yield (
-        f"limit: {short_name(operator)}, {verdict.share:.0%} of the waits; at work {busy:.0%} of the time of "
-        f"{threads}{lock}; {computes}"
+        f"limit: {short_name(operator)} causes {verdict.share:.0%} of the waits; it keeps {threads} busy {busy:.0%} of "
+        f"the time{computes}{lock}"
     )
     about = "about" if verdict.change.startswith(("add ", "num_parallel_calls")) else "at most"
     gain = f"{about} {_faster(verdict.gain)}" if verdict.gain >= 0.01 else "no gain alone: another operator is as slow"
-    yield f"change: {verdict.change}: {gain}"
+    yield f"change: {verdict.change}. Gain: {gain}."
 
 
 def _faster(gain: float) -> str:
-    """Return a gain in words: +50%, or 3.2 times as fast."""
-    return f"+{gain:.0%}" if gain < 1 else f"{1 + gain:.1f} times as fast"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+    """Return a gain in words: 50% faster, or 3.2 times as fast."""
+    return f"{gain:.0%} faster" if gain < 1 else f"{1 + gain:.1f} times as fast"

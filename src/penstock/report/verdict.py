@@ -73,11 +73,18 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
         if holds_lock(snapshot, calls):
             count = max(2, min(cores, operator.threads))
             at_once = max(work * calls.processor_share, now) / count
-            return f"add processes=True: its calls wait for Python's lock; {count} processes", _longest(times, at_once)
+            return (
+                f"add processes=True and num_parallel_calls={count}: its calls wait for each other at Python's lock",
+                _longest(times, at_once),
+            )
         count, told = _threads(work, times, calls.processor_share, operator.threads, cores)
         if count <= operator.threads:
             more = (
-                "its calls keep all processors busy: cache() what is the same in every epoch, or ps.service on others"
+                "its calls keep all processors busy: cache() results that are the same in every epoch, or move the "
+                "work to other machines with ps.service"
+                if calls.processor_share >= _COMPUTES
+                else "its threads are enough for most steps, and a few steps wait long: a larger prefetch covers them, "
+                "and the slowest step says where it was"
             )
             return more, max(times.values())
         return f"num_parallel_calls={count} instead of {operator.threads}{told}", _longest(times, work / count)
@@ -86,7 +93,7 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
     rest = {**times, (stage.name, stage.owner): times[stage.name, stage.owner] - work}
     beside = ""
     if stage.name == "consumer":
-        beside = ", and .prefetch(ps.AUTOTUNE) at the end, which runs it in a thread beside your step"
+        beside = ", and .prefetch(ps.AUTOTUNE) at the end: the next batch is then made during your step"
         rest["consumer", -1] = snapshot.steps.yours.total / steps
         rest["prefetch", -1] = stage.busy / steps - work
         if work <= rest["consumer", -1]:
@@ -100,19 +107,25 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
 def _fewer_or_cheaper(operator: Operator, counts: Counts) -> str:
     """Return what to change at an operator that is the limit in a thread of its own."""
     if operator.name == "distribute":
-        return "its data workers are slower than the training: give the service more of them"
-    if operator.name == "step":
         return (
-            "steps wait for other ranks, or for being put on the devices: raise InputOptions(per_replica_buffer_size)"
+            "its data workers are slower than the training: start more, or give the slow operator before distribute "
+            "more threads; `penstock status` shows how busy they are"
         )
+    if operator.name == "step":
+        return "steps wait for other ranks or for copies to the devices: raise InputOptions(per_replica_buffer_size)"
     if operator.name == "prefetch":
-        return "prefetch(ps.AUTOTUNE) hands over many elements at a time, or make larger batches"
+        return "its elements are tiny: use prefetch(ps.AUTOTUNE), which hands over many at a time, or larger batches"
     if operator.name == "shuffle":
         return "give shuffle a larger buffer_size: more rows move at a time"
     if "decodes up to" in operator.memory:
-        return "a row in random order costs a whole row group: shuffle(clump=16), or save the data once"
+        return "each row in random order decodes a whole row group: use shuffle(clump=16), or save() the data once"
     if counts.processor_share < _COMPUTES:
-        return "it waits for the storage: cache(directory) reads once, interleave reads several files at a time"
+        if operator.name == "from_source":
+            return (
+                "it waits for the storage, one row after the other: give the source __getitems__, or read in "
+                "Dataset.range(n).map(read, num_parallel_calls=16)"
+            )
+        return "it waits for the storage: interleave reads several files at a time, cache(directory) keeps what it read"
     return "do it once for many rows, after batch, or keep its results by cache(directory)"
 
 
@@ -122,8 +135,12 @@ def _threads(
     """Return how many threads make calls no longer the limit, and why there are no more."""
     wanted = math.ceil(work / max(*others.values(), 1e-9))
     if computes >= _COMPUTES:
-        return max(now, min(wanted, cores)), f" (processors: {cores}; processes=True if it is Python code)"
-    return max(now, min(wanted, _MOST_THREADS)), " (its calls wait, so they need no processor each)"
+        return max(
+            now, min(wanted, cores)
+        ), f" (this machine has {cores} processors; add processes=True if the function is Python code)"
+    return max(
+        now, min(wanted, _MOST_THREADS)
+    ), " (its calls wait rather than compute, so more threads help on any number of processors)"
 
 
 def _longest(times: dict[tuple[str, int], float], seconds: float) -> float:
@@ -147,3 +164,11 @@ def short_name(operator: Operator) -> str:
     function = re.search(r"(?:function|predicate)=([^,)]*\.)?([^,)]+)", operator.label)
     site = os.path.basename(operator.site)
     return f"{operator.name}{f'({function[2]})' if function else ''}{f' at {site}' if site else ''}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -158,6 +158,7 @@ class Statistics:
         for lane in list(self.lanes):
             key = lane.name, -1 if lane.name == "worker" else lane.owner
             stage = stages.setdefault(key, Stage(*key))
+            stage.threads += 1
             for number, counts in list(lane.counts.items()):
                 stage.operators.setdefault(number, type(counts)()).merge(counts)
         steps = self.steps.copy()

@@ -9,9 +9,9 @@ from typing import Final
 _MUCH: Final = 0.1
 _FULL: Final = 0.9
 _PRESSURE: Final = {
-    "cpu": "tasks waited for a processor",
-    "io": "tasks waited for a disk",
-    "memory": "tasks waited for memory",
+    "cpu": "programs waited for a free processor",
+    "io": "programs waited for the disk",
+    "memory": "programs waited for memory",
 }
 _CGROUPS: Final = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
 
@@ -29,7 +29,7 @@ def findings() -> list[str]:
     for name, words in _PRESSURE.items():
         share = _pressure(Path("/proc/pressure", name))
         if share > _MUCH:
-            found.append(f"this machine: in {share:.0%} of the last minute {words}")
+            found.append(f"this machine: {words} during {share:.0%} of the last minute")
     throttled = max(map(_throttled, _CGROUPS))
     if throttled > _MUCH:
         found.append(

@@ -138,11 +138,13 @@ class Stage(Struct):
             thread is for, as "prefetch".
         owner: the number of the operator that started them, and takes what they make; -1 for none.
         operators: the counts of each operator that ran in them, by its number.
+        threads: how many there are.
     """
 
     name: str
     owner: int = -1
     operators: dict[int, Counts] = field(default_factory=dict)
+    threads: int = 0
 
     @property
     def busy(self) -> float:
