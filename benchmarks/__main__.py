@@ -18,6 +18,7 @@ NAMES = (
     "rows",
     "choosing",
     "sequences",
+    "statistics",
     "operators",
     "files",
     "formats",
