@@ -20,6 +20,7 @@ Rules that all operators keep, and the conformance suite checks:
 5. `close()` may be called at any time, more than once.
 """
 
+import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -190,8 +191,10 @@ class Run:
             if id(node) not in self._meters:
                 inputs = [self._meters[id(below)].number for below in node.inputs]
                 key = self._maker, len(self._meters), node.name, node.site
-                meter = self._meters[id(node)] = statistics.meter(key, partial(_operator, node, inputs, self._maker))
-                if self._maker >= 0:  # a description holds its node, and one that a function made shall end
+                described = Operator(node.name, node.name, node.site, inputs, self._maker, "")
+                describe = partial(_operator, weakref.ref(node), described)
+                meter = self._meters[id(node)] = statistics.meter(key, describe)
+                if self._maker >= 0:  # a node that a function made ends before anybody asks
                     statistics.operator(meter.number)
 
     def calls_of(self, node: "Node") -> str:
@@ -301,8 +304,12 @@ class Run:
         return self._layouts.setdefault(id(node), layout)
 
 
-def _operator(node: "Node", inputs: list[int], maker: int) -> Operator:
-    return Operator(node.name, node.label, node.site, inputs, maker, node.memory)
+def _operator(node: "weakref.ref[Node]", described: Operator) -> Operator:
+    """Return the description with label and memory: that of a node which has ended has none."""
+    found = node()
+    if found is not None:
+        described.label, described.memory = found.label, found.memory
+    return described
 
 
 def _inputs(node: "Node") -> tuple["Node", ...]:
