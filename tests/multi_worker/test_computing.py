@@ -89,9 +89,8 @@ def test_a_worker_that_runs_dry_at_a_known_step(seen) -> None:
 def test_padded_steps_need_no_words_about_their_shapes(seen) -> None:
     for told in seen.of("padded_steps"):
         assert told["steps"] == [[[207, 6]] * 2, [[124, 5]] * 2, [[17, 2]] * 2, [[21, 2]] * 2]
-        assert (
-            told["sent"] == 3 + 1 + 4 + 1 + 1
-        )  # when it is distributed, when the epoch begins, for each step, for the end, and what was measured
+        # When it is distributed, when the epoch begins, for each step, for the end; and every 5 s what was measured.
+        assert told["sent"] - (3 + 1 + 4 + 1) in range(1, 6)
 
 
 def test_many_steps_in_one_call(seen) -> None:
