@@ -276,11 +276,30 @@ def test_only_an_exception_of_a_row_is_passed_over_with_it(kind, build, error):
         return x
 
     dataset = build(over(kind).map(function))
-    if issubclass(error, Exception):
+    if error in (StopAsyncIteration, asyncio.CancelledError):
         assert drain(iter(dataset))[0] == 3
     else:
         with pytest.raises(error):
             next(iter(dataset))
+
+
+class PanicException(BaseException):
+    __module__ = "pyo3_runtime"
+
+
+@pytest.mark.parametrize("calls", [None, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [asyncio.CancelledError, PanicException])
+def test_a_cancelled_row_was_no_failure_that_skip_passes_over(kind, error, calls):
+    def function(x):
+        if x in (1, 2, 5):
+            raise error("no")
+        return x
+
+    skipping = over(kind).map(function, num_parallel_calls=calls).with_options(ps.Options(on_error="skip"))
+    iterator = iter(skipping)
+    assert [int(x) for x in iterator] == [0, 3, 4, *range(6, len(list(over(kind))))]
+    assert (iterator.errors.count, iterator.errors.rows[0].position) == (3, 1)
 
 
 class Checked:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from penstock.errors import (
@@ -104,7 +104,7 @@ class SkippedRows:
         return "\n".join([_rows(self.count) + " skipped", *rows, *more])
 
 
-def skipped_row(error: Exception, node: str, site: str, *, log: bool = False) -> SkippedRow:
+def skipped_row(error: BaseException, node: str, site: str, *, log: bool = False) -> SkippedRow:
     """Return the row of an exception by its notes; without them, a row of this node at an unknown position."""
     found = _noted(error)
     if found is None:
@@ -132,12 +132,18 @@ def together(several: Iterable[SkippedRows]) -> SkippedRows:
     return SkippedRows(sum(skipped.count for skipped in several), rows[:KEPT_ROWS], digest)
 
 
+_ALSO_OF_A_ROW: Final = {("asyncio.exceptions", "CancelledError"), ("pyo3_runtime", "PanicException")}
+"""Raised by a call for one row without being an `Exception`: a cancelled request, a panic of Rust code."""
+
+
 class ProgramError(InvalidTypeError):
     """A mistake in the program, found in a call of its function: every row would fail."""
 
 
-def belongs_to_row(error: Exception) -> bool:
+def belongs_to_row(error: BaseException) -> bool:
     """Return whether an exception is about a row, not about the program, other processes or an iterator's end."""
+    if not isinstance(error, Exception):
+        return any((kind.__module__, kind.__name__) in _ALSO_OF_A_ROW for kind in type(error).__mro__)
     if isinstance(error, (BusyError, Closed, CardinalityError, ProgramError)):
         return False
     if not isinstance(error, PenstockError) or isinstance(error, (ElementError, PoisonError)):
@@ -327,7 +333,7 @@ class SkipLog(Skips):
         self._logged = self._refused = self.rows.count
 
 
-def _noted(error: Exception) -> re.Match[str] | None:
+def _noted(error: BaseException) -> re.Match[str] | None:
     """Return the note about the node in which an exception was raised, if it has one."""
     for note in getattr(error, "__notes__", ()):
         found = _NOTE.fullmatch(str(note))
@@ -336,7 +342,7 @@ def _noted(error: Exception) -> re.Match[str] | None:
     return None
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # a class of the user's that cannot be shown

@@ -10,6 +10,7 @@ from penstock.data.streams.live_streams import LiveStream
 from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.channel import Closed
+from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +67,11 @@ class IgnoreErrorsStream(OneInputStream):
         while True:
             try:
                 return self._input.pull(need, allow)
-            except Exception as error:
+            except failures() as error:
                 self._skip(error)
             self._first = self._input.state()
 
-    def _skip(self, error: Exception) -> None:
+    def _skip(self, error: BaseException) -> None:
         """Skip the row that failed; raise an exception that does not belong to a row."""
         if not belongs_to_row(error):
             raise error

@@ -234,7 +234,7 @@ class SkipStream(OneInputStream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace()
-        passed_over: Exception | None = None
+        passed_over: BaseException | None = None
         while self._left:
             rows = min(self._left, pace.start())
             try:
@@ -252,14 +252,14 @@ class SkipStream(OneInputStream):
         return _end(passed_over) if block is None else block
 
 
-def _of_row(error: BaseException) -> Exception:
+def _of_row(error: BaseException) -> BaseException:
     """Return the exception of a skipped element; raise any other exception again."""
-    if not isinstance(error, Exception) or not belongs_to_row(error):
+    if not belongs_to_row(error):
         raise error
     return error
 
 
-def _end(passed_over: Exception | None) -> Block | None:
+def _end(passed_over: BaseException | None) -> Block | None:
     """Return None, the end, or raise the input's last exception before it: a generator that raises has ended."""
     if passed_over is not None:
         raise passed_over
@@ -307,7 +307,7 @@ class ShardStream(OneInputStream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         count, index = self._node.num_shards, self._node.index
-        passed_over: Exception | None = None
+        passed_over: BaseException | None = None
         while True:
             # Read up to the wanted element, and no further.
             ahead = (index - self._phase) % count + 1
