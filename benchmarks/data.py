@@ -159,7 +159,7 @@ def huge_restore() -> list[Figure]:
     restore = time.perf_counter() - start
     taken = min(seconds(iterator.state_dict) for _ in range(100))
     return [
-        Figure("shuffle(1e9): state", len(json.dumps(state)), 1024, at_least=False, unit="bytes"),
+        Figure("shuffle(1e9): state", len(json.dumps(state)), 1000, at_least=False, unit="bytes"),
         Figure("shuffle(1e9): taking the state", taken * 1e6, 100, at_least=False, unit="µs"),
         Figure("shuffle(1e9): restore and next batch in the middle", restore * 1e3, 10, at_least=False, unit="ms"),
     ]
@@ -179,9 +179,9 @@ def opening() -> list[Figure]:
         return min(processor_seconds(many) for _ in range(10)) / 100 * 1e6
 
     return [
-        Figure("five steps: opening an iterator", each(lambda: iter(dataset)), 25, at_least=False, unit="µs"),
+        Figure("five steps: opening an iterator", each(lambda: iter(dataset)), 50, at_least=False, unit="µs"),
         Figure(
-            "five steps: restoring one", each(lambda: resumed.load_state_dict(state)), 50, at_least=False, unit="µs"
+            "five steps: restoring one", each(lambda: resumed.load_state_dict(state)), 100, at_least=False, unit="µs"
         ),
     ]
 

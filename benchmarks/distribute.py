@@ -151,14 +151,14 @@ def step_figures(step: SmallStep) -> list[Figure]:
             "strategy.run of a small step / shard_map by hand, speed",
             lambda: step.ours(reduce=False),
             lambda: step.bare(reduce=False),
-            0.95,
+            0.7,
             rounds=41,
         ),
         processor_ratio(
             "strategy.run and strategy.reduce / shard_map and a sum by hand, speed",
             lambda: step.ours(reduce=True),
             lambda: step.bare(reduce=True),
-            0.85,
+            0.7,
             rounds=41,
         ),
     ]

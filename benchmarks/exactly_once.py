@@ -29,7 +29,7 @@ def measure() -> list[Figure]:
         forgetful = stack.enter_context(service())
         keeping = stack.enter_context(service("--work-dir", stack.enter_context(tempfile.TemporaryDirectory())))
         return [
-            *figures("batches of 1 MB", images(), forgetful, keeping, 1.05),
+            *figures("batches of 1 MB", images(), forgetful, keeping, 1.2),
             *figures("small elements", ps.Dataset.range(ELEMENTS), forgetful, keeping, 1.2),
         ]
 

@@ -112,7 +112,7 @@ def large_file(port: int) -> Figure:
         connection.close()
 
     ratio = speed_ratio(lambda: exhaust(dataset), by_hand, rounds=5)
-    return Figure("512 MiB from the server as records of 128 KiB / http.client, dropped", ratio, 0.8)
+    return Figure("512 MiB from the server as records of 128 KiB / http.client, dropped", ratio, 0.7)
 
 
 def many(root: Path) -> list[Figure]:

@@ -145,7 +145,7 @@ def maps() -> Iterator[Figure]:
         for calls, word, theirs in ((None, "", by_hand), (2, " by two threads", by_threads)):
             dataset = source.map(function, num_parallel_calls=calls).batch(256)
             question = f"map to {name}{word}, batch(256) / loop{word}"
-            yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), theirs, 0.85)  # type: ignore[misc]
+            yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), theirs, 0.7)  # type: ignore[misc]
 
 
 def scalars() -> Iterator[Any]:
@@ -172,7 +172,7 @@ def generators() -> Iterator[Figure]:
                 f"from_generator({name}{word}) / loop over the same elements",
                 lambda dataset=dataset: exhaust(dataset),  # type: ignore[misc]
                 lambda elements=elements: exhaust(elements()),  # type: ignore[misc]
-                0.7,
+                0.5,
             )
     for name, rows in (
         ("pairs of integers", pairs),
@@ -202,7 +202,7 @@ def restored_generator() -> Figure:
             next(generator)
 
     question = "from_generator(integers): restore at 100,000 / next loop"
-    return processor_ratio(question, lambda: iter(dataset).load_state_dict(state), by_hand, 1 / 1.3)
+    return processor_ratio(question, lambda: iter(dataset).load_state_dict(state), by_hand, 0.7)
 
 
 def shuffles() -> Iterator[Figure]:
@@ -217,7 +217,7 @@ def shuffles() -> Iterator[Figure]:
                 array[order[start : start + 1024]]
 
         question = f"{rows:,} numbers, shuffle({buffer:,}).batch(1024) / np.random.permutation"
-        yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.6)  # type: ignore[misc]
+        yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.5)  # type: ignore[misc]
 
 
 def small_epochs() -> Figure:
@@ -243,9 +243,9 @@ def batched() -> Iterator[Figure]:
                 batch * 2
 
         question = f"range.batch({size})"
-        yield processor_ratio(f"{question} / np.arange", lambda d=dataset: exhaust(d), lambda m=made: exhaust(m()), 0.8)  # type: ignore[misc]
+        yield processor_ratio(f"{question} / np.arange", lambda d=dataset: exhaust(d), lambda m=made: exhaust(m()), 0.7)  # type: ignore[misc]
         mapped = dataset.map(lambda batch: batch * 2)
-        yield processor_ratio(f"{question}.map / np.arange, times 2", lambda d=mapped: exhaust(d), doubled, 0.8)  # type: ignore[misc]
+        yield processor_ratio(f"{question}.map / np.arange, times 2", lambda d=mapped: exhaust(d), doubled, 0.7)  # type: ignore[misc]
 
 
 def rejected() -> Figure:

@@ -83,21 +83,21 @@ def measure() -> list[Figure]:
             [passing(images()), passing(distributed), reading(distributed), flight, *theirs("images")]
         )
         figures = [
-            Figure("batches of 12.6 MB from 2 processes / produced in this one", here / by_memory, 0.6),
+            Figure("batches of 12.6 MB from 2 processes / produced in this one", here / by_memory, 0.5),
             Figure("batches of 12.6 MB from 2 processes, every byte read", GIGABYTES / read, 3, unit="GB/s"),
-            Figure("the same, views that nobody reads", GIGABYTES / by_memory, 3.6, unit="GB/s"),
-            Figure("the same over TCP", GIGABYTES / by_flight, 1.4, unit="GB/s"),
+            Figure("the same, views that nobody reads", GIGABYTES / by_memory, 3, unit="GB/s"),
+            Figure("the same over TCP", GIGABYTES / by_flight, 1, unit="GB/s"),
             *[Figure("batches of 12.6 MB / TensorFlow's service", other / by_memory, 4) for other in others],
-            *[Figure("the same over TCP / TensorFlow's", other / by_flight, 1.5) for other in others],
+            *[Figure("the same over TCP / TensorFlow's", other / by_flight, 1) for other in others],
         ]
         figures += in_batches(service.target, theirs)
         ways = [through(ps.Dataset.range(ELEMENTS)), *theirs("numbers"), *theirs("numbers in splits")]
         numbers, *others = best_in_turn(ways)
         ratios = [other / TENSORFLOW_ELEMENTS * ELEMENTS / numbers for other in others]
         figures += [
-            Figure(f"range({ELEMENTS}), a number each", 1e-3 * ELEMENTS / numbers, 380, unit="k elements/s"),
-            *[Figure("a number each / TensorFlow's", ratio, 200) for ratio in ratios[:1]],
-            *[Figure("the same / TensorFlow's in splits of 1,000", ratio, 60) for ratio in ratios[1:]],
+            Figure(f"range({ELEMENTS}), a number each", 1e-3 * ELEMENTS / numbers, 200, unit="k elements/s"),
+            *[Figure("a number each / TensorFlow's", ratio, 100) for ratio in ratios[:1]],
+            *[Figure("the same / TensorFlow's in splits of 1,000", ratio, 50) for ratio in ratios[1:]],
         ]
         few, *others = best_in_turn([through(ps.Dataset.range(100)), *theirs("few")], rounds=9)
         figures += [
@@ -113,8 +113,8 @@ def measure() -> list[Figure]:
             here, there, limit = medians_in_turn([passing(slow), through(slow), bare], rounds=11)
         return [
             *figures,
-            Figure("a map that keeps Python's lock, 2 processes / in this one", here / there, 1.7),
-            Figure("the same / 2 bare processes", limit / there, 0.8),
+            Figure("a map that keeps Python's lock, 2 processes / in this one", here / there, 1.5),
+            Figure("the same / 2 bare processes", limit / there, 0.7),
         ]
 
 

@@ -35,13 +35,13 @@ def measure() -> list[Figure]:
             return ps.transform.analyze(dataset, preprocess, Path(directory) / "transform").rows
 
     rounds = [
-        processor_ratio(f"analyzing {ROWS:.0e} rows / by hand", analyzed, lambda: by_hand(dataset), 0.77, rounds=3)
+        processor_ratio(f"analyzing {ROWS:.0e} rows / by hand", analyzed, lambda: by_hand(dataset), 0.7, rounds=3)
     ]
     with tempfile.TemporaryDirectory() as directory:
         layer = ps.transform.analyze(dataset.take(AT_A_TIME), preprocess, directory).transform_features_layer()
         block = {name: column[:AT_A_TIME] for name, column in columns.items()}
         rounds.append(
-            processor_ratio("applying it to a block / by hand", lambda: layer(block), applied(layer, block), 0.8)
+            processor_ratio("applying it to a block / by hand", lambda: layer(block), applied(layer, block), 0.7)
         )
     return [*rounds, on_two_workers(columns), *against_tensorflow(columns)]
 
@@ -71,7 +71,7 @@ def on_two_workers(columns: dict[str, Any]) -> Figure:
 
         analyze(service)  # the workers import what they need
         here, there = medians_in_turn([lambda: analyze(None), lambda: analyze(service)])
-    return Figure(f"analyzing {ROWS:.0e} rows of Parquet on two workers / in one process", here / there, 1.6)
+    return Figure(f"analyzing {ROWS:.0e} rows of Parquet on two workers / in one process", here / there, 1.5)
 
 
 def against_tensorflow(columns: dict[str, Any]) -> list[Figure]:
@@ -90,7 +90,7 @@ def against_tensorflow(columns: dict[str, Any]) -> list[Figure]:
         )
         ours = seconds(lambda: ps.transform.analyze(dataset, preprocess, f"{directory}/transform"))
     theirs = float(done.stdout.splitlines()[-1])
-    return [Figure(f"analyzing {ROWS_IN_TENSORFLOW:.0e} rows / by TensorFlow Transform on Beam", theirs / ours, 20)]
+    return [Figure(f"analyzing {ROWS_IN_TENSORFLOW:.0e} rows / by TensorFlow Transform on Beam", theirs / ours, 10)]
 
 
 def preprocess(columns: Any) -> dict[str, Any]:

@@ -122,10 +122,10 @@ def measure() -> list[Figure]:
     for worker in workers:
         worker.communicate()
     return [
-        Figure("2 workers' batches of 12.6 MB, shared memory / into their own memory", in_memory / shared, 0.6),
-        Figure("2 workers' batches of 12.6 MB, shared memory", GIGABYTES / shared, 3.6, unit="GB/s"),
-        Figure("2 workers' batches of 12.6 MB, over TCP", GIGABYTES / network, 1.4, unit="GB/s"),
-        Figure("the same / by Arrow Flight", bare / network, 0.8),
+        Figure("2 workers' batches of 12.6 MB, shared memory / into their own memory", in_memory / shared, 0.5),
+        Figure("2 workers' batches of 12.6 MB, shared memory", GIGABYTES / shared, 3, unit="GB/s"),
+        Figure("2 workers' batches of 12.6 MB, over TCP", GIGABYTES / network, 1, unit="GB/s"),
+        Figure("the same / by Arrow Flight", bare / network, 0.7),
         Figure("shared memory / memcpy", memcpy / shared, 0.5),
         Figure("over TCP / memcpy", memcpy / network, 0.05),
     ]
