@@ -22,7 +22,7 @@ _LONG_LEASE_SECONDS = 5.0
 _STRANGERS = 20
 _AGAIN_SECONDS = 0.1
 """After which time what is to happen to a dispatcher is tried again, where there is none."""
-_REMEDIES = {"copy": " back", "anew": "choose another work_dir"}
+_REMEDIES = {"copy": "from a copy", "anew": "choose another work_dir"}
 """What a dispatcher that refuses to go on says that can be done."""
 
 

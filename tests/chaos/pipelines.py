@@ -7,7 +7,6 @@ import numpy as np
 
 import penstock as ps
 
-SHAPES = ("rows", "shuffled", "groups", "sequence", "batches")
 PAUSE_SECONDS = 0.004
 _CHILD_SECONDS = 5.0
 
@@ -19,6 +18,17 @@ def pause(number: np.ndarray) -> np.ndarray:
 
 def pair(number: np.ndarray) -> ps.Dataset:
     return ps.Dataset.from_tensor_slices(np.array([2 * number, 2 * number + 1]))
+
+
+def document(number: np.ndarray) -> np.ndarray:
+    """Six numbers are two documents: one of one number, and one of five."""
+    first = number // 2 * 6
+    return np.array([first]) if number % 2 == 0 else np.arange(first + 1, first + 6)
+
+
+def tokens(row: dict[str, np.ndarray]) -> np.ndarray:
+    """Those of a row without its padding."""
+    return row["tokens"][row["segment_ids"] > 0]
 
 
 def fork(number: np.ndarray) -> np.ndarray:
@@ -47,6 +57,14 @@ def pipeline(
         numbers = numbers.filter(lambda x: x % 2 == 0).map(lambda x: x // 2).flat_map(pair)
     elif shape == "sequence":
         numbers = ps.Dataset.from_generator(lambda: iter(range(elements)), output_signature=ps.TensorSpec((), np.int64))
+    elif shape == "mixed":
+        half = len(numbers) // 2
+        sources = {"first": numbers.take(half).shuffle(seed=3), "second": numbers.skip(half)}
+        numbers = ps.Dataset.mix(sources, {"first": 0.7, "second": 0.3}, seed=4, stop="all")
+        numbers = numbers.select(np.random.default_rng(6).permutation(len(numbers)))
+    elif shape == "packed":
+        documents = ps.Dataset.range(elements // 3).shard(*part).map(document).with_lengths()
+        numbers = documents.pack(7, window=16).shuffle(seed=7).map(tokens)
     if not quick:
         numbers = numbers.map(fork if manner == "forks" else pause)
     return numbers.batch(7) if shape == "batches" else numbers

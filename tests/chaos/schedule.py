@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 MODES = ("ordered", "unordered", "shared", "parallel_epochs", "static", "coordinated", "cross_trainer")
 
 _SHAPES = {
-    "ordered": ("rows", "shuffled", "groups", "sequence", "batches"),
-    "unordered": ("rows", "shuffled", "groups", "batches"),
-    "shared": ("rows", "shuffled", "groups"),
-    "parallel_epochs": ("rows", "groups", "sequence"),
-    "static": ("rows", "groups"),
+    "ordered": ("rows", "shuffled", "groups", "sequence", "batches", "mixed", "packed"),
+    "unordered": ("rows", "shuffled", "groups", "batches", "mixed", "packed"),
+    "shared": ("rows", "shuffled", "groups", "mixed"),
+    "parallel_epochs": ("rows", "groups", "sequence", "mixed"),
+    "static": ("rows", "groups", "packed"),
     "coordinated": ("rows", "groups"),
     "cross_trainer": ("rows", "groups"),
 }

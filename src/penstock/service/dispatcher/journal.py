@@ -159,7 +159,7 @@ class Journal:
         for left in (self.path.with_name(f"{FILE}-wal"), self.path.with_name(MARK_FILE)):
             if left.exists():
                 raise StorageError(
-                    f"{left} belongs to a journal that is missing: put {self.path} back beside it, or "
+                    f"{left} belongs to a journal that is missing: restore {self.path} from a copy, or "
                     "choose another work_dir"
                 )
         try:
