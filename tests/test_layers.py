@@ -246,25 +246,19 @@ def test_level_0_knows_numpy_and_the_standard_library_only() -> None:
 
 
 IMPORT_PENSTOCK = """
-import json, sys, threading, time
-times = [time.process_time()]
+import json, sys, threading
 import numpy
-times.append(time.process_time())
+before = set(sys.modules)
 import penstock
-times.append(time.process_time())
-print(json.dumps([times, sorted(sys.modules), threading.active_count()]))
+print(json.dumps([sorted(set(sys.modules) - before), threading.active_count()]))
 """
+MOST_MODULES = 300
 
 
-def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
-    ratios = []
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", IMPORT_PENSTOCK], capture_output=True, text=True, check=True)
-        (begun, libraries, ended), loaded, threads = json.loads(done.stdout)
-        assert HEAVY.keys() & set(loaded) == set()
-        assert [name for name in loaded if name.startswith(("pyarrow", "penstock.distribute"))] == []
-        assert threads == 1
-        ratios.append((ended - libraries) / (libraries - begun))
-        if ratios[-1] < 2:  # that of NumPy: about 1; a busy machine may need another try
-            return
-    assert min(ratios) < 2
+def test_importing_penstock_loads_few_modules_and_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_PENSTOCK], capture_output=True, text=True, check=True)
+    loaded, threads = json.loads(done.stdout)
+    assert HEAVY.keys() & set(loaded) == set()
+    assert [name for name in loaded if name.startswith(("pyarrow", "penstock.distribute"))] == []
+    assert threads == 1
+    assert len(loaded) <= MOST_MODULES  # about as long to import as NumPy
