@@ -127,7 +127,7 @@ def positional_flags(public):
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        (ps.keras, {"DatasetInput", "KeepPosition", "as_input", "value_and_grad"}),
+        (ps.keras, {"DatasetInput", "KeepPosition", "WriteReport", "as_input", "value_and_grad"}),
         (ps.testing, {"assert_same_elements", "check_conformance", "check_service", "conformance"}),
     ],
 )

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import accelerate
+import pytest
 import pytorch_lightning as lightning
 import torch
+from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 from torch_ranks import on_ranks
 
 import penstock as ps
+from penstock.report.report import load_report
 
 ROWS = [int(row) for row in ps.Dataset.range(48).shuffle(48, seed=5)]
 
@@ -123,3 +126,35 @@ def test_accelerate_resumes_within_an_epoch_on_other_numbers_of_ranks(tmp_path: 
     assert [[*chain(*parts)] for parts in zip(*after, strict=True)] == [
         ROWS[start : start + 8] for start in range(16, 48, 8)
     ]
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning warns of itself
+def test_lightning_writes_a_report_of_each_epoch_and_logs_its_numbers(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    write = ps.torch.LightningReport(tmp_path / "run.json", metrics=True)
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=logger,
+        callbacks=[write, ps.torch.LightningReport(tmp_path / "run.html")],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(Learner())
+    assert trainer.logged_metrics["penstock/steps"] == 6
+    trainer.save_checkpoint(tmp_path / "checkpoint.pt")
+    trainer.fit(Learner(), ckpt_path=tmp_path / "checkpoint.pt", weights_only=False)
+    assert load_report(tmp_path / "run.json").ranks[0].steps.count == 6
+    assert "batch at test_trainers.py" in (tmp_path / "run.html").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_without_a_loader_of_penstock_is_told_so(tmp_path: Path) -> None:
+    callback = ps.torch.LightningReport(tmp_path / "run.json")
+    trainer = lightning.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, callbacks=callback, enable_checkpointing=False
+    )
+    with pytest.raises(ps.InvalidArgumentError, match="return one from train_dataloader, which gave DataLoader"):
+        trainer.fit(Learner(), train_dataloaders=torch.utils.data.DataLoader(list(range(4))))

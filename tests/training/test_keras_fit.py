@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.report.report import load_report
 from penstock.training.keras.input import feed_of
 
 random = np.random.default_rng(0)
@@ -470,3 +472,39 @@ def test_strategies_without_devices_and_two_ways_to_split_are_refused() -> None:
     refusal = pytest.raises(ps.InvalidArgumentError, match="Keras's own distribution")
     with distribution.scope(), mirrored(4).scope(), refusal:
         model.fit(rows(FEATURES, LABELS))
+
+
+def test_write_report_saves_each_epoch_and_fills_its_logs(tmp_path: Path) -> None:
+    data = ps.keras.as_input(rows(FEATURES, LABELS))
+    seen = []
+
+    class Reads(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(load_report(tmp_path / "run.json").ranks[0].steps.count)
+
+    write = ps.keras.WriteReport(tmp_path / "run.json", tmp_path / "run.html", metrics=True)
+    history = plain_model().fit(data, epochs=2, callbacks=[write, Reads()], verbose=0).history
+    assert seen == history["penstock/steps"] == [4, 4]
+    assert data.report().ranks[0].steps.count == data.metrics()["penstock/steps"] == 4
+    assert "batch at test_keras_fit.py" in (tmp_path / "run.html").read_text()
+
+
+def test_write_report_on_devices_tells_of_the_steps_there(tmp_path: Path) -> None:
+    with mirrored(2).scope():
+        model = plain_model()
+    model.fit(rows(FEATURES, LABELS), callbacks=[ps.keras.WriteReport(tmp_path / "run.json")], verbose=0)
+    names = [operator.name for operator in load_report(tmp_path / "run.json").ranks[0].operators]
+    assert {"batch", "step"} <= set(names)
+
+
+def test_a_report_that_cannot_be_written_stops_no_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write = ps.keras.WriteReport(tmp_path / "no" / "run.json")
+    assert plain_model().fit(rows(FEATURES, LABELS), callbacks=[write], verbose=0).epoch == [0]
+    assert "WriteReport has written nothing: the report was not written to '" in caplog.text
+
+
+def test_write_report_without_anything_to_write_or_tell_of_is_refused() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match=r"nothing to write: WriteReport\('run.html'"):
+        ps.keras.WriteReport()
+    with pytest.raises(ps.InvalidArgumentError, match="give model.fit a ps.Dataset"):
+        plain_model().fit(FEATURES, LABELS, callbacks=[ps.keras.WriteReport("run.json")], verbose=0)

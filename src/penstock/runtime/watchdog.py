@@ -19,9 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock, Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.paths import private_directory
+from penstock.report.writing import Reporting
 from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.forking import close_in_forked_processes
 from penstock.runtime.stacks import threads_in_words
@@ -37,13 +38,6 @@ _ANSWER_SECONDS: Final = 10.0
 _CHILD_SECONDS: Final = 2.0
 
 _logger = logging.getLogger(__name__)
-
-
-class Reporting(Protocol):
-    """An iterator, which tells of itself."""
-
-    def report(self) -> object: ...
-    def metrics(self) -> dict[str, float]: ...
 
 
 @dataclass

@@ -28,6 +28,8 @@ from penstock.distribute.jax.placement import without_aliases
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
+from penstock.report.report import Report
+from penstock.statistics.schema import Snapshot
 from penstock.structure import flatten
 from penstock.training.keras.class_weight import ClassWeight
 from penstock.training.keras.interface import has_value, set_values, values_of
@@ -53,7 +55,8 @@ class ModelFeed:
         self._whole = False
         self._class_weight: ClassWeight | None = None
         self._iterator: DatasetIterator | DistributedIterator | None = None
-        self._errors = SkippedRows()
+        self._errors, self._report = SkippedRows(), Report([Snapshot()])
+        self._metrics: dict[str, float] = {}
         self._next_pass: Any = None
         self._in_use = False
         self._agreed = False
@@ -150,7 +153,7 @@ class ModelFeed:
     def close(self) -> None:
         """End a pass that Keras has not read to its end."""
         if self._iterator is not None:
-            self._errors = self._iterator.errors
+            self._errors, self._report, self._metrics = self.errors, self.report(), self.metrics()
             self._iterator.close()
             self._iterator = None
 
@@ -158,6 +161,14 @@ class ModelFeed:
     def errors(self) -> SkippedRows:
         """The rows that the last pass skipped."""
         return self._errors if self._iterator is None else self._iterator.errors
+
+    def report(self) -> Report:
+        """Return what the model has waited for in the last pass."""
+        return self._report if self._iterator is None else self._iterator.report()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of the last pass, by name."""
+        return self._metrics if self._iterator is None else self._iterator.metrics()
 
     @property
     def num_batches(self) -> int | None:

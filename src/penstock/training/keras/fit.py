@@ -29,6 +29,7 @@ from penstock.training.keras.feed import ModelFeed
 from penstock.training.keras.input import DatasetInput, as_input, feed_of
 from penstock.training.keras.interface import jax_epoch_iterator, replace_method
 from penstock.training.keras.position import KeepPosition
+from penstock.training.keras.report import WriteReport
 from penstock.training.keras.scoped import note_compiled, strategy_of_compiled
 
 _reading: WeakKeyDictionary[Any, ModelFeed] = WeakKeyDictionary()
@@ -95,6 +96,9 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
             kwargs["validation_data"] = inputs[-1]
         callbacks = kwargs.get("callbacks")
         if isinstance(callbacks, (list, tuple)):
+            for one in callbacks:
+                if isinstance(one, WriteReport):
+                    one.feed = feed_of(inputs[0])
             after = [one.after_others(callbacks) for one in callbacks if isinstance(one, KeepPosition)]
             kwargs["callbacks"] = [*callbacks, *after]
         with _read_by(self, list(map(feed_of, inputs))):

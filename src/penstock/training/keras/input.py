@@ -7,6 +7,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.feed.dataset import DistributedDataset
 from penstock.errors import InvalidTypeError
+from penstock.report.report import Report
 from penstock.training.keras.feed import ModelFeed
 from penstock.training.keras.interface import DataAdapter
 
@@ -38,6 +39,14 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
     def errors(self) -> SkippedRows:
         """The rows that the last pass skipped up to its last batch, as `DatasetIterator.errors` names them."""
         return self._feed.errors
+
+    def report(self) -> Report:
+        """Return what the model has waited for in the last pass, as `DatasetIterator.report`."""
+        return self._feed.report()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of the last pass by name, as `DatasetIterator.metrics`."""
+        return self._feed.metrics()
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """The batches of the next pass, which begins when the first one is asked for."""
