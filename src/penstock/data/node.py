@@ -39,7 +39,7 @@ from penstock.data.skipped import Skips, SkipsAhead
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.index_reading import Load, Reading, finished
 from penstock.data.streams.live_streams import LiveStreams
-from penstock.data.streams.stream import CountingCursor, Cursor, Stream
+from penstock.data.streams.stream import Cursor, Stream
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions
 from penstock.rng import DrawnSeed, mix
@@ -363,6 +363,8 @@ class Node(ABC):
     """Whether it skips the elements of its input that fail."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
+    stream_class: ClassVar[type[Any]]
+    """The class of its streams, which names the node: `class TakeStream(OperatorStream[Take], of=Take)`."""
     keeps_numbers: ClassVar[bool] = False
     """Whether `origins` holds also over a stream, if none of its elements fails."""
 
@@ -555,7 +557,8 @@ class Node(ABC):
 
     def stream(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch. Only for nodes that are not indexable."""
-        raise NotImplementedError(self.name)
+        made: Stream = self.stream_class(self, run, epoch)
+        return made
 
     def open(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch, by index where that is possible."""
@@ -575,10 +578,6 @@ class Node(ABC):
     def cursor(self, run: Run, epoch: int) -> Cursor:
         """One pass over an epoch that can be stopped between any two rows."""
         return Cursor(self.open(run, epoch))
-
-    def counting_cursor(self, run: Run, epoch: int) -> CountingCursor:
-        """Variant of `cursor`, for a stream that reads rows a second time when it is restored."""
-        return CountingCursor(self.open(run, epoch))
 
     def walk(self, inputs: Callable[["Node"], tuple["Node", ...]] = _inputs) -> Iterator["Node"]:
         """This node and all below it, inputs first, each once.

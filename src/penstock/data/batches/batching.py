@@ -14,8 +14,9 @@ import numpy.typing as npt
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import OneInputStream, State, Stream
+from penstock.data.streams.stream import State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part
@@ -186,18 +187,12 @@ class Batching(OneInput):
             made = Block(columns, made.structure, len(made))
         return made.beside(np.full(len(made), whole))
 
-    def stream(self, run: Run, epoch: int) -> Stream:
-        return BatchStream(self, run, epoch)
 
-
-class BatchStream(OneInputStream):
+class BatchStream(OperatorStream[Batching], of=Batching):
     """Batches of a stream. Rows read beyond whole batches are given back, so the state is the input's alone."""
 
     def __init__(self, node: Batching, run: Run, epoch: int) -> None:
-        self._node = node
-        run = run.copying(node.parallelism)
-        self._input = node.input.cursor(run, epoch)
-        self._copiers = run.copiers
+        super().__init__(node, run.copying(node.parallelism), epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
         size = self._node.batch_size
@@ -213,7 +208,7 @@ class BatchStream(OneInputStream):
             count += len(part)
         if count < size and self._node.drop_remainder:
             return None
-        return self._node.numbered(Block.concatenate(parts, self._copiers), count, number)
+        return self._node.numbered(Block.concatenate(parts, self._run.copiers), count, number)
 
     def advanced(self, state: State, rows: int) -> State:
         return self._input.later(state, rows * self._node.batch_size)  # only the last batch may have fewer

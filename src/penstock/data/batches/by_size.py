@@ -11,8 +11,9 @@ from penstock.data.batches.padded import PaddedBatch
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
 from penstock.data.node import Origins, Run, any_number, derived
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.origins import source_row
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import State
 from penstock.errors import ElementError
 from penstock.runtime.threads import failures
 
@@ -41,20 +42,15 @@ class BatchBy(PaddedBatch):
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
         yield from ()
 
-    def stream(self, run: Run, epoch: int) -> "BatchByStream":
-        return BatchByStream(self, run, epoch)
 
-
-class BatchByStream(OneInputStream):
+class BatchByStream(OperatorStream[BatchBy], of=BatchBy):
     """Batches by size. Rows that did not fit any more are kept for the next batch, and the state is that before them.
 
     A row that fails ends the batch before it.
     """
 
     def __init__(self, node: BatchBy, run: Run, epoch: int) -> None:
-        self._node = node
-        self._run, self._epoch = run, epoch
-        self._input = node.input.cursor(run, epoch)
+        super().__init__(node, run, epoch)
         self._kept: Block | None = None
         self._before: State = None
 

@@ -60,11 +60,8 @@ class SourceEpochs(Repeat):
             self.warn()
         return (yield from super().reading(run, epoch, indices))
 
-    def stream(self, run: Run, epoch: int) -> RepeatStream:
-        return _SourceEpochsStream(self, run, epoch)
 
-
-class _SourceEpochsStream(RepeatStream):
+class _SourceEpochsStream(RepeatStream, of=SourceEpochs):
     _node: SourceEpochs
 
     def _opened(self, number: int) -> Cursor:

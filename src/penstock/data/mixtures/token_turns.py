@@ -34,11 +34,8 @@ class TokenTurns(Node):
     seed: int
     stops: bool
 
-    def stream(self, run: Run, epoch: int) -> "TokenTurnsStream":
-        return TokenTurnsStream(self, run, epoch)
 
-
-class TokenTurnsStream(Stream):
+class TokenTurnsStream(Stream, of=TokenTurns):
     """The state is how many elements each source has given, how many tokens in this stage, and before it in all."""
 
     def __init__(self, node: TokenTurns, run: Run, epoch: int) -> None:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Node, Run, SameElements
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading, finished
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import State
 from penstock.positions import as_positions, by_part
 from penstock.runtime.threads import failures
 from penstock.sharding import SliceRule
@@ -133,19 +134,15 @@ class Balance(SameElements):
         """Return the rows of a window in their order, without their costs."""
         return pairs.take(self.order(pairs.columns[-1])).without_last()
 
-    def stream(self, run: Run, epoch: int) -> "BalanceStream":
-        return BalanceStream(self, run, epoch)
 
-
-class BalanceStream(OneInputStream):
+class BalanceStream(OperatorStream[Balance], of=Balance):
     """Windows of a stream. The state is where the window begins in the input, and how many of its rows were given.
 
     A row that fails divides its window: the rows before it come in their order, then its failure, then those after it.
     """
 
     def __init__(self, node: Balance, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = node.input.cursor(run, epoch)
+        super().__init__(node, run, epoch)
         self._begin: State = self._input.state()
         self._rows: Block | None = None
         self._given = 0

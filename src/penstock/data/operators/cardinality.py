@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.data.block import Block
-from penstock.data.node import Run, SameElements, derived
-from penstock.data.streams.stream import OneInputStream
+from penstock.data.node import SameElements, derived
+from penstock.data.operator_streams import OperatorStream
 from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
@@ -26,20 +26,13 @@ class AssertCardinality(SameElements):
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality == self.expected
 
-    def stream(self, run: Run, epoch: int) -> "AssertCardinalityStream":
-        return AssertCardinalityStream(self, run, epoch)
 
-
-class AssertCardinalityStream(OneInputStream):
+class AssertCardinalityStream(OperatorStream[AssertCardinality], of=AssertCardinality):
     """The state is the input's, the number of elements so far, and whether their number was wrong."""
 
     counts = ("_met", "_wrong")
-
-    def __init__(self, node: AssertCardinality, run: Run, epoch: int) -> None:
-        self._node = node
-        self._met = 0
-        self._wrong = False
-        self._input = node.input.cursor(run, epoch)
+    _met = 0
+    _wrong = False
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._wrong:

@@ -66,11 +66,8 @@ class Choose(ByMethod):
     def spec_inputs(self) -> tuple[Node, ...]:
         return self.members
 
-    def stream(self, run: Run, epoch: int) -> Stream:
-        return ChooseStream(self, run, epoch)
 
-
-class ChooseStream(Stream):
+class ChooseStream(Stream, of=Choose):
     """The state is that of every input and of the choice, and which inputs have ended.
 
     Elements that a member skips are counted at the element for which they were read: a block begins there.

@@ -78,11 +78,8 @@ class Zip(SeveralInputs):
             blocks.append((yield from node.reading(run, epoch, indices)))  # noqa: PERF401  # a list cannot wait
         return self.together(blocks)
 
-    def stream(self, run: Run, epoch: int) -> "ZipStream":
-        return ZipStream(self, run, epoch)
 
-
-class ZipStream(Stream):
+class ZipStream(Stream, of=Zip):
     """The state is that of every input."""
 
     def __init__(self, node: Zip, run: Run, epoch: int) -> None:
@@ -188,11 +185,8 @@ class Concatenate(SeveralInputs):
             found[which] = self.members[number].lengths_at(run, epoch, own)
         return found
 
-    def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
-        return ConcatenateStream(self, run, epoch)
 
-
-class ConcatenateStream(OneInputStream):
+class ConcatenateStream(OneInputStream, of=Concatenate):
     """The state is the number of the input that is being read, its state, and the number of inputs.
 
     A chain with a map or a cache in between has the same identity, but other nodes: its rows are read again.

@@ -16,8 +16,8 @@ from penstock.data.functions.apply import Failure, Results, call_rows, checked_r
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, Outcome, joined
 from penstock.data.functions.reads_file import is_file_reader
-from penstock.data.functions.stream import FunctionStream, SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements, derived
+from penstock.data.operator_streams import FunctionStream, SelectingStream
 from penstock.data.origins import source_row
 from penstock.data.output_signature import HasOutputSignature
 from penstock.data.streams.index_reading import Pending, Reading
@@ -258,10 +258,9 @@ def _all_made(outcome: Callable[[], Outcome]) -> Block:
     return output
 
 
-class MapStream(FunctionStream):
+class MapStream(FunctionStream[Map]):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
 
-    _node: Map
     same_rows = True
 
     def _make(self, need: int, allow: int) -> Block | None:
@@ -284,14 +283,9 @@ class Filter(SomeElements):
     depends_on = DependsOn.ANY
     predicate: Callable[..., Any]
 
-    def stream(self, run: Run, epoch: int) -> "FilterStream":
-        return FilterStream(self, run, epoch)
 
-
-class FilterStream(SelectingStream):
+class FilterStream(SelectingStream[Filter], of=Filter):
     """The state is the input's: rejected rows need no memory."""
-
-    _node: Filter
 
     def _selected(self, block: Block) -> Block | None:
         kept = self._decide(block)

@@ -68,9 +68,6 @@ class Interleave(ByMethod, OneInput):
         """Return the dataset that the function makes of the one element in this block."""
         return dataset_node(self, lambda: next(call_rows(self.function, element)), position)
 
-    def stream(self, run: Run, epoch: int) -> "InterleaveStream":
-        return InterleaveStream(self, run, epoch)
-
 
 @dataclass
 class _Slot:
@@ -88,7 +85,7 @@ class _Slot:
     alone: bool
 
 
-class InterleaveStream(Stream):
+class InterleaveStream(Stream, of=Interleave):
     """The state holds, for each open slot, the input's state before its element and the state of its dataset.
 
     A slot also names the live streams that the input has reached since: making its element again may read them.

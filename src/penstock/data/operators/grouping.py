@@ -66,9 +66,6 @@ class GroupByWindow(ByMethod, OneInput):
         """Return the dataset that the function makes of a window."""
         return dataset_node(self, lambda: self.reduce_function(np.int64(key), window), f"window of key {key}")
 
-    def stream(self, run: Run, epoch: int) -> "GroupByWindowStream":
-        return GroupByWindowStream(self, run, epoch)
-
 
 @dataclass
 class _Group:
@@ -91,14 +88,14 @@ class _Group:
         return self._entry
 
 
-class GroupByWindowStream(Stream):
+class GroupByWindowStream(Stream, of=GroupByWindow):
     """The state holds the numbers of the collected rows, and a state of the input from which to read them again."""
 
     def __init__(self, node: GroupByWindow, run: Run, epoch: int) -> None:
         self._node = node
         self._run = run
         self._epoch = epoch
-        self._input = node.input.counting_cursor(run, epoch)
+        self._input = node.input.cursor(run, epoch)
         self._pace = Pace(demand=run.demand)
         # States of the input, with the number of the next row, from the oldest that a collected row needs.
         self._input_states: list[tuple[int, State]] = []
@@ -348,11 +345,8 @@ class Bucket(GroupByWindow):
         node: Node = self.reduce_function(bucket, rows, unknown if self.bounded else None)
         return node
 
-    def stream(self, run: Run, epoch: int) -> "BucketStream":
-        return BucketStream(self, run, epoch)
 
-
-class BucketStream(GroupByWindowStream):
+class BucketStream(GroupByWindowStream, of=Bucket):
     """The state is that of the windows, and the observed lengths of unknown axes."""
 
     _node: Bucket

@@ -40,11 +40,8 @@ class IgnoreErrors(SameElements):
     def arguments(self) -> list[str]:
         return ['on_error="skip"'] if self.automatic else super().arguments()
 
-    def stream(self, run: Run, epoch: int) -> "IgnoreErrorsStream":
-        return IgnoreErrorsStream(self, run, epoch)
 
-
-class IgnoreErrorsStream(OneInputStream):
+class IgnoreErrorsStream(OneInputStream, of=IgnoreErrors):
     """The state is the input's, which counts rows and failures; above a live stream it is that stream's own.
 
     A block never holds rows from both sides of a failure: all failures before a row count when it is returned.

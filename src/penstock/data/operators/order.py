@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import EVERYTHING, DependsOn, Origins, Run, SameElements, capped, derived, scaled, surely
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -80,11 +81,8 @@ class Repeat(SameElements):
             found[which] = self.input.lengths_at(run, first_epoch + number, shifted(rows, -number * length))
         return found
 
-    def stream(self, run: Run, epoch: int) -> "RepeatStream":
-        return RepeatStream(self, run, epoch)
 
-
-class RepeatStream(OneInputStream):
+class RepeatStream(OneInputStream, of=Repeat):
     """The state is the number of the repetition and the input's own state.
 
     When calls have begun for all remaining elements of an epoch, the next epoch is opened, so that its first calls run
@@ -171,18 +169,15 @@ class Take(SameElements):
         ends = self.input.group_ends
         return None if ends is None else np.minimum(ends, self.cardinality)
 
-    def stream(self, run: Run, epoch: int) -> "TakeStream":
-        return TakeStream(self, run, epoch)
 
-
-class TakeStream(OneInputStream):
+class TakeStream(OperatorStream[Take], of=Take):
     """The state is the input's, and the number of elements that remain to be returned."""
 
     counts = ("_left",)
 
     def __init__(self, node: Take, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._left = node.count
-        self._input = node.input.cursor(run, epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._left == 0:
@@ -215,11 +210,8 @@ class Skip(SameElements):
     def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
         return shifted(indices, self.count)
 
-    def stream(self, run: Run, epoch: int) -> "SkipStream":
-        return SkipStream(self, run, epoch)
 
-
-class SkipStream(OneInputStream):
+class SkipStream(OperatorStream[Skip], of=Skip):
     """The state is the input's, and the number of elements that remain to be skipped.
 
     Failures of skipped elements are ignored, because their functions are not called where the input is read by index.
@@ -229,8 +221,8 @@ class SkipStream(OneInputStream):
     counts = ("_left",)
 
     def __init__(self, node: Skip, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._left = node.count
-        self._input = node.input.cursor(run, epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace()
@@ -285,11 +277,8 @@ class Shard(SameElements):
             return range(start, start + len(indices) * step, step)
         return indices * self.num_shards + self.index
 
-    def stream(self, run: Run, epoch: int) -> "ShardStream":
-        return ShardStream(self, run, epoch)
 
-
-class ShardStream(OneInputStream):
+class ShardStream(OperatorStream[Shard], of=Shard):
     """The state is the input's, and the position there modulo the number of shards.
 
     An element that fails belongs to one shard, and the others ignore it, as they do where the input is read by index. A
@@ -297,11 +286,10 @@ class ShardStream(OneInputStream):
     """
 
     counts = ("_phase",)
+    _phase = 0
 
     def __init__(self, node: Shard, run: Run, epoch: int) -> None:
-        self._node = node
-        self._phase = 0
-        self._input = node.input.cursor(run, epoch)
+        super().__init__(node, run, epoch)
         # Few large rows are read at a time: most are skipped, and a view of one keeps its block alive.
         self._pace = Pace()
 
@@ -372,19 +360,12 @@ class Enumerate(SameElements):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         return self.numbered((yield from self.input.reading(run, epoch, indices)), as_positions(indices))
 
-    def stream(self, run: Run, epoch: int) -> "EnumerateStream":
-        return EnumerateStream(self, run, epoch)
 
-
-class EnumerateStream(OneInputStream):
+class EnumerateStream(OperatorStream[Enumerate], of=Enumerate):
     """The state is the input's, and the position."""
 
     counts = ("_position",)
-
-    def __init__(self, node: Enumerate, run: Run, epoch: int) -> None:
-        self._node = node
-        self._position = 0
-        self._input = node.input.cursor(run, epoch)
+    _position = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)

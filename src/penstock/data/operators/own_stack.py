@@ -46,9 +46,6 @@ class OwnStack(SameElements):
                 run.threads.start(below.close, "closing")
             raise
 
-    def stream(self, run: Run, epoch: int) -> "OwnStackStream":
-        return OwnStackStream(self, run, epoch)
-
 
 def _next(reading: Reading) -> tuple[Awaited | None, Any]:
     """Return the next work that a reading waits for, or its rows."""
@@ -58,7 +55,7 @@ def _next(reading: Reading) -> tuple[Awaited | None, Any]:
         return None, end.value
 
 
-class OwnStackStream(Stream):
+class OwnStackStream(Stream, of=OwnStack):
     """The state is that of the input after the last block, as it was then."""
 
     same_rows = True

@@ -12,11 +12,12 @@ import numpy as np
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.origins import source_row
 from penstock.data.packed_rows import PackedRows
 from penstock.data.packing_plans import Numbers, PackedParts, cut, fitted
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.options import UNKNOWN_CARDINALITY
@@ -197,18 +198,11 @@ class Pack(OneInput):
             note(error, self, int(indices[0]))
             raise
 
-    def stream(self, run: Run, epoch: int) -> "PackStream":
-        return PackStream(self, run, epoch)
 
-
-class _Checked(OneInputStream):
+class _Checked(OperatorStream[Pack]):
     """Documents that can be packed; one that cannot fails alone."""
 
     same_rows = True
-
-    def __init__(self, node: Pack, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = node.input.cursor(run, epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
@@ -223,18 +217,16 @@ class _Checked(OneInputStream):
         return self._input.made(block, checked)
 
 
-class PackStream(OneInputStream):
+class PackStream(OneInputStream, of=Pack):
     """Rows of the documents read so far: of one window after the other, or of as many as fill a row, which are cut.
 
     The state is that of the input before the first of these documents, and how many rows were given since; for cuts,
     how many tokens.
     """
 
-    _input: CountingCursor
-
     def __init__(self, node: Pack, run: Run, epoch: int) -> None:
         self._node = node
-        self._input = CountingCursor(_Checked(node, run, epoch))
+        self._input = Cursor(_Checked(node, run, epoch))
         self._pace = Pace()
         # The documents by blocks, with the position before each.
         self._blocks: list[tuple[State, Block]] = []

@@ -59,9 +59,6 @@ class ReadFiles(ByMethod, OneInput):
     def records_in(self, file: str) -> int:
         return self.format.count(file, self.compression_type)
 
-    def stream(self, run: Run, epoch: int) -> "ReadFilesStream":
-        return ReadFilesStream(self, run, epoch)
-
 
 class _NextFile(NamedTuple):
     """An element of the names, and its file, which is being opened, if it is remote.
@@ -75,7 +72,7 @@ class _NextFile(NamedTuple):
     file: "Future[Any] | None"
 
 
-class ReadFilesStream(RowsBeforeFailure):
+class ReadFilesStream(RowsBeforeFailure, of=ReadFiles):
     """The state is [state of the names, number, offset]: the next record of the file named next, and where it begins.
 
     Between two files number is None. Records that were read but not returned are read again. The next remote files are

@@ -7,7 +7,8 @@ import numpy as np
 
 from penstock.data.block import Block, Column, column_of, is_ragged
 from penstock.data.node import DependsOn, OneInput, Run, any_number, derived, scaled
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.data.operator_streams import OperatorStream
+from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.pacing import Pace
@@ -33,9 +34,6 @@ class Unbatch(OneInput):
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(row_of, inputs[0]) if _have_rows(inputs[0]) else None
 
-    def stream(self, run: Run, epoch: int) -> "UnbatchStream":
-        return UnbatchStream(self, run, epoch)
-
 
 def _static_rows(spec: Any) -> int | None:
     lengths = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]} if spec is not None else {None}
@@ -51,14 +49,11 @@ def _batch_of(row: LeafSpec, size: int | None) -> LeafSpec:
     return ragged_rows(row, size) if None in row.shape else batched(row, size)
 
 
-class UnbatchStream(OneInputStream):
+class UnbatchStream(OperatorStream[OneInput], of=Unbatch):
     """The rows of whole elements; the cursor that reads this stream stops between rows."""
 
-    def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = node.input.cursor(run, epoch)
-        # The number of rows of the last element, which is expected of the next one too.
-        self._rows_each: int | None = None
+    _rows_each: int | None = None
+    """The number of rows of the last element, which is expected of the next one too."""
 
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace(allow)  # more at a time while all are empty
@@ -129,9 +124,6 @@ class Rebatch(OneInput):
             map_structure(lambda leaf: _batch_of(row_of(leaf), rows_of), inputs[0]) if _have_rows(inputs[0]) else None
         )
 
-    def stream(self, run: Run, epoch: int) -> "RebatchStream":
-        return RebatchStream(self, run, epoch)
-
 
 def _one_batch(column: Column) -> Column:
     """Return all rows of a column as one batch; rows of unequal shape as one ragged batch."""
@@ -140,17 +132,15 @@ def _one_batch(column: Column) -> Column:
     return column[None]
 
 
-class RebatchStream(OneInputStream):
+class RebatchStream(OneInputStream, of=Rebatch):
     """The state is the position in the rows below, and in the cycle of sizes.
 
     Rows of a batch that a failure has interrupted belong to the next one: a state holds the position before them.
     """
 
-    _input: CountingCursor
-
     def __init__(self, node: Rebatch, run: Run, epoch: int) -> None:
         self._node = node
-        self._input = CountingCursor(UnbatchStream(node, run, epoch))
+        self._input = Cursor(UnbatchStream(node, run, epoch))
         self._number = 0
         # The rows of the next batch that were read so far, and the position before them.
         self._rows: list[Block] = []

@@ -12,7 +12,8 @@ from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, note, owned_leaves
 from penstock.data.layout import Layout
 from penstock.data.node import OneInput, Run, any_number, derived
-from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
+from penstock.data.operator_streams import OperatorStream
+from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
@@ -71,19 +72,12 @@ class GroupByReducer(OneInput):
     def cardinality(self) -> int:
         return any_number(self.input)
 
-    def stream(self, run: Run, epoch: int) -> "GroupByReducerStream":
-        return GroupByReducerStream(self, run, epoch)
 
-
-class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
+class GroupByReducerStream(RowsBeforeFailure, OperatorStream[GroupByReducer], of=GroupByReducer):
     """The state is the number of elements read and of results returned: restoring reads the elements again."""
 
-    _input: CountingCursor
-
     def __init__(self, node: GroupByReducer, run: Run, epoch: int) -> None:
-        self._node = node
-        self._run = run
-        self._input = node.input.counting_cursor(run, epoch)
+        super().__init__(node, run, epoch)
         self._begin = self._input.state()
         self._pace = Pace()
         self._reduced: dict[int, Any] = {}

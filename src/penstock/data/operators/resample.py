@@ -9,8 +9,8 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import checked_rows
-from penstock.data.functions.stream import SelectingStream
 from penstock.data.node import DependsOn, OneInput, Run, derived
+from penstock.data.operator_streams import SelectingStream
 from penstock.data.streams.stream import State
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
@@ -42,14 +42,9 @@ class RejectionResample(OneInput):
     def draws_unseeded(self) -> bool:
         return self.seed is None
 
-    def stream(self, run: Run, epoch: int) -> "RejectionResampleStream":
-        return RejectionResampleStream(self, run, epoch)
 
-
-class RejectionResampleStream(SelectingStream):
+class RejectionResampleStream(SelectingStream[RejectionResample], of=RejectionResample):
     """The state holds the counts of classes: they estimate a missing initial distribution."""
-
-    _node: RejectionResample
 
     def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)

@@ -12,11 +12,11 @@ from penstock.data.block import Block
 from penstock.data.column_builder import ColumnBuilder
 from penstock.data.functions.answers import truth
 from penstock.data.functions.apply import checked_rows, owned_leaves
-from penstock.data.functions.stream import FunctionStream
 from penstock.data.layout import Layout
 from penstock.data.node import OneInput, Run, SomeElements
+from penstock.data.operator_streams import FunctionStream, OperatorStream
 from penstock.data.output_signature import HasOutputSignature
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import State
 from penstock.errors import InvalidTypeError
 from penstock.formats.plain_data import decode_value, encode_value
 from penstock.runtime.pacing import Pace
@@ -36,14 +36,9 @@ class Scan(HasOutputSignature, OneInput):
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
 
-    def stream(self, run: Run, epoch: int) -> "ScanStream":
-        return ScanStream(self, run, epoch)
 
-
-class ScanStream(FunctionStream):
+class ScanStream(FunctionStream[Scan], of=Scan):
     """The carried state cannot be read again, so it is part of this stream's state."""
-
-    _node: Scan
 
     def __init__(self, node: Scan, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
@@ -137,14 +132,10 @@ class TakeWhile(SomeElements):
     name: ClassVar[str] = "take_while"
     predicate: Callable[..., Any]
 
-    def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
-        return TakeWhileStream(self, run, epoch)
 
-
-class TakeWhileStream(FunctionStream):
+class TakeWhileStream(FunctionStream[TakeWhile], of=TakeWhile):
     """The state is the input's, and whether the end was reached."""
 
-    _node: TakeWhile
     _ended = False
     counts = ("_ended",)
 
@@ -173,17 +164,12 @@ class Unique(SomeElements):
     name: ClassVar[str] = "unique"
     memory = "remembers every element"
 
-    def stream(self, run: Run, epoch: int) -> "UniqueStream":
-        return UniqueStream(self, run, epoch)
 
-
-class UniqueStream(OneInputStream):
+class UniqueStream(OperatorStream[Unique], of=Unique):
     """The state is the number of elements read: restoring reads them again to collect those that have come."""
 
-    _input: CountingCursor
-
     def __init__(self, node: Unique, run: Run, epoch: int) -> None:
-        self._input = node.input.counting_cursor(run, epoch)
+        super().__init__(node, run, epoch)
         self._begin = self._input.state()
         self._seen: set[Any] = set()
 

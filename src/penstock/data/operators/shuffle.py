@@ -11,7 +11,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, derived
 from penstock.data.skipped import Noticed
 from penstock.data.slots import SlotNumbers, Slots
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted
 from penstock.printing import in_bytes
@@ -92,9 +92,6 @@ class Shuffle(SameElements):
             sources[which] = permuted(mix(key, 2, window), rows, shifted(positions, -start)) + start
         return sources
 
-    def stream(self, run: Run, epoch: int) -> "ShuffleStream":
-        return ShuffleStream(self, run, epoch)
-
 
 @dataclass(frozen=True, eq=False)
 class ClumpedShuffle(Shuffle):
@@ -142,7 +139,7 @@ def _order_of_groups(ends: npt.NDArray[np.int64], key: int) -> tuple[npt.NDArray
     return starts[order] - edges[:-1], edges
 
 
-class ShuffleStream(OneInputStream):
+class ShuffleStream(OneInputStream, of=Shuffle):
     """The same order over a stream.
 
     While one window is returned, the rows of the next are collected, one for each, so that no pull waits for a whole
@@ -153,8 +150,6 @@ class ShuffleStream(OneInputStream):
     reads at most two buffers again.
     """
 
-    _input: CountingCursor
-
     def __init__(self, node: Shuffle, run: Run, epoch: int) -> None:
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
@@ -162,7 +157,7 @@ class ShuffleStream(OneInputStream):
         self._pace = Pace(minimum=_FEW)
         self._first = node.first_window(self._key)
         own, self._skips = run.ahead()
-        self._input = node.input.counting_cursor(own, epoch)
+        self._input = node.input.cursor(own, epoch)
         # The rows that were skipped while collecting: the number of rows collected before, and the notes.
         self._skipped: list[tuple[int, list[Noticed]]] = []
         self._slots = Slots(run.copiers)

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Node, OneInput, Origins, Run, SameElements, SomeElements
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.origins import Row, sources_of
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import State
 from penstock.errors import InvalidArgumentError
 from penstock.positions import as_positions
 from penstock.spec import TensorSpec
@@ -61,9 +62,6 @@ class NamedRows(OneInput):
                 found[keys[each, 0]] |= (files[each] or source.where(), int(numbers[each])) in self.rows
         return found
 
-    def stream(self, run: Run, epoch: int) -> "NamedRowsStream":
-        return NamedRowsStream(self, run, epoch)
-
     @abstractmethod
     def without(self, block: Block, named: npt.NDArray[np.bool_]) -> Block:
         """Return what comes of elements of the input, of which some are named; perhaps none."""
@@ -104,14 +102,12 @@ class MaskRows(NamedRows, SameElements):
         return self.without(block, self.named(run, epoch, as_positions(indices)))
 
 
-class NamedRowsStream(OneInputStream):
+class NamedRowsStream(OperatorStream[NamedRows], of=NamedRows):
     """The state is the input's, so it holds for other names too."""
 
     def __init__(self, node: NamedRows, run: Run, epoch: int) -> None:
-        self._node = node
+        super().__init__(node, run, epoch)
         self.same_rows = isinstance(node, MaskRows)
-        self._run, self._epoch = run, epoch
-        self._input = node.input.cursor(run, epoch)
         self._first = run.first(node.input)
 
     def pull(self, need: int, allow: int) -> Block | None:

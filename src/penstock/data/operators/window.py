@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, object_column
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
+from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.positions import as_positions
 from penstock.spec import TensorSpec
@@ -89,18 +90,12 @@ class Window(OneInput):
         blocks = [rows.slice(end - len(each), end) for each, end in zip(ranges, ends, strict=True)]
         return Block.concatenate([self.windows(block, [0], 1) for block in blocks])
 
-    def stream(self, run: Run, epoch: int) -> "WindowStream":
-        return WindowStream(self, run, epoch)
 
-
-class WindowStream(OneInputStream):
+class WindowStream(OperatorStream[Window], of=Window):
     """The state is the input's where the next window begins: its rows are read again."""
 
-    _input: CountingCursor
-
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = node.input.counting_cursor(run, epoch)
+        super().__init__(node, run, epoch)
         # The rows from the next window on, and their blocks: the input's state before each block, and its number of
         # rows. The first rows of the first block may be dropped already.
         self._rows: Block | None = None

@@ -31,6 +31,12 @@ class Stream(ABC):
     same_rows: bool = False
     meter: Meter = NO_METER
 
+    def __init_subclass__(cls, of: Any = None) -> None:
+        """Make this the class of the streams of a class of nodes."""
+        super().__init_subclass__()
+        if of is not None:
+            of.stream_class = cls
+
     @abstractmethod
     def pull(self, need: int, allow: int) -> Block | None:
         """Return the next rows, at least one and about `allow`; None at the end."""
@@ -100,6 +106,9 @@ class Cursor(Stream):
 
     Ctrl-C may end a pull anywhere: the state is then that before the pull.
 
+    A stream that reads rows a second time when it is restored does so by `restore_at`: a failure that was raised before
+    the state was taken is not raised again when the rows around it are read again.
+
     Attributes:
         met: the number of rows and failures so far, without the rows that were given back.
     """
@@ -117,7 +126,7 @@ class Cursor(Stream):
         self._ended = self._closed = False
         # The most results that `made` makes together: few after a failure, because others may be near.
         self._together = _ANY
-        self.met = 0
+        self.met, self._known = 0, -1
 
     @property
     def inputs(self) -> tuple[Stream, ...]:
@@ -133,6 +142,16 @@ class Cursor(Stream):
         return not (self.ready or self._withholds) and (self._ended or self._stream.at_end)
 
     def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            try:
+                return self._next(need, allow)
+            except failures() as error:
+                if self.met > self._known:
+                    raise
+                _logger.debug("passed over a failure that was raised before: %r", error)
+
+    def _next(self, need: int, allow: int) -> Block | None:
+        """Return the next rows, or raise the next failure, also one that was raised before."""
         if self._withholds:
             failure, self._withheld, self._withholds = self._withheld, None, False
             if failure is None:
@@ -273,25 +292,6 @@ class Cursor(Stream):
             if self.met == before:  # the stream has become shorter
                 return
 
-    def close(self) -> None:
-        if self._closed:  # many streams close their input at its end already
-            return
-        self._closed = True
-        if self.ready:
-            self._stream.unread(self.ready)
-        self._stream.close()
-
-
-class CountingCursor(Cursor):
-    """A cursor for streams that read rows a second time when they are restored.
-
-    A failure that was raised before a state was taken is not raised again when the rows around it are read again.
-    """
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__(stream)
-        self._known = 0
-
     @property
     def known(self) -> int:
         """The number of rows and failures that were met, here or before the state that was restored."""
@@ -302,20 +302,11 @@ class CountingCursor(Cursor):
         """Return whether the next row or failure was met before."""
         return self.met < self._known
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        while True:
-            try:
-                return super().pull(need, allow)
-            except failures() as error:
-                if self.met > self._known:
-                    raise
-                _logger.debug("passed over a failure that was raised before: %r", error)
-
     def repeat(self) -> Block | BaseException:
         """Return the next rows of those that were met before, or the failure of one."""
         left = self._known - self.met
         try:
-            block = super().pull(left, left)
+            block = self._next(left, left)
         except failures() as error:
             _logger.debug("a failure came again: %r", error)
             return error
@@ -326,6 +317,14 @@ class CountingCursor(Cursor):
         """Continue from a state; rows and failures up to number `known` were met before."""
         self.restore(state)
         self._known = known
+
+    def close(self) -> None:
+        if self._closed:  # many streams close their input at its end already
+            return
+        self._closed = True
+        if self.ready:
+            self._stream.unread(self.ready)
+        self._stream.close()
 
 
 class RowsBeforeFailure(Stream):

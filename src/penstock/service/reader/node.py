@@ -156,11 +156,8 @@ class Distribute(Node):
             shown.append(f"dataset_id={self.dataset_id!r}")
         return shown
 
-    def stream(self, run: Run, epoch: int) -> "DistributeStream":
-        return DistributeStream(self, run, epoch)
 
-
-class DistributeStream(LiveStream):
+class DistributeStream(LiveStream, of=Distribute):
     """Its replay holds the name of the reader, the positions that belong to it, and the elements to repeat.
 
     The reader starts with the first `pull`.

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from penstock.data.node import Node, Run
-from penstock.data.operators.order import Shard, ShardStream
+from penstock.data.operators.order import Shard
 from penstock.data.plan import with_inputs
 from penstock.data.shards import EveryNth, NotByFile, divided_at_hints, divided_by_file, hints_of, shard_of_files
 from penstock.data.skipped import Skips
+from penstock.data.streams.stream import Stream
 from penstock.errors import InvalidArgumentError
 from penstock.rng import mix
 from penstock.service.wire.policy import ShardingPolicy
@@ -18,7 +19,7 @@ from penstock.service.worker.cut import base_of, without_prefetch
 class PassShard(Shard):
     """A pass's shard of elements that every pass makes: only the first reports rows skipped among them."""
 
-    def stream(self, run: Run, epoch: int) -> ShardStream:
+    def stream(self, run: Run, epoch: int) -> Stream:
         return super().stream(run if self.index == 0 else run.leaving_to(Skips(run.skips.limit)), epoch)
 
 

@@ -1,6 +1,7 @@
-"""Streams that call a user's function for each row of one input, in order."""
+"""Streams of operators over one input, and those of operators that call a user's function for each row, in order."""
 
 from abc import abstractmethod
+from typing import Generic, TypeVar
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
@@ -9,21 +10,28 @@ from penstock.data.origins import source_row
 from penstock.data.streams.stream import OneInputStream, RowsBeforeFailure
 from penstock.runtime.pacing import Pace
 
+OwnNode = TypeVar("OwnNode", bound=OneInput)
 
-class FunctionStream(RowsBeforeFailure, OneInputStream):
+
+class OperatorStream(OneInputStream, Generic[OwnNode]):
+    """A pass of an operator over its one input."""
+
+    def __init__(self, node: OwnNode, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._epoch = epoch
+        self._input = node.input.cursor(run, epoch)
+
+
+class FunctionStream(RowsBeforeFailure, OperatorStream[OwnNode]):
     """A pass of an operator that calls a function for each row.
 
     The row at which the function fails and those after it are given back to the input: the function is called once for
     each row.
     """
 
-    _node: OneInput
-
-    def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
-        self._node = node
-        self._run = run
-        self._input = node.input.cursor(run, epoch)
-        self._epoch = epoch
+    def __init__(self, node: OwnNode, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._first = run.first(node.input)
 
     def _fail(self, failure: BaseException, rows: int) -> None:
@@ -37,7 +45,7 @@ class FunctionStream(RowsBeforeFailure, OneInputStream):
         self._input.skip(1)
 
 
-class SelectingStream(FunctionStream):
+class SelectingStream(FunctionStream[OwnNode]):
     """A pass of an operator that selects rows by a function."""
 
     def _make(self, need: int, allow: int) -> Block | None:
