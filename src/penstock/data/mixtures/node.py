@@ -3,26 +3,23 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.element_kinds import merged_spec, of_one_kind
 from penstock.data.mixtures.order import MixOrder, Start, Weights
 from penstock.data.mixtures.token_turns import TokenTurns
-from penstock.data.node import DependsOn, Origins, Run, derived
+from penstock.data.node import DependsOn, Run, derived
 from penstock.data.operators.choose import Choose, ChooseStream
-from penstock.data.operators.combine import SeveralInputs
 from penstock.data.operators.order import Repeat, RepeatStream
 from penstock.data.operators.sources import Integers
+from penstock.data.picked_elements import OneOfSeveral, Picked
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.positions import as_positions
 from penstock.structure import LEAF
 
 _logger = logging.getLogger(__name__)
@@ -71,7 +68,7 @@ class _SourceEpochsStream(RepeatStream, of=SourceEpochs):
 
 
 @dataclass(frozen=True, eq=False)
-class Mix(SeveralInputs):
+class Mix(OneOfSeveral):
     """Elements of named sources by their weights, each in its own order."""
 
     name: ClassVar[str] = "mix"
@@ -106,16 +103,6 @@ class Mix(SeveralInputs):
     @derived
     def indexable(self) -> bool:
         return not self.by_tokens and all(node.indexable for node in self.members)
-
-    @derived
-    def has_lengths(self) -> bool:
-        return self.indexable and all(node.has_lengths for node in self.members)
-
-    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
-        found = np.empty(len(indices), np.int64)
-        for number, places, own in self.order.parts(indices):
-            found[places] = self.members[number].lengths_at(run, epoch, own)
-        return found
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -161,24 +148,15 @@ class Mix(SeveralInputs):
                 self.names[number],
             )
 
-    def spec_over(self, *inputs: Any) -> Any:
-        return reduce(merged_spec, inputs)
-
-    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
-        for number, places, own in self.order.parts(positions):
-            yield self.members[number], epoch, places, as_positions(own)
+    def picked(self, run: Run, epoch: int, indices: Indices) -> Iterator[Picked]:
+        for number, places, own in self.order.parts(indices):
+            yield self.members[number], epoch, places, own
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        if len(indices) == 0:
-            return (yield from self.members[0].reading(run, epoch, indices))
-        parts = []
-        for number, places, own in self.order.parts(indices):
-            member = self.members[number]
-            rows = yield from member.reading(run, epoch, own)
-            parts.append((places, of_one_kind(run, self, rows, int(indices[places[0]]), member)))
-        if self.stops and indices[-1] == self.cardinality - 1:
+        block = yield from super().reading(run, epoch, indices)
+        if self.stops and len(indices) and indices[-1] == self.cardinality - 1:
             self.tell_end(self._ending)
-        return Block.in_places(parts)
+        return block
 
     def stream(self, run: Run, epoch: int) -> Stream:
         return ChooseStream(self.chosen, run, epoch) if self.by_tokens else MixStream(self, run, epoch)

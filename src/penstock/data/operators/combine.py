@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.element_kinds import OneKindStream, merged_spec, of_one_kind
-from penstock.data.node import DependsOn, Node, Origins, Run, added, derived, surely
+from penstock.data.element_kinds import OneKindStream
+from penstock.data.node import DependsOn, Origins, Run, added, derived, surely
+from penstock.data.picked_elements import OneOfSeveral, Picked, SeveralInputs
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import StateMismatchError
@@ -19,22 +20,6 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted
 from penstock.runtime.threads import failures
 from penstock.structure import Structure
-
-
-@dataclass(frozen=True, eq=False)
-class SeveralInputs(Node):
-    """A node over several inputs, read by index if all of them are."""
-
-    fails = False
-    members: tuple[Node, ...] = field(repr=False)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.members
-
-    @derived
-    def indexable(self) -> bool:
-        return all(node.indexable for node in self.members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +109,7 @@ class ZipStream(Stream, of=Zip):
 
 
 @dataclass(frozen=True, eq=False)
-class Concatenate(SeveralInputs):
+class Concatenate(OneOfSeveral):
     """All elements of the first input, then all of the second, and so on.
 
     A chain of them is one node, which goes through all inputs in a loop, however many there are.
@@ -146,9 +131,6 @@ class Concatenate(SeveralInputs):
             return None
         return np.concatenate([own + start for own, start in zip(ends, starts, strict=False)])
 
-    def spec_over(self, *inputs: Any) -> Any:
-        return reduce(merged_spec, inputs)
-
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
         """The position after the last element of each input, up to the first infinite one."""
@@ -156,34 +138,10 @@ class Concatenate(SeveralInputs):
         infinite = lengths.index(INFINITE_CARDINALITY) if INFINITE_CARDINALITY in lengths else len(lengths)
         return np.cumsum(lengths[:infinite], dtype=np.int64)
 
-    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
-        for number, places, rows in by_part(positions, np.searchsorted(self._ends, positions, side="right")):
-            yield self.members[number], epoch, places, rows - (int(self._ends[number - 1]) if number else 0)
-
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        if len(indices) == 0:
-            return (yield from self.members[0].reading(run, epoch, indices))
-        parts = []
-        for number, which, positions in by_part(
-            indices, np.searchsorted(self._ends, as_positions(indices), side="right")
-        ):
-            member = self.members[number]
-            own = shifted(positions, -int(self._ends[number - 1])) if number else positions
-            rows = yield from member.reading(run, epoch, own)
-            parts.append((which, of_one_kind(run, self, rows, int(positions[0]), member)))
-        return Block.in_places(parts)
-
-    @derived
-    def has_lengths(self) -> bool:
-        return all(node.has_lengths for node in self.members)
-
-    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
-        found = np.empty(len(indices), np.int64)
-        numbers = np.searchsorted(self._ends, as_positions(indices), side="right")
-        for number, which, positions in by_part(indices, numbers):
-            own = shifted(positions, -int(self._ends[number - 1])) if number else positions
-            found[which] = self.members[number].lengths_at(run, epoch, own)
-        return found
+    def picked(self, run: Run, epoch: int, indices: Indices) -> Iterator[Picked]:
+        for number, places, rows in by_part(indices, np.searchsorted(self._ends, as_positions(indices), side="right")):
+            before = int(self._ends[number - 1]) if number else 0
+            yield self.members[number], epoch, places, shifted(rows, -before)
 
 
 class ConcatenateStream(OneInputStream, of=Concatenate):

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import EVERYTHING, DependsOn, Origins, Run, SameElements, capped, derived, scaled, surely
+from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, capped, derived, scaled, surely
 from penstock.data.operator_streams import OperatorStream
+from penstock.data.picked_elements import Picked, PickedElements
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -27,7 +28,7 @@ _INFINITE_REPEATS = 1 << 32
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat(SameElements):
+class Repeat(PickedElements, SameElements):
     """The epochs of the input one after the other: `count` of them, or infinitely many (None)."""
 
     name: ClassVar[str] = "repeat"
@@ -49,37 +50,15 @@ class Repeat(SameElements):
     def first_epoch(self, epoch: int) -> int:
         return epoch * (_INFINITE_REPEATS if self.count is None else self.count)
 
-    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
-        length = self.input.cardinality
-        epochs = np.zeros_like(positions) if length == INFINITE_CARDINALITY else positions // length
-        for number, places, rows in by_part(positions, epochs):
-            yield self.input, self.first_epoch(epoch) + number, places, rows - number * length
-
-    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        length = self.input.cardinality
-        first_epoch = self.first_epoch(epoch)
-        if length == INFINITE_CARDINALITY:
-            return (yield from self.input.reading(run, first_epoch, indices))
-        if isinstance(indices, range) and len(indices) and (number := indices[0] // length) == indices[-1] // length:
-            return (yield from self.input.reading(run, first_epoch + number, shifted(indices, -number * length)))
-        positions = as_positions(indices)
-        if len(indices) == 0 or not self.input.varies:
-            return (yield from self.input.reading(run, first_epoch, positions % length))
-        epochs = positions // length
-        parts = []
-        for number, which, rows in by_part(indices, epochs):
-            own = shifted(rows, -number * length)
-            parts.append((which, (yield from self.input.reading(run, first_epoch + number, own))))
-        return Block.in_places(parts)
-
-    def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
+    def picked(self, run: Run, epoch: int, indices: Indices) -> Iterator[Picked]:
         length, first_epoch = self.input.cardinality, self.first_epoch(epoch)
-        if length == INFINITE_CARDINALITY or len(indices) == 0:
-            return self.input.lengths_at(run, first_epoch, indices)
-        found = np.empty(len(indices), np.int64)
-        for number, which, rows in by_part(indices, as_positions(indices) // length):
-            found[which] = self.input.lengths_at(run, first_epoch + number, shifted(rows, -number * length))
-        return found
+        positions = as_positions(indices)
+        epochs = np.zeros_like(positions) if length == INFINITE_CARDINALITY else positions // length
+        if not self.input.varies and (epochs != epochs[:1]).any():  # they are alike, and read together
+            yield self.input, first_epoch, np.arange(len(positions)), positions % length
+            return
+        for number, places, rows in by_part(indices, epochs):
+            yield self.input, first_epoch + number, places, shifted(rows, -number * length)
 
 
 class RepeatStream(OneInputStream, of=Repeat):
