@@ -4,8 +4,9 @@ import json
 import logging
 import signal
 from collections import Counter
-from itertools import islice
+from itertools import islice, product
 
+import numpy as np
 import pytest
 from tests.support.forked import Forked
 
@@ -59,6 +60,80 @@ def next_rows(ranks):
     """The rows of the next step of all ranks."""
     parts = [getattr(step, "values", [step]) for step in map(next, ranks)]
     return [int(x) for own in parts for part in own for x in part]
+
+
+def numbered(name, kind):
+    """A source whose rows are in their order."""
+    rows = range(1000 * NUMBERS[name], 1000 * NUMBERS[name] + 20)
+    if kind == "generators" or (kind == "both" and name == "web"):
+        return ps.Dataset.from_generator(lambda: iter(rows), output_signature=ps.TensorSpec((), np.int64))
+    if kind == "tokens":
+        return ps.Dataset.from_list([np.full(row % 3 + 1, row) for row in rows]).with_lengths()
+    return ps.Dataset.range(rows.start, rows.stop)
+
+
+ABOVE = {
+    "batch": lambda mixed: mixed.batch(4),
+    "prefetch": lambda mixed: mixed.prefetch(3).batch(4).prefetch(2),
+    "map": lambda mixed: mixed.map(lambda x: x + 0, num_parallel_calls=2).batch(4).map(lambda x: x + 0),
+    "enumerate": lambda mixed: mixed.enumerate().map(lambda _, x: x).batch(4),
+    "skip and take": lambda mixed: mixed.skip(3).take(1000).batch(4),
+    "balance": lambda mixed: mixed.batch(4).balance(lambda x: 1.0, slices=2, window=2),
+    "mask": lambda mixed: mixed.skip_rows(steps=[5], how="mask").map(lambda x, _: x).batch(4),
+}
+
+
+def of_kind(kind, above, weights):
+    parts = {name: numbered(name, kind) for name in weights}
+    if kind == "batches":
+        parts, above = {name: part.batch(4) for name, part in parts.items()}, lambda mixed: mixed.prefetch(2)
+    unit = kind if kind in ("tokens", "batches") else "elements"
+    mixed = ps.Dataset.mix(parts, weights, stop="repeat", unit=unit)
+    return above(mixed.map(lambda x: x[0]) if kind == "tokens" else mixed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "above", "ranks"),
+    [
+        *((*each, 0) for each in product(["index", "generators", "both", "tokens"], ABOVE)),
+        *product(["index", "generators", "both", "tokens", "batches"], ["batch"], [1, 2, 3]),
+    ],
+)
+def test_each_source_goes_on_where_it_was_whatever_is_mixed(kind, above, ranks):
+    def opened(**weights):
+        dataset = of_kind(kind, ABOVE[above], weights).with_options(
+            ps.Options(auto_shard_policy=ps.AutoShardPolicy.DATA)
+        )
+        return steps_of(dataset, ranks) if ranks else [iter(dataset)]
+
+    def taken(iterators, steps):
+        return [x for _ in range(steps) for x in (next_rows(iterators) if ranks else next(iterators[0]).tolist())]
+
+    first = opened(web=3, code=2, books=1)
+    found = taken(first, 4)
+    skipped = (
+        []
+        if above != "skip and take"
+        else rows(islice(of_kind(kind, lambda mixed: mixed.batch(3), {"web": 3, "code": 2, "books": 1}), 1))
+    )
+    state = json.loads(json.dumps(first[0].state_dict(), sort_keys=True))
+    second = opened(maths=2, books=2, web=4)
+    for iterator in second:
+        iterator.load_state_dict(state, remix=True)
+    found += taken(second, 6)
+    for iterator in second:
+        iterator.remix({"maths": 0, "books": 1, "web": 0})
+    state = json.loads(json.dumps(second[0].state_dict(), sort_keys=True))
+    changed = taken(second, 2)
+    third = opened(maths=2, books=2, web=4)
+    for iterator in third:
+        iterator.load_state_dict(state)
+    assert taken(third, 2) == changed and {x // 1000 for x in changed} == {2}
+    for name, own in by_source(skipped + found + changed).items():
+        begin = 1000 * NUMBERS[name]
+        assert sorted(own) == sorted(begin + place % 20 for place in range(len(own))) and len(own) > 3
+    for iterator in (*first, *second, *third):
+        iterator.close()
 
 
 def test_a_killed_run_goes_on_with_another_mixture_on_other_ranks():
@@ -247,3 +322,42 @@ def test_changes_that_cannot_be_made_are_refused(make, call, told):
     with pytest.raises(ps.InvalidArgumentError, match=told):
         call(iterator)
     next(iterator)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("index", "generators"), ("generators", "index"), ("generators", "both")]
+)
+def test_a_source_may_become_a_stream_or_be_read_by_index(before, after):
+    first = iter(of_kind(before, ABOVE["batch"], {"web": 2, "code": 1}))
+    found = rows(islice(first, 4))
+    second = iter(of_kind(after, ABOVE["batch"], {"code": 1, "maths": 1, "web": 2}))
+    second.load_state_dict(first.state_dict(), remix=True)
+    found += rows(islice(second, 5))
+    for name, own in by_source(found).items():
+        assert own == [1000 * NUMBERS[name] + place % 20 for place in range(len(own))]
+
+
+def test_streams_that_have_ended_stay_ended_and_no_row_is_lost():
+    def mixed(names, stop):
+        return ps.Dataset.mix({name: numbered(name, "generators") for name in names}, stop=stop).batch(4)
+
+    first = iter(mixed(["web", "code"], "all").map(lambda x: x))
+    found = rows(islice(first, 9))
+    first.remix([1, 5])
+    state = first.state_dict()
+    assert state["mix"]["turn"] >= 36
+    second = iter(mixed(["web", "books", "code"], "all").map(lambda x: x))
+    second.load_state_dict(state, remix=True)
+    assert sorted(found + rows(second)) == [*range(20), *range(1000, 1020), *range(2000, 2020)]
+
+
+def test_mixtures_of_elements_and_of_tokens_are_told_apart():
+    tokens, elements = (
+        iter(ps.Dataset.mix({"web": numbered("web", "tokens")}, unit=unit)) for unit in ("tokens", "elements")
+    )
+    next(tokens)
+    with pytest.raises(ps.StateMismatchError, match=r"state's mixture count tokens, those of mix\(.* elements"):
+        elements.load_state_dict(tokens.state_dict(), remix=True)
+    with pytest.raises(ps.InvalidArgumentError, match="begins with the next element, which is 1: call remix when that"):
+        tokens.remix([1], at=3)
+    tokens.remix([1], at=1)

@@ -517,7 +517,7 @@ class DatasetIterator(Iterator[Element]):
             "nodes": [identity.entry() for identity in self._identities],
             **({"live": replays} if replays else {}),
             **({"skipped": skipped} if skipped else {}),
-            **mixture_state(self._planned.node, cursor_state),
+            **mixture_state(self._planned.node, cursor_state, self._pass.run, self._epoch, self._planned.plan.root),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, remix: bool = False) -> None:
@@ -533,7 +533,7 @@ class DatasetIterator(Iterator[Element]):
         Raises:
             StateMismatchError: the state is of another version, or of another dataset; the message names the first node
                 that differs.
-            InvalidArgumentError: `remix`, and the dataset is not a mixture that is read by index.
+            InvalidArgumentError: `remix`, and the dataset is not a mixture, or has steps after it such as a shuffle.
         """
         node, state = self._as_made.node, plain(state)
         if remix:
@@ -574,7 +574,7 @@ class DatasetIterator(Iterator[Element]):
 
         Raises:
             InvalidArgumentError: an unknown source, unfit weights, an element that was given, or a dataset that is not
-                a mixture that is read by index.
+                a mixture, or has steps after it such as a shuffle.
 
         Example:
             >>> import penstock as ps

@@ -9,9 +9,9 @@ from penstock.data.batches.batching import Batching
 from penstock.data.identity import identities_of
 from penstock.data.iterator_states import check_state, position_in, taken_apart
 from penstock.data.mixtures.arguments import checked_weights
-from penstock.data.mixtures.node import Mix
+from penstock.data.mixtures.node import Mix, MixState
 from penstock.data.mixtures.order import Start
-from penstock.data.node import Node
+from penstock.data.node import Node, OneInput, Run
 from penstock.data.operators.balance import Balance
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
@@ -22,7 +22,7 @@ from penstock.data.operators.sources import Counter
 from penstock.data.plan import rebuilt
 from penstock.data.streams.stream import State
 from penstock.errors import InvalidArgumentError, StateMismatchError
-from penstock.options import INFINITE_CARDINALITY, check_integer
+from penstock.options import check_integer
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def _chain(root: Node) -> Iterator[Node]:
 
 def _mixture(root: Node) -> Mix | None:
     *_, last = _chain(root)
-    return last if isinstance(last, Mix) and last.indexable else None
+    return last if isinstance(last, Mix) else None
 
 
 def _row(root: Node, mix: Mix, elements: int) -> int:
@@ -54,12 +54,32 @@ def _row(root: Node, mix: Mix, elements: int) -> int:
             elements += node.count
         elif isinstance(node, Balance):
             elements += -elements % node.group
-    return elements if mix.cardinality == INFINITE_CARDINALITY else min(elements, mix.cardinality)
+    return elements if mix.cardinality < 0 else min(elements, mix.cardinality)
 
 
-def _given(cursor_state: State) -> int:
-    """Return the number of elements before the position of an iterator over a dataset that is read by index."""
-    return int(cursor_state[0] or 0) + int(cursor_state[1])
+def _state_at(node: Node, elements: int, mix: Mix, state: State) -> State:
+    """Return the state of a cursor over a node after so many elements, from that of the mixture's stream below."""
+    if node is mix:
+        return [state, 0, elements]
+    assert isinstance(node, OneInput)
+    below, more = elements, []
+    match node:
+        case Batching():
+            below = elements * node.batch_size
+        case Skip():
+            below, more = elements + node.count, [0]
+        case Take():
+            more = [node.count - elements]
+        case Enumerate():
+            more = [elements]
+        case AssertCardinality():
+            more = [elements, False]
+        case Balance():
+            below, more = elements + -elements % node.group, [0]
+        case _:  # its state is that of its input
+            return _state_at(node.input, elements, mix, state)
+    inner = _state_at(node.input, below, mix, state)
+    return [[inner, *more] if more else inner, 0, elements]
 
 
 def _around(root: Node, mix: Mix) -> Node:
@@ -67,29 +87,60 @@ def _around(root: Node, mix: Mix) -> Node:
     return rebuilt(root, lambda old, new: Counter(0, 1) if old is mix else new)
 
 
-def mixture_state(root: Node, cursor_state: State) -> dict[str, Any]:
-    """Return what a state holds of a mixture, for each source by name; nothing if the dataset is none, or a stream."""
+def mixture_state(root: Node, cursor_state: State, run: Run, epoch: int, plan: Node) -> dict[str, Any]:
+    """Return what a state holds of a mixture, for each source by name; nothing if the dataset is none.
+
+    Args:
+        root: the dataset.
+        cursor_state: the position in it.
+        run: the iteration, of an epoch.
+        epoch: its number.
+        plan: the nodes that run.
+    """
     mix = _mixture(root)
     if mix is None:
         return {}
-    position = _row(root, mix, _given(cursor_state))
-    sources = {}
-    for name, member, elements in zip(mix.names, mix.members, mix.order.counts(position), strict=True):
-        once = member
-        while isinstance(once, Repeat):
-            once = once.input
-        epochs = elements // once.cardinality if once.cardinality > 0 else 0
-        sources[name] = {"elements": elements, "epochs": epochs, "digest": identities_of(once)[-1].digest}
-        if member.drawn_seeds:
-            sources[name]["drawn"] = [drawn.seed for drawn in member.drawn_seeds]
+    position = turn = _row(root, mix, int(cursor_state[2]))
+    if mix.indexable:
+        counts = mix.order.counts(position)
+    else:
+        *_, running = (node for node in plan.walk() if isinstance(node, Mix))
+        before, begun = MixState.within(cursor_state)
+        more, turn = running.passed(run, epoch, before, position - begun)
+        counts = tuple(before.sources.get(one, [0])[-1] + added for one, added in zip(mix.names, more, strict=True))
+    sources = _sources(mix)
+    for name, member, elements in zip(mix.names, mix.members, counts, strict=True):
+        length = _once(member).cardinality
+        sources[name] |= {"elements": elements, "epochs": elements // length if length > 0 else 0}
     found = {
         "position": position,
+        "turn": turn,
+        "tokens": mix.by_tokens,
         "sources": sources,
         "stages": _plain_stages(mix),
         "start": None if mix.start is None else [mix.start.position, _by_name(mix, mix.start.counts)],
         "around": [identity.entry() for identity in identities_of(_around(root, mix))],
     }
     return {_KEY: found}
+
+
+def _once(member: Node) -> Node:
+    """Return a source without its repetitions."""
+    while isinstance(member, Repeat):
+        member = member.input
+    return member
+
+
+def _sources(mix: Mix) -> dict[str, dict[str, Any]]:
+    """Return by name what identifies each source."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, member in zip(mix.names, mix.members, strict=True):
+        found[name] = {"digest": identities_of(_once(member))[-1].digest}
+        if not mix.indexable:
+            found[name]["stream"] = identities_of(member)[-1].digest
+        if member.drawn_seeds:
+            found[name]["drawn"] = [drawn.seed for drawn in member.drawn_seeds]
+    return found
 
 
 def _by_name(mix: Mix, values: Iterable[float]) -> dict[str, float]:
@@ -122,7 +173,7 @@ def difference(root: Node, state: Any) -> str:
         _check_around(root, mix, state)
     except StateMismatchError:
         return ""
-    here, there = mixture_state(root, [0, 0, 0])[_KEY]["sources"], found["sources"]
+    here, there = _sources(mix), found["sources"]
     told = [f"{name!r} is missing here" for name in there if name not in here]
     told += [f"{name!r} is new here" for name in here if name not in there]
     told += [
@@ -155,19 +206,14 @@ def for_dataset(root: Node, state: Any) -> dict[str, Any]:
             "remix=True takes the state of an iterator over a mixture, and this one is of no other"
         )
     _check_around(root, mix, state)
-    found, given = state[_KEY], _given(taken_apart(position_in(state))[0])
-    if _row(root, mix, given) == _row(root, mix, given + 1) != mix.cardinality:
-        window = next(node for node in _chain(root) if isinstance(node, Balance))
-        raise StateMismatchError(
-            f"remix=True needs a state between two windows, and {window.where()} has given a part of one after element "
-            f"{given - 1:,}: its other rows come of the old mixture; go on with that one, and take a state when a "
-            f"window of {window.window} batches has been given"
-        )
-    counts = [found["sources"].get(name, {"elements": 0})["elements"] for name in mix.names]
-    here = mixture_state(root, [0, 0, 0])[_KEY]["sources"]
+    found, (cursor_state, _) = state[_KEY], taken_apart(position_in(state))
+    given = int(cursor_state[2])
+    _check_change(root, mix, found, given)
+    here, had = _sources(mix), found["sources"]
+    counts = {name: had.get(name, {"elements": 0})["elements"] for name in mix.names}
     drawn: list[int] = []
     for name, member in zip(mix.names, mix.members, strict=True):
-        before = found["sources"].get(name, {})
+        before = had.get(name, {})
         own = [one.seed for one in member.drawn_seeds]
         drawn += before["drawn"] if len(before.get("drawn", ())) == len(own) > 0 else own
         if before and before["digest"] != here[name]["digest"]:
@@ -177,15 +223,59 @@ def for_dataset(root: Node, state: Any) -> dict[str, Any]:
                 name,
                 before["elements"],
             )
+    start = found["position"] if mix.indexable else found["turn"]
     changed = {
         **found,
-        "sources": {name: {**here[name], "elements": had} for name, had in zip(mix.names, counts, strict=True)},
+        "sources": {name: {**here[name], "elements": counts[name]} for name in mix.names},
         "stages": _plain_stages(mix),
-        "start": [found["position"], _by_name(mix, counts)],
+        "start": [start, counts],
     }
+    begun = None if mix.indexable else _stream_state(mix, MixState.within(cursor_state)[0], had, counts, start)
     above = [one.seed for one in root.drawn_seeds[len(drawn) :]]
-    nodes = [identity.entry() for identity in identities_of(root)]
-    return {**state, "nodes": nodes, _KEY: changed, **({"drawn": [*drawn, *above]} if state.get("drawn") else {})}
+    return {
+        **state,
+        "position": [given, 0, given] if begun is None else _state_at(root, given, mix, begun),
+        "nodes": [identity.entry() for identity in identities_of(root)],
+        _KEY: changed,
+        **({"drawn": [*drawn, *above]} if state.get("drawn") else {}),
+    }
+
+
+def _check_change(root: Node, mix: Mix, found: dict[str, Any], given: int) -> None:
+    """Refuse another mixture after so many elements where it could not go on with what a state holds."""
+    if found["tokens"] != mix.by_tokens:
+        units = ("elements", "tokens")
+        raise StateMismatchError(
+            f"remix=True needs the same unit: the weights of the state's mixture count {units[found['tokens']]}, those "
+            f"of {mix.where()} {units[mix.by_tokens]}"
+        )
+    if _row(root, mix, given) == _row(root, mix, given + 1) != mix.cardinality:
+        window = next(node for node in _chain(root) if isinstance(node, Balance))
+        raise StateMismatchError(
+            f"remix=True needs a state between two windows, and {window.where()} has given a part of one after element "
+            f"{given - 1:,}: its other rows come of the old mixture; go on with that one, and take a state when a "
+            f"window of {window.window} batches has been given"
+        )
+
+
+def _stream_state(mix: Mix, before: MixState, had: dict[str, Any], counts: dict[str, int], turn: int) -> State:
+    """Return the state in which the stream of a mixture goes on with its sources after another one, at a turn."""
+    sources, here = {}, _sources(mix)
+    for name, member in zip(mix.names, mix.members, strict=True):
+        begun: State = None
+        rows = elements = counts[name]
+        if member.indexable:
+            begun, rows = elements, 0
+        elif name in before.sources and had[name]["stream"] == here[name]["stream"]:
+            begun, passed, met = before.sources[name]
+            rows = passed + elements - met
+        sources[name] = [begun, rows, elements]
+    choice: State = [turn, 0, turn]
+    if mix.by_tokens:
+        stage = sum(first <= turn for first, _ in mix.stages) - 1
+        own = list(counts.values())
+        choice = [[own, [0] * len(own), turn, stage], 0, sum(own)]
+    return MixState(sources, choice, [False] * len(sources), stopped=False).plain()
 
 
 def with_weights(root: Node, state: dict[str, Any], weights: Any, at: int | None) -> dict[str, Any]:
@@ -195,15 +285,20 @@ def with_weights(root: Node, state: dict[str, Any], weights: Any, at: int | None
         InvalidArgumentError: an element that was given, unfit weights, or a dataset that is no mixture by index.
     """
     mix = _needed(root)
-    given = _given(taken_apart(position_in(state))[0])
+    given, found = int(taken_apart(position_in(state))[0][2]), state[_KEY]
     at = given if at is None else check_integer("remix", "at", at, minimum=0)
     if at < given:
         raise InvalidArgumentError(
             f"remix(at={at}): {given} elements were given already, so that it must be from there on"
         )
-    position = _row(root, mix, at)
+    later = _row(root, mix, at) - found["position"]
+    if later and mix.by_tokens:
+        raise InvalidArgumentError(
+            f"remix(at={at}): with unit='tokens' the change begins with the next element, which is {given}: call remix "
+            "when that many were given"
+        )
+    position = found["turn"] + later
     own = _by_name(mix, checked_weights(weights, mix.names))
-    found = state[_KEY]
     stages = [[begin, before] for begin, before in found["stages"] if begin < position]
     return {**state, _KEY: {**found, "stages": [*stages, [position, own]]}}
 
@@ -213,8 +308,7 @@ def _needed(root: Node) -> Mix:
     if mix is None:
         *_, last = _chain(root)
         raise InvalidArgumentError(
-            "remix changes the weights of ps.Dataset.mix by elements or batches, over sources that are read by index, "
-            f"with batch, balance, map, prefetch, take and skip after it, and here {last.where()} comes first: "
-            "shuffle, pack and repeat the sources instead"
+            "remix changes the weights of ps.Dataset.mix with batch, balance, map, prefetch, take and skip after it, "
+            f"and here {last.where()} comes first: filter, shuffle, pack and repeat the sources instead"
         )
     return mix

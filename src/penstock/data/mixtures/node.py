@@ -17,7 +17,7 @@ from penstock.data.operators.order import Repeat, RepeatStream
 from penstock.data.operators.sources import Integers
 from penstock.data.picked_elements import OneOfSeveral, Picked
 from penstock.data.streams.index_reading import Reading
-from penstock.data.streams.stream import Cursor, Stream
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.structure import LEAF
@@ -159,13 +159,63 @@ class Mix(OneOfSeveral):
         return block
 
     def stream(self, run: Run, epoch: int) -> Stream:
-        return ChooseStream(self.chosen, run, epoch) if self.by_tokens else MixStream(self, run, epoch)
+        return MixStream(self, run, epoch)
+
+    def lost_in(self, run: Run) -> dict[int, int]:
+        """The first turn that each source has lost in an iteration, because it has ended."""
+        found: dict[int, int] = run.called(self, dict)
+        return found
+
+    def passed(self, run: Run, epoch: int, state: "MixState", elements: int) -> tuple[list[int], int]:
+        """Return how many of the next elements after a state are of each source, and the turn after them.
+
+        It is counted as positions of stages are: in elements, with the turns that were lost, or in tokens.
+        """
+        turns = self.chosen.choice.cursor(run, epoch)
+        turns.restore(state.choice)
+        lost = np.full(len(self.names), 1 << 62)
+        for source, turn in list(self.lost_in(run).items()):
+            lost[source] = turn
+        lost[np.flatnonzero(state.ended)] = 0
+        counts = np.zeros(len(lost), np.int64)
+        while elements > 0 and (lost > turns.met).any() and (block := turns.pull(elements, elements)) is not None:
+            numbers = block.columns[0]
+            kept = numbers[np.arange(turns.met - len(numbers), turns.met) < lost[numbers]]
+            counts += np.bincount(kept, minlength=len(counts))
+            elements -= len(kept)
+        found = turns.state()[0]
+        turns.close()
+        return counts.tolist(), found[2] + sum(found[1]) if self.by_tokens else turns.met
 
     @cached_property
     def chosen(self) -> Choose:
         """The same elements as those of a choice of sources, for the stream."""
         tokens = TokenTurns(self.members, self.stages, self.seed, self.stops) if self.by_tokens else None
         return Choose("mix", self.members, tokens or TurnNumbers(self.order), self.stops, site=self.site)
+
+
+@dataclass(frozen=True)
+class MixState:
+    """State of the stream of a mixture: those of its sources and of their turns."""
+
+    sources: dict[str, State]
+    choice: State
+    ended: list[bool]
+    stopped: bool
+
+    def plain(self) -> State:
+        """Return it as plain data."""
+        return vars(self)
+
+    @staticmethod
+    def within(state: State) -> "tuple[MixState, int]":
+        """Return the one in the state of a stream above, and the number of elements of the mixture before it."""
+        left = [state]
+        for one in left:  # which grow
+            if len(one) == 3 and isinstance(one[0], dict) and "sources" in one[0]:
+                return MixState(**one[0]), one[2] - one[1]
+            left += [entry for entry in one if isinstance(entry, list)]
+        return MixState({}, [None, 0, 0], [], False), 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,21 +234,36 @@ class TurnNumbers(Integers):
 
 
 class MixStream(ChooseStream):
-    """Sources by turns, where some are streams: a source that has ended loses its turns."""
+    """Sources by turns, where some are streams: a source that has ended loses its turns.
+
+    The state has the sources by name, so that another mixture finds them.
+    """
 
     def __init__(self, node: Mix, run: Run, epoch: int) -> None:
         super().__init__(node.chosen, run, epoch)
         self._mix = node
+        self._lost = node.lost_in(run)
+
+    def state(self) -> State:
+        (*members, choice), ended, stopped = super().state()
+        return MixState(dict(zip(self._mix.names, members, strict=True)), choice, ended, stopped).plain()
+
+    def restore(self, state: State) -> None:
+        found = MixState(**state)
+        members = [found.sources[name] for name in self._mix.names]
+        super().restore([[*members, found.choice], found.ended, found.stopped])
 
     def _over(self) -> bool:
         begin, weights = self._mix.stages[-1]
-        if self._choice.met < begin:
+        if self._mix.by_tokens or self._choice.met < begin:
             return super()._over()
         # Sources without weight have no more turns.
         return self._stopped or all(ended or not weight for ended, weight in zip(self._ended, weights, strict=True))
 
     def _serve(self, numbers: Any, usable: int, ending: dict[int, int]) -> None:
+        ended, turn = list(self._ended), self._choice.met - len(numbers)
         super()._serve(numbers, usable, ending)
+        self._lost |= {one: turn + first for one, first in ending.items() if self._ended[one] > ended[one]}
         if self._stopped:
             self._mix.tell_end(int(numbers[usable]))
 

@@ -497,7 +497,7 @@ class DistributedIterator(Iterator[Any]):
 
         Raises:
             InvalidArgumentError: unfit weights, a step that was handed out, workers with data of their own, or a
-                dataset that is not a mixture that is read by index.
+                dataset that is not a mixture, or has steps after it such as a shuffle.
             WorkerError: another worker gives other weights, calls it after another step, or not at all.
         """
         taken = self._taken

@@ -141,8 +141,8 @@ class StepLoader:
         epoch.
 
         Raises:
-            InvalidArgumentError: unfit weights, a step that was handed out, or a dataset that is not a mixture that is
-                read by index.
+            InvalidArgumentError: unfit weights, a step that was handed out, or a dataset that is not a mixture, or
+                has steps after it such as a shuffle.
             WorkerError: another process gives other weights, calls it after another step, or not at all.
         """
         current = self._current
