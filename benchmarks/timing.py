@@ -57,8 +57,13 @@ def processor_ratio(
     """Our speed over theirs by processor time, the two in turn: what else the machine does weighs less."""
     ours()
     theirs()
-    pairs = [(processor_seconds(ours), processor_seconds(theirs)) for _ in range(rounds)]
-    ratios = sorted(b / a for a, b in pairs)
+    ratios = []
+    for turn in range(rounds):  # the first of two is a little slower, whichever it is
+        if turn % 2:
+            ratios.append(1 / processor_seconds(ours) * processor_seconds(theirs))
+        else:
+            ratios.append(processor_seconds(theirs) / processor_seconds(ours))
+    ratios.sort()
     return Figure(question, statistics.median(ratios), goal, spread=(ratios[0], ratios[-1]))
 
 

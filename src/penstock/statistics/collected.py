@@ -2,21 +2,19 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from copy import copy
 from functools import partial
 from socket import gethostname
-from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+from time import perf_counter
+from typing import Protocol, Unpack
 
-from penstock.statistics.lanes import Lane, here
+from penstock.statistics.lanes import Arguments, Lane, Result, here
 from penstock.statistics.machine import findings, usable_cores
 from penstock.statistics.schema import Operator, Snapshot, Stage
 from penstock.statistics.steps import StepClock
 
 _logger = logging.getLogger(__name__)
-_Arguments = TypeVarTuple("_Arguments")
-Result = TypeVar("Result")
 
 
 class CallCounts(Protocol):
@@ -31,7 +29,7 @@ class Meter:
 
     number = -1
 
-    def measured(self, function: Callable[[Unpack[_Arguments]], Result], *args: *_Arguments) -> Result:
+    def measured(self, function: Callable[[Unpack[Arguments]], Result], *args: *Arguments) -> Result:
         """Return what a function returns, and count the rows if that is a block."""
         return function(*args)
 
@@ -50,15 +48,24 @@ class _OperatorMeter(Meter):
         self._statistics = statistics
         self.number = number
 
-    def measured(self, function: Callable[[Unpack[_Arguments]], Result], *args: *_Arguments) -> Result:
-        statistics = self._statistics
+    def measured(self, function: Callable[[Unpack[Arguments]], Result], *args: *Arguments) -> Result:
+        statistics, number = self._statistics, self.number
         if statistics.off:
             return function(*args)
         try:
             lane = statistics.own.lane or statistics.new_lane()
-            lane.begin(self.number)
+            above, inner = lane.number, lane.inner
+            if above != number:
+                if above < 0:
+                    lane.enter(number)
+                if lane.thorough:
+                    function = lane.begin_thorough(number, function)  # type: ignore[assignment]  # takes the same
+                lane.number, lane.inner = number, 0.0
+                begun = perf_counter()
         except Exception as error:
             statistics.fail(error)
+            return function(*args)
+        if above == number:  # an operator that reads by index is measured within its stream
             return function(*args)
         made: Result | None = None
         try:
@@ -66,7 +73,18 @@ class _OperatorMeter(Meter):
             return made
         finally:
             try:
-                lane.end(made)
+                whole = perf_counter() - begun
+                seconds = whole - lane.inner
+                counts = lane.counts[number]
+                counts.seconds += seconds
+                if seconds > lane.longest:
+                    lane.longest, lane.slowest = seconds, number
+                counts.rows += getattr(made, "length", 0)
+                lane.number, lane.inner = above, inner + whole
+                if lane.thorough:
+                    lane.end_thorough(number, begun, seconds, made)
+                if above < 0:
+                    lane.leave()
             except Exception as error:
                 statistics.fail(error)
 
@@ -89,6 +107,7 @@ class Statistics:
         calls: what makes the calls of operators in threads.
         off: whether nothing is counted any more.
         own: the lane of the present thread.
+        meters: what measures each operator, by what tells it from the others.
     """
 
     def __init__(self) -> None:
@@ -97,18 +116,17 @@ class Statistics:
         self.calls: dict[int, CallCounts] = {}
         self.off = False
         self.own = _Own()
-        self._meters: dict[tuple[object, ...], Meter] = {}
+        self.meters: dict[tuple[object, ...], Meter] = {}
         self._operators: list[Callable[[], Operator] | Operator] = []
         self._lock = threading.Lock()
 
     def meter(self, key: tuple[object, ...], describe: Callable[[], Operator]) -> Meter:
         """Return what measures an operator, and describes it when that is asked for."""
-        meter = self._meters.get(key)
-        if meter is None:
-            with self._lock:
-                meter = self._meters.setdefault(key, _OperatorMeter(self, len(self._operators)))
-                if meter.number == len(self._operators):
-                    self._operators.append(describe)
+        with self._lock:
+            meter = self.meters.get(key)
+            if meter is None:
+                meter = self.meters[key] = _OperatorMeter(self, len(self._operators))
+                self._operators.append(describe)
         return meter
 
     def operator(self, number: int) -> Operator:
@@ -120,7 +138,7 @@ class Statistics:
 
     def new_lane(self) -> Lane:
         """Return the lane of this thread, which has none so far."""
-        lane = self.own.lane = Lane(here.name, here.owner, self.operator)
+        lane = self.own.lane = Lane(here.name, here.owner, self.operator, self.fail)
         self.lanes.append(lane)
         return lane
 
@@ -129,10 +147,12 @@ class Statistics:
         if self.off:
             return
         try:
-            self.steps.ask()
             lane = self.own.lane
             if lane is not None:
-                lane.begin_step()
+                lane.longest, lane.slowest = 0.0, -1
+                if lane.number >= 0:
+                    lane.forget()
+            self.steps.ask()
         except Exception as error:
             self.fail(error)
 
@@ -142,7 +162,7 @@ class Statistics:
             return
         try:
             lane = self.own.lane
-            self.steps.get(rows, -1 if lane is None else lane.longest[1])
+            self.steps.get(rows, -1 if lane is None else lane.slowest)
         except Exception as error:
             self.fail(error)
 
@@ -165,6 +185,6 @@ class Statistics:
         operators = [copy(self.operator(number)) for number in range(len(self._operators))]
         for number, calls in list(self.calls.items()):
             operators[number].threads = 0 if calls.serial else calls.count
-        elapsed = time.perf_counter() - self.steps.begun if self.steps.begun else 0.0
+        elapsed = perf_counter() - self.steps.begun if self.steps.begun else 0.0
         machine = gethostname(), usable_cores(), findings()
         return Snapshot(elapsed, operators, list(stages.values()), steps, rank, *machine)

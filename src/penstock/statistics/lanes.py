@@ -1,15 +1,19 @@
-"""The work of each thread: a lane charges every moment to one operator, as work or as waiting."""
+"""The work of each thread: a lane has each moment at one operator, as work or as waiting."""
 
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter, sleep, thread_time
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from penstock.statistics import tracing
 from penstock.statistics.schema import Counts, Operator
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 _EVERY_SECONDS: Final = 0.02
 """Processor time is measured for one block in so long: reading its clock takes longer than all else here."""
@@ -39,59 +43,49 @@ class Lane:
 
     Attributes:
         counts: the counts of each operator that ran here.
-        stack: the numbers of the operators at work, of which the last one is charged.
-        since: when that began.
-        waiting: whether it waits.
-        longest: the longest time that one operator was charged in this step, and the operator's number.
+        number: the operator at work; -1 for none.
+        inner: the seconds, since that began, of the operators within it and of waits.
+        longest: the longest time that one operator took in this step.
+        slowest: the number of that operator; -1 for none.
+        thorough: whether processor time is measured for this block, or a trace is made.
     """
 
-    def __init__(self, name: str, owner: int, operator: Callable[[int], Operator]) -> None:
+    def __init__(
+        self, name: str, owner: int, operator: Callable[[int], Operator], fail: Callable[[Exception], None]
+    ) -> None:
         self.name = name
-        self._operator = operator
-        self._marks: list[AbstractContextManager[Any]] = []
         self.owner = owner
+        self.fail = fail
         self.counts: defaultdict[int, Counts] = defaultdict(Counts)
-        self.stack: list[int] = []
-        self.since = 0.0
-        self.waiting = False
-        self.longest = (0.0, -1)
+        self._operator = operator
+        self._sampled = self._waits_since = 0.0
+        # For each operator at work, the processor time when it began, and that of the operators within it.
+        self._processor: list[tuple[float, float]] = []
         self._outer: Lane | None = None
-        # When processor time was measured last, whether it is now, and the clock then.
-        self._sampled = 0.0
-        self._sampling = False
-        self._processor = 0.0
+        self.longest, self.slowest = 0.0, -1
+        self.forget()
 
-    def begin_step(self) -> None:
-        """Begin a step of the consumer; what Ctrl-C has left unfinished is forgotten."""
-        self.longest = (0.0, -1)
-        if self.stack:
-            self.stack.clear()
-            here.lane, self._outer = self._outer, None
+    def forget(self) -> None:
+        """Forget what Ctrl-C has left unfinished."""
+        self.number, self.inner, self.thorough = -1, 0.0, False
+        self._processor.clear()
+        if here.lane is self:
+            self.leave()
 
-    def begin(self, number: int) -> None:
-        """Charge an operator from now on."""
+    def enter(self, number: int) -> None:
+        """Begin to measure in this thread, where none of this iteration's operators is at work."""
+        self._outer, here.lane = here.lane, self
         now = perf_counter()
-        if self.stack:
-            self._charge(now)
-        else:
-            self._outer, here.lane = here.lane, self
-            self.waiting = False
-            if self._sampling or now - self._sampled > _EVERY_SECONDS:
-                self._begin_sample(number, now)
-        if tracing.annotation is not None and len(self._marks) == len(self.stack):
-            self._marks.append(tracing.annotation(self._operator(number).label))
-            self._marks[-1].__enter__()
-        self.stack.append(number)
-        self.since = now
-
-    def _begin_sample(self, number: int, now: float) -> None:
-        """Measure processor time for this block, unless it was measured for the last one."""
-        self._sampling = now - self._sampled > _EVERY_SECONDS
-        if self._sampling:
+        samples = now - self._sampled > _EVERY_SECONDS
+        self.thorough = samples or tracing.recorder is not None or tracing.annotation is not None
+        if samples:
             self._sampled = now
             if self.name == "worker":
                 self._try_lock(number)
-            self._processor = thread_time()
+
+    def leave(self) -> None:
+        """End to measure in this thread: no operator is at work any more."""
+        here.lane, self._outer = self._outer, None
 
     def _try_lock(self, number: int) -> None:
         """Count whether another thread waits for Python's lock, by leaving it."""
@@ -101,49 +95,50 @@ class Lane:
         counts.lock_asked += 1
         counts.lock_waited += perf_counter() - begun > _LOCK_SECONDS
 
-    def end(self, made: Any) -> None:
-        """Charge the operator before again: this one has made rows, if this is a block."""
-        self._charge(perf_counter())
-        number = self.stack.pop()
-        if self._marks and len(self._marks) > len(self.stack):
-            self._marks.pop().__exit__(None, None, None)
-        rows = getattr(made, "length", 0)
-        if rows and number not in self.stack[-1:]:  # an operator that reads by index is measured within its stream
-            counts = self.counts[number]
-            counts.rows += rows
-            if self._sampling:
-                counts.sampled_rows += rows
-                counts.sampled_bytes += made.nbytes
-        if not self.stack:
-            here.lane, self._outer = self._outer, None
+    def begin_thorough(self, number: int, function: Callable[..., Result]) -> Callable[..., Result]:
+        """Measure an operator's processor time; returns its function, marked in the trace of the user's framework."""
+        self._processor.append((thread_time(), 0.0))
+        mark = tracing.annotation
+        return function if mark is None else partial(_marked, mark(self._operator(number).label), function)
 
-    def _charge(self, now: float) -> None:
-        """Add the time since the last change to the operator at work."""
-        number = self.stack[-1]
+    def end_thorough(self, number: int, begun: float, seconds: float, made: Any) -> None:
+        """Count the processor time of an operator that has worked so long, and the size of what it has made."""
+        since, inner = self._processor.pop()
+        processor = thread_time() - since
+        if self._processor:
+            above, others = self._processor[-1]
+            self._processor[-1] = above, others + processor
         counts = self.counts[number]
-        seconds = now - self.since
-        self.since = now
-        if self.waiting:
-            counts.waited += seconds
-        else:
-            counts.seconds += seconds
-        if seconds > self.longest[0]:
-            self.longest = seconds, number
-        if self._sampling:
-            processor = thread_time()
-            if not self.waiting:
-                counts.sampled += seconds
-                counts.processor += processor - self._processor
-            self._processor = processor
+        counts.sampled += seconds
+        counts.processor += processor - inner
+        if getattr(made, "length", 0):  # a block
+            counts.sampled_rows += made.length
+            counts.sampled_bytes += made.nbytes
         if tracing.recorder is not None:
-            label = self._operator(number).label
-            tracing.recorder.add(f"{label} waits" if self.waiting else label, now - seconds, seconds)
+            tracing.recorder.add(self._operator(number).label, begun, perf_counter() - begun)
 
-    def wait(self, waiting: bool) -> None:
-        """Note that the thread begins or ends to wait for another."""
-        if self.stack:
-            self._charge(perf_counter())
-            self.waiting = waiting
+    def begin_wait(self) -> None:
+        """Note that the thread begins to wait for another."""
+        self._waits_since = perf_counter()
+
+    def end_wait(self) -> None:
+        """Count the wait of the operator at work."""
+        number = self.number
+        if number < 0:
+            return
+        seconds = perf_counter() - self._waits_since
+        self.counts[number].waited += seconds
+        self.inner += seconds
+        if seconds > self.longest:
+            self.longest, self.slowest = seconds, number
+        if tracing.recorder is not None:
+            tracing.recorder.add(f"{self._operator(number).label} waits", self._waits_since, seconds)
+
+
+def _marked(mark: AbstractContextManager[Any], function: Callable[..., Result], *args: Any) -> Result:
+    """Return what a function returns, in a context."""
+    with mark:
+        return function(*args)
 
 
 class _Waiting:
@@ -151,11 +146,15 @@ class _Waiting:
 
     def __enter__(self) -> None:
         if here.lane is not None:
-            here.lane.wait(True)
+            here.lane.begin_wait()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if here.lane is not None:
-            here.lane.wait(False)
+        lane = here.lane
+        if lane is not None:
+            try:
+                lane.end_wait()
+            except Exception as fault:
+                lane.fail(fault)
 
 
 waiting = _Waiting()
@@ -163,8 +162,7 @@ waiting = _Waiting()
 
 def operator_here() -> int:
     """Return the number of the operator that is at work in this thread; -1 for none."""
-    lane = here.lane
-    return lane.stack[-1] if lane is not None and lane.stack else -1
+    return -1 if here.lane is None else here.lane.number
 
 
 def name_thread(name: str, owner: int) -> None:

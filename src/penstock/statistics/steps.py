@@ -1,9 +1,9 @@
 """The clock of the consumer's steps: when it asks, when it gets, and what the device did meanwhile."""
 
 import heapq
-import time
 from contextlib import suppress
 from operator import attrgetter
+from time import perf_counter
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ _ASK_EVERY: Final = 50
 _TOGETHER: Final = 256
 """So many times of steps go into the histograms at once: one alone costs as much as fifty of these."""
 _SHORT: Final = 0.001
-"""A wait of less than this is never among the slowest."""
+"""A shorter wait is never among the slowest."""
 
 
 class StepClock:
@@ -29,53 +29,59 @@ class StepClock:
 
     def __init__(self) -> None:
         self._steps = Steps()
-        self._made = time.perf_counter()
+        self._made = perf_counter()
         self._asked = self._got = 0.0
         self.begun = 0.0
         self._marked = 0
-        self._yours = 0.0
+        self._slow = _SHORT
+        self._last_yours = 0.0
         # How long the device took for the last marked step for which it was waited, and whether that is the last step.
         self._device: float | None = None
         self._waited = False
-        # The times that are in no histogram yet.
-        self._times = _no_times()
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        """Begin new lists of the times that are in no histogram yet."""
+        self._blocked: list[float] = []
+        self._yours: list[float] = []
+        self._exposed: list[float] = []
 
     def ask(self) -> None:
         """Note that the consumer asks for its next elements."""
-        now = self._asked = time.perf_counter()
-        steps = self._steps
-        if not self.begun:
-            self.begun = now
-            steps.opening = now - self._made
-        elif self._got:
-            yours = self._yours = now - self._got
-            self._times["yours"].append(yours)
+        now = self._asked = perf_counter()
+        if self._got:
+            yours = self._last_yours = now - self._got
+            self._yours.append(yours)
             if tracing.recorder is not None:
-                tracing.recorder.add("your step", self._got, yours, number=steps.count - 1)
-            if not steps.first_yours:
-                steps.first_yours = yours
+                tracing.recorder.add("your step", self._got, yours, number=self._steps.count - 1)
+        elif not self.begun:
+            self.begun = now
+            self._steps.opening = now - self._made
 
     def get(self, rows: int, operator: int) -> None:
         """Note that the consumer gets elements, for which it waited mostly because of an operator."""
-        now = self._got = time.perf_counter()
+        now = self._got = perf_counter()
         blocked = now - self._asked
         steps = self._steps
-        self._times["blocked"].append(blocked)
-        if len(self._times["blocked"]) >= _TOGETHER:
-            times, self._times = self._times, _no_times()
-            _add(steps, times)
+        self._blocked.append(blocked)
         if not steps.count:
             steps.first = blocked
-        elif self._device is not None and not self._waited:  # as long as it computes an earlier step, nothing is lost
-            self._times["exposed"].append(max(0.0, blocked - max(0.0, self._device - self._yours)))
-        self._waited = False
-        if steps.count and blocked > _SHORT:
+        elif blocked > self._slow:
             waits = *steps.slowest, SlowStep(steps.count, blocked, operator)
             steps.slowest = heapq.nlargest(_SLOWEST, waits, key=attrgetter("blocked"))
+            if len(steps.slowest) == _SLOWEST:
+                self._slow = steps.slowest[-1].blocked
+        if self._device is not None:
+            if steps.count and not self._waited:  # as long as it computes an earlier step, nothing is lost
+                self._exposed.append(max(0.0, blocked - max(0.0, self._device - self._last_yours)))
+            self._waited = False
         if tracing.recorder is not None:
             tracing.recorder.add("next", self._asked, blocked, number=steps.count)
             tracing.recorder.step(self, steps.count + rows)
         steps.count += rows
+        if len(self._blocked) >= _TOGETHER:
+            self._add_to(steps)
+            self._forget_times()
 
     def mark(self, begun: float, result: Any) -> None:
         """Note that a training step that began then has ended for Python; the device may still compute its result."""
@@ -86,23 +92,21 @@ class StepClock:
         elif asks and hasattr(result, "cpu"):
             result.detach().cpu()
         if asks:
-            self._device, self._waited = time.perf_counter() - begun, True
+            self._device, self._waited = perf_counter() - begun, True
 
     def copy(self) -> Steps:
         """Return the steps so far, as a copy."""
         steps = self._steps
-        copied = replace(steps, **{name: getattr(steps, name).copy() for name in self._times})
-        _add(copied, {name: list(seconds) for name, seconds in self._times.items()})
+        copied = replace(steps, blocked=steps.blocked.copy(), yours=steps.yours.copy(), exposed=steps.exposed.copy())
+        self._add_to(copied)
         return copied
 
-
-def _no_times() -> dict[str, list[float]]:
-    return {"blocked": [], "yours": [], "exposed": []}
-
-
-def _add(steps: Steps, times: dict[str, list[float]]) -> None:
-    for name, seconds in times.items():
-        getattr(steps, name).add(seconds)
+    def _add_to(self, steps: Steps) -> None:
+        if not steps.first_yours and self._yours:
+            steps.first_yours = self._yours[0]
+        steps.blocked.add(self._blocked)
+        steps.yours.add(self._yours)
+        steps.exposed.add(self._exposed)
 
 
 class StepMark:
@@ -118,7 +122,7 @@ class StepMark:
         self._begun = 0.0
 
     def __enter__(self) -> "StepMark":
-        self._begun = time.perf_counter()
+        self._begun = perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
