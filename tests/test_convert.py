@@ -146,9 +146,14 @@ def test_examples_are_parsed_unless_raw(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_conversion_that_was_killed_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    ("sent", "workers"),
+    [("SIGKILL", []), pytest.param("SIGINT", ["--workers", "2"], marks=pytest.mark.extended)],
+    ids=["killed", "Ctrl-C, workers"],
+)
+def test_an_interrupted_conversion_resumes(tmp_path, sent, workers):
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
-    program = """
+    program = f"""
         import os, signal, sys
         from penstock.cli import main
         from penstock.data.saving.shard import ShardNotes
@@ -157,13 +162,15 @@ def test_a_conversion_that_was_killed_goes_on(tmp_path):
         def dying(self, number, description):
             add(self, number, description)
             if number == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.{sent})
 
         ShardNotes.add = dying
-        main(sys.argv[1:])
+        sys.exit(main(sys.argv[1:]))
     """
     arguments = ["convert", str(tmp_path / "a.parquet"), str(tmp_path / "out"), "--format", "npy", "--shards", "8"]
-    assert run("-c", textwrap.dedent(program), *arguments).returncode == -signal.SIGKILL
+    arguments += workers
+    ended = {"SIGKILL": -signal.SIGKILL, "SIGINT": 130}
+    assert run("-c", textwrap.dedent(program), *arguments).returncode == ended[sent]
     complete = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out.unfinished").glob("*.npy")}
     noted = [f"part-{path.stem}.npy" for path in (tmp_path / "out.unfinished" / "_save").glob("0*.json")]
     assert "part-00003.npy" in noted and not (tmp_path / "out").exists()

@@ -52,6 +52,9 @@ def add_convert(commands: Commands) -> None:
     parser.add_argument("--shards", type=positive, metavar="N", help="write N files, with equally many rows")
     parser.add_argument("--rows-per-shard", type=positive, metavar="N", help="write files of N rows")
     parser.add_argument(
+        "--workers", type=positive, metavar="N", help="make and write the files of a directory in N processes"
+    )
+    parser.add_argument(
         "--float32", action="store_true", help="convert float64 to float32, as tf.train.Example and training want it"
     )
     parser.add_argument(
@@ -91,13 +94,18 @@ def _convert(options: argparse.Namespace) -> int:
     if target.exists():
         raise ps.StorageError(f"convert: {options.target!r} exists: remove it first, or write to another place")
     one_file = target.suffix in _ENDINGS and not options.shards and not options.rows_per_shard
+    if one_file and options.workers:
+        raise ps.InvalidArgumentError(
+            f"convert: --workers is for several files, and {options.target!r} is one: add --shards, at least as many as "
+            "there are workers"
+        )
     dataset = _source(options.source, options.raw, [name for name in options.mask_nulls.split(",") if name])
     if options.float32:
         dataset = dataset.map(_in_float32)
     if one_file:
         _save_one_file(dataset, target, format)
     else:
-        dataset.save(target, format=format, shards=options.shards, rows_per_shard=options.rows_per_shard)
+        _save_files(dataset, target, format, options)
     files = (
         [target] if one_file else sorted(path for path in target.iterdir() if path.is_file() and path.name[0] != "_")
     )
@@ -168,6 +176,16 @@ def _parsed(records: ps.Dataset[bytes]) -> ps.Dataset[Any]:
     rows = records.batch(_BATCH).map(parse).unbatch()
     count = records.cardinality()
     return rows.assert_cardinality(count) if count >= 0 else rows
+
+
+def _save_files(dataset: ps.Dataset[Any], target: Path, format: str, options: argparse.Namespace) -> None:
+    shards, rows = options.shards, options.rows_per_shard
+    if not options.workers:
+        dataset.save(target, format=format, shards=shards, rows_per_shard=rows)
+        return
+    logging.getLogger("penstock.service").setLevel(logging.WARNING)  # a bar is enough
+    with ps.service.local(options.workers) as service:
+        ps.service.distributed_save(dataset, target, service.target, format, shards, rows_per_shard=rows)
 
 
 def _save_one_file(dataset: ps.Dataset[Any], target: Path, format: str) -> None:
