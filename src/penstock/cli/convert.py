@@ -1,7 +1,6 @@
 """`penstock convert`."""
 
 import argparse
-import logging
 import os
 import re
 import shutil
@@ -80,7 +79,6 @@ def _convert(options: argparse.Namespace) -> int:
     appears when it is complete. A directory whose conversion was interrupted is continued by the same command; its
     complete parts are in DST.unfinished.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     target = Path(options.target)
     named = _ENDINGS.get(target.suffix)
     format = options.format or named
@@ -96,8 +94,8 @@ def _convert(options: argparse.Namespace) -> int:
     one_file = target.suffix in _ENDINGS and not options.shards and not options.rows_per_shard
     if one_file and options.workers:
         raise ps.InvalidArgumentError(
-            f"convert: --workers is for several files, and {options.target!r} is one: add --shards, at least as many as "
-            "there are workers"
+            f"convert: --workers is for several files, and {options.target!r} is one: add --shards, at least "
+            "as many as there are workers"
         )
     dataset = _source(options.source, options.raw, [name for name in options.mask_nulls.split(",") if name])
     if options.float32:
@@ -183,7 +181,6 @@ def _save_files(dataset: ps.Dataset[Any], target: Path, format: str, options: ar
     if not options.workers:
         dataset.save(target, format=format, shards=shards, rows_per_shard=rows)
         return
-    logging.getLogger("penstock.service").setLevel(logging.WARNING)  # a bar is enough
     with ps.service.local(options.workers) as service:
         ps.service.distributed_save(dataset, target, service.target, format, shards, rows_per_shard=rows)
 
