@@ -41,6 +41,8 @@ def test_columns_in_the_names_of_folders_are_converted_too(tmp_path, monkeypatch
         Path("sales", folder).mkdir(parents=True)
         pq.write_table(pa.table({"x": [x]}), f"sales/{folder}/part.parquet")
     assert main(["convert", "sales", "sales.parquet"]) == 0, capsys.readouterr().err
+    assert main(["inspect", "sales"]) == 0
+    assert "'year': int64, 'month': text" in capsys.readouterr().out
     assert pq.read_table("sales.parquet").to_pylist() == [
         {"x": 1, "year": 2023, "month": "01"},
         {"x": 2, "year": 2024, "month": "10"},
@@ -51,10 +53,23 @@ def test_deleted_rows_of_a_delta_table_are_not_converted(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     Path("table", "_delta_log").mkdir(parents=True)
     pq.write_table(pa.table({"x": [1]}), "table/part.parquet")
-    for source in ("table", "table/*.parquet", str(tmp_path / "table" / "part.parquet")):
-        assert main(["convert", source, "out.parquet"]) != 0
-        assert "is a Delta table" in capsys.readouterr().err
+    for command in (
+        ["convert", "table", "out.parquet"],
+        ["convert", "table/*.parquet", "a.parquet"],
+        ["inspect", "table"],
+    ):
+        assert main(command) != 0
+        assert "is a table of Delta, whose files also have rows that were deleted" in capsys.readouterr().err
     assert os.listdir() == ["table"]
+    assert main(["inspect", "table/part.parquet"]) == 0
+
+
+def test_columns_of_folders_of_csv_files_are_not_left_out_in_silence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sales/year=2023").mkdir(parents=True)
+    Path("sales/year=2023/part.csv").write_text("x\n1\n")
+    assert main(["convert", "sales", "sales.parquet"]) == 0
+    assert "alone: ['year'] left out" in capsys.readouterr().out
 
 
 @pytest.mark.slow

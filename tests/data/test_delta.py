@@ -1,5 +1,7 @@
 """Tables of Delta Lake, made by deltalake: versions, deletes, partitions, columns that came later."""
 
+import glob
+import re
 import shutil
 
 import numpy as np
@@ -46,6 +48,15 @@ def test_a_null_of_a_column_that_came_later_is_an_error_with_advice(path):
     with pytest.raises(ps.StorageError, match=r"DeltaDataset takes columns without nulls.*mask_nulls=\['word'\]"):
         list(ps.DeltaDataset(path, columns=["word"]))
     assert len(list(ps.DeltaDataset(path, columns=["word"], filter=pc.field("word").is_valid()))) == 2
+
+
+def test_deleted_rows_are_not_read_by_a_pattern_of_files(path):
+    for files in (f"{path}/**/*.parquet", ps.Dataset.list_files(f"{path}/**/*.parquet").take(1)):
+        with pytest.raises(ps.InvalidArgumentError, match=r"ps\.DeltaDataset\('.*a täble'\) reads") as refused:
+            ps.ParquetDataset(files)
+    advised = eval(re.search(r"ps\.DeltaDataset\('[^']*'\)", str(refused.value))[0])
+    assert len(advised) == 10
+    assert len(ps.ParquetDataset(glob.glob(f"{path}/**/*.parquet", recursive=True), ["a"])) == 12
 
 
 def test_a_version_gives_the_rows_that_it_had(path):

@@ -1,5 +1,7 @@
 """Tables of Iceberg in a catalogue of SQLite: snapshots, deletes, renamed and added columns."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ sql = pytest.importorskip("pyiceberg.catalog.sql")
 types = pytest.importorskip("pyiceberg.types")
 delete_rows_of_iceberg = pytest.importorskip("iceberg_deletes").delete_rows_of_iceberg
 expressions = pytest.importorskip("pyiceberg.expressions")
+StaticTable = pytest.importorskip("pyiceberg.table").StaticTable
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +150,13 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(catalog, table):
 @pytest.mark.slow
 def test_it_conforms(table):
     check_conformance(lambda: ps.IcebergDataset(table, mask_nulls=True).shuffle(seed=1), limit=40)
+
+
+def test_deleted_rows_are_not_read_by_a_pattern_of_files(table):
+    data = table.location().removeprefix("file://")
+    with pytest.raises(ps.InvalidArgumentError, match=r"is a table of Iceberg.*ps\.IcebergDataset") as refused:
+        ps.ParquetDataset(f"{data}/**/*.parquet")
+    newest = re.search(r"StaticTable.from_metadata\('([^']*)'\)", str(refused.value))[1]
+    assert numbers(ps.IcebergDataset(StaticTable.from_metadata(newest), mask_nulls=True)) == numbers(
+        ps.IcebergDataset(table, mask_nulls=True)
+    )

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 import penstock as ps
 from penstock.cli.arguments import Commands, add_command, positive, say
 from penstock.cli.example_features import features_of
-from penstock.cli.file_kinds import TABLES, dataset_of, files_of, kind_of
+from penstock.cli.file_kinds import TABLES, columns_in_folders, dataset_of, files_of, kind_of
 from penstock.paths import has_protocol
 from penstock.printing import in_bytes
 from penstock.structure import map_structure
@@ -29,7 +28,6 @@ _ENDINGS: Final = {
     ".tar": "tar",
     ".npy": "npy",
 }
-_INTEGER: Final = re.compile(r"0|-?[1-9]\d{0,17}")  # as an integer it is written in the same way
 _SAMPLE: Final = 100
 _BATCH: Final = 512
 
@@ -127,10 +125,11 @@ def _source(given: str, raw: bool, mask_nulls: list[str]) -> ps.Dataset[Any]:
     ((name, compression),) = kinds
     if mask_nulls and name not in TABLES:
         raise ps.InvalidArgumentError(f"convert: --mask-nulls is for files of {', '.join(TABLES)}, got {name}")
-    if name == "Parquet":
-        return ps.ParquetDataset(names, mask_nulls=mask_nulls, partitions=_columns_in_folders(names))
     if name in TABLES:
-        return dataset_of(kind_of(names[0]), names, mask_nulls)
+        folders = columns_in_folders(names)
+        if folders and name != "Parquet":
+            say(f"columns in names of folders are read of Parquet alone: {[*folders]} left out")
+        return dataset_of(kind_of(names[0]), names, mask_nulls, folders)
     if name in _RECORDS:
         records: ps.Dataset[Any] = _RECORDS[name](names, compression)
         return records if raw else _parsed(records)
@@ -144,25 +143,6 @@ def _source(given: str, raw: bool, mask_nulls: list[str]) -> ps.Dataset[Any]:
     for other in others:
         dataset = dataset.concatenate(other)
     return dataset
-
-
-def _columns_in_folders(names: list[str]) -> dict[str, type]:
-    """The columns that are in the names of folders, as "year" in "year=2024": integers if all of their values are.
-
-    Raises:
-        InvalidArgumentError: the files are those of a Delta table, which also has files with rows that were deleted.
-    """
-    for folder in {folder for name in names if not has_protocol(name) for folder in Path(name).parents}:
-        if (folder / "_delta_log").is_dir():
-            raise ps.InvalidArgumentError(
-                f"convert: {str(folder)!r} is a Delta table, and some of its files may be of older versions: "
-                f"ps.DeltaDataset({str(folder)!r}).save(...) writes the rows of one version"
-            )
-    folders = [dict(part.split("=", 1) for part in name.split("/")[:-1] if "=" in part) for name in names]
-    values = {column: {found.get(column, "") for found in folders} for found in folders for column in found}
-    return {
-        column: int if all(_INTEGER.fullmatch(value) for value in found) else str for column, found in values.items()
-    }
 
 
 def _parsed(records: ps.Dataset[bytes]) -> ps.Dataset[Any]:

@@ -3,7 +3,7 @@
 import os
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +17,12 @@ from penstock.formats.compression import compression_of
 from penstock.formats.matching import is_pattern, matching_files
 from penstock.formats.media.example_folder import ImageReader
 from penstock.formats.opening import open_bytes
+from penstock.formats.tables.file_columns import refuse_versions
 from penstock.formats.tables.nulls import maskable
 from penstock.paths import has_protocol
 
 _BEGINNING_BYTES: Final = 1 << 12
+_INTEGER: Final = re.compile(r"0|-?[1-9]\d{0,17}")  # as an integer it is written in the same way
 _ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _MAGIC: Final = (
     (b"PAR1", "Parquet"),
@@ -126,16 +128,21 @@ def files_of(call: str, given: str) -> list[str]:
     describe others.
 
     Raises:
-        InvalidArgumentError: there is none.
+        InvalidArgumentError: there is none, or they are those of a table with versions.
     """
     if not has_protocol(given) and os.path.isdir(given) and not _is_saved(given):
         below = [path.relative_to(given) for path in sorted(Path(given).rglob("*")) if path.is_file()]
         names = [os.path.join(given, path) for path in below if not any(part[0] in "._" for part in path.parts)]
         if not names:
             raise ps.InvalidArgumentError(f"{call}: there is no file below {given!r}")
+        refuse_versions(call, names)
         return _without_index(names)
     if not has_protocol(given):
-        return [given] if os.path.exists(given) else matching_files(call, given)
+        if os.path.exists(given):
+            return [given]
+        names = matching_files(call, given)
+        refuse_versions(call, names)
+        return names
     try:
         return matching_files(call, given)
     except ps.InvalidArgumentError:
@@ -194,13 +201,16 @@ def _begins_a_record(begin: bytes) -> bool:
     return begin[8:12] == struct.pack("<I", masked)
 
 
-def dataset_of(kind: Kind, names: list[str], mask_nulls: bool | list[str] = False) -> ps.Dataset[Any]:
+def dataset_of(
+    kind: Kind, names: list[str], mask_nulls: bool | list[str] = False, folders: Mapping[str, type] | None = None
+) -> ps.Dataset[Any]:
     """The rows of files of a kind. Several are given for images and tables alone.
 
     Args:
         kind: theirs.
         names: of the files.
         mask_nulls: the columns of tables that get masks; True for all.
+        folders: the columns that are in the names of folders, which are read of Parquet alone.
 
     Raises:
         PenstockError: they cannot be read.
@@ -214,7 +224,7 @@ def dataset_of(kind: Kind, names: list[str], mask_nulls: bool | list[str] = Fals
             "file in it: unpack it"
         )
     if kind.name in TABLES:
-        return TABLES[kind.name](names, mask_nulls, kind.compression)
+        return TABLES[kind.name](names, mask_nulls, kind.compression, folders)
     (name,) = names
     try:
         return _READERS[kind.name](name, kind.compression)
@@ -225,7 +235,16 @@ def dataset_of(kind: Kind, names: list[str], mask_nulls: bool | list[str] = Fals
         ) from None
 
 
-def _arrow(names: list[str], mask_nulls: bool | list[str], _: str) -> ps.Dataset[Any]:
+def columns_in_folders(names: list[str]) -> dict[str, type]:
+    """The columns that are in the names of folders, as "year" in "year=2024": integers if all of their values are."""
+    folders = [dict(part.split("=", 1) for part in name.split("/")[:-1] if "=" in part) for name in names]
+    values = {column: {found.get(column, "") for found in folders} for found in folders for column in found}
+    return {
+        column: int if all(_INTEGER.fullmatch(value) for value in found) else str for column, found in values.items()
+    }
+
+
+def _arrow(names: list[str], mask_nulls: bool | list[str], *_: Any) -> ps.Dataset[Any]:
     table = pa.concat_tables(map(_arrow_table, names))
     masks = maskable(table.column_names) if mask_nulls is True else mask_nulls or True
     try:
@@ -255,22 +274,22 @@ def _numpy(name: str, _: str) -> ps.Dataset[Any]:
 
 
 def _csv(delimiter: str) -> "_TableReader":
-    return lambda names, masks, compression: ps.CsvDataset(
+    return lambda names, masks, compression, _: ps.CsvDataset(
         names, mask_nulls=masks, delimiter=delimiter, compression_type=compression
     )
 
 
-_TableReader = Callable[[list[str], bool | list[str], str], ps.Dataset[Any]]
+_TableReader = Callable[[list[str], bool | list[str], str, Mapping[str, type] | None], ps.Dataset[Any]]
 TABLES: Final[dict[str, _TableReader]] = {
     "Arrow": _arrow,
     "CSV": _csv(","),
     "TSV": _csv("\t"),
-    "JSON lines": lambda names, masks, compression: ps.JsonLinesDataset(
+    "JSON lines": lambda names, masks, compression, _: ps.JsonLinesDataset(
         names, mask_nulls=masks, compression_type=compression
     ),
-    "Parquet": lambda names, masks, _: ps.ParquetDataset(names, mask_nulls=masks),
+    "Parquet": lambda names, masks, _, folders: ps.ParquetDataset(names, mask_nulls=masks, partitions=folders),
 }
-"""Readers of kinds whose nulls can be masked; they get the names of files, the columns to mask, and the compression."""
+"""Readers of kinds whose nulls can be masked; they get what `dataset_of` does, and the compression."""
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
     "MDS": lambda name, _: ps.MdsDataset(name),

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from penstock.cli.example_features import features_of
-from penstock.cli.file_kinds import TABLES, Kind, dataset_of
+from penstock.cli.file_kinds import TABLES, Kind, columns_in_folders, dataset_of
 from penstock.cli.unmasked import unmasked
 from penstock.formats.remote.remote_files import open_remote_bytes
 from penstock.paths import has_protocol
@@ -142,9 +142,10 @@ def look_into(kind: Kind, names: list[str], *, elements: int, images: int) -> Fi
         images: how many images are kept.
     """
     found = Findings(kind, names)
+    folders = columns_in_folders(names)
     for several in [names] if kind.is_image else [[name] for name in names]:
         try:
-            _read(found, several, elements, images)
+            _read(found, several, elements, images, folders)
         except ps.PenstockError as error:
             found.wrong(str(error))
     if kind.expected and kind.expected != kind.name:
@@ -152,9 +153,9 @@ def look_into(kind: Kind, names: list[str], *, elements: int, images: int) -> Fi
     return found
 
 
-def _read(found: Findings, names: list[str], elements: int, images: int) -> None:
+def _read(found: Findings, names: list[str], elements: int, images: int, folders: Mapping[str, type]) -> None:
     is_table = found.kind.name in TABLES
-    dataset = dataset_of(found.kind, names, is_table)
+    dataset = dataset_of(found.kind, names, is_table, folders)
     sheet = _Images(found)
     with iter(dataset.ignore_errors()) as rows:
         count, first = 0, None

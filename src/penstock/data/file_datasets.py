@@ -175,7 +175,8 @@ def ParquetDataset(  # noqa: N802  # as the others
     Raises:
         StorageError: a file is missing, is no Parquet file, or has other columns than the first one; while iterating, a
             row group is damaged. Its rows fail, and iterating continues behind them.
-        InvalidArgumentError: a column that is not there, a filter that does not fit, or a pattern without files.
+        InvalidArgumentError: a column that is not there, a filter that does not fit, a pattern without files, or one of
+            files of a table with versions, such as Delta's.
         InvalidTypeError: a value that is no type, a column of a type that NumPy does not have, or files that are no
             names.
 
@@ -191,7 +192,11 @@ def ParquetDataset(  # noqa: N802  # as the others
     masks = check_columns("ParquetDataset", columns, mask_nulls)
     folders = tables.file_columns.NamedFolders(partitions) if partitions else None
     format = tables.parquet.ParquetFiles(columns, filter, masks, types, table=folders)
-    return files_by_index("ParquetDataset", files, format)
+    names = dataset_of_names("ParquetDataset", files)
+    for listing in names.node.walk():
+        if isinstance(listing, Listing):
+            tables.file_columns.refuse_versions("ParquetDataset", listing.columns[0])
+    return files_by_index("ParquetDataset", names, format)
 
 
 def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N802  # as the others
