@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.data.operators import pack
 from penstock.data.packing_plans import Packing, cut, fitted
 
 FITS = ["best_fit", "first_fit"]
@@ -281,3 +282,25 @@ def test_arguments_that_do_not_work_are_refused(arguments):
         documents().pack(**{"length": 6, **arguments})
     with fails(r"pack\(carry=...\) takes names of leaves in a list", ps.InvalidTypeError):
         documents().pack(6, carry="image")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_plan_is_kept_for_later_processes_and_a_stale_one_is_refused(how, monkeypatch, tmp_path):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    monkeypatch.setattr(pack, "_KEPT_FROM", 2)
+    fits = []
+    monkeypatch.setattr(pack, "fitted", lambda packing, lengths: fits.append(1) or fitted(packing, lengths))
+
+    def packed(lengths):
+        documents = ps.Dataset.range(len(lengths)).map(lambda n: np.full(lengths[n], n))
+        return documents.with_lengths(np.array(lengths)).pack(8, how, window=4)
+
+    lengths = [1 + n % 5 for n in range(40)]
+    expected, planned = frozen(packed(lengths)), len(fits)
+    again = packed(lengths)
+    assert len(again) == len(expected) and len(fits) == planned
+    assert frozen(again) == expected
+    monkeypatch.setattr(pack, "fingerprint_of", lambda *_: "the same")
+    assert len(packed(lengths)) == len(expected)
+    with pytest.raises(ps.ElementError, match="planned before with other lengths.* delete the kept plans in .*offsets"):
+        list(packed([8] * 40))

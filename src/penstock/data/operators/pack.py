@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from penstock.data.block import Block, Indices
+from penstock.data.fingerprint import fingerprint_of
 from penstock.data.functions.apply import note
 from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled
 from penstock.data.operator_streams import OperatorStream
@@ -18,13 +20,16 @@ from penstock.data.packed_rows import PackedRows
 from penstock.data.packing_plans import Numbers, PackedParts, cut, fitted
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State
-from penstock.errors import ElementError
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats import records
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
-from penstock.options import UNKNOWN_CARDINALITY
+from penstock.options import UNKNOWN_CARDINALITY, Options
 from penstock.positions import as_positions, by_part
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 
+_KEPT_FROM: Final = 1024
+"""From this number of windows on, which take seconds, the number of rows in each is kept for later processes."""
 _PLANS_BYTES: Final = 256 << 20
 """The most memory for the plans of windows that are kept: of about eight million documents."""
 
@@ -107,10 +112,35 @@ class Pack(OneInput):
         Raises:
             ElementError: a document cannot be packed.
         """
-        windows = range(-(-self.input.cardinality // self.rows.packing.window))
-        sizes = self.rows.packing.sizes
-        counts = [int(sizes(self._lengths(w)).sum()) if self.cuts else self._plan(w).count for w in windows]
-        return np.cumsum(counts, dtype=np.int64)
+        windows = -(-self.input.cardinality // self.rows.packing.window)
+
+        def counted() -> Numbers:
+            return np.cumsum([0, *map(self._count, range(windows))], dtype=np.int64)
+
+        if windows >= _KEPT_FROM:
+            with suppress(InvalidTypeError):  # it uses something that exists in this process only
+                whole = fingerprint_of(self.input, Options())
+                return records.offsets.cached_edges(f"pack://{whole}", repr(self.rows.packing), whole, counted)[1:]
+        return counted()[1:]
+
+    def _count(self, window: int) -> int:
+        """Return the number of rows, or for cuts of tokens, of a window."""
+        return int(self.rows.packing.sizes(self._lengths(window)).sum()) if self.cuts else self._plan(window).count
+
+    def _begin_of(self, window: int, stop: int, count: int) -> int:
+        """Return the number of rows, or for cuts of tokens, before a window; those up to window `stop` have `count`.
+
+        Raises:
+            ElementError: another number was kept of these.
+        """
+        begin = int(self._ends[window - 1]) if window else 0
+        if begin + count != self._ends[stop - 1]:
+            raise ElementError(
+                f"{self.where()}: documents from {window * self.rows.packing.window:,} on were planned before with "
+                "other lengths, although their files seem the same: delete the kept plans in "
+                f"{records.offsets.cache_directory()}"
+            )
+        return begin
 
     def _lengths(self, window: int, stop: int | None = None) -> Numbers:
         """Return the lengths of the documents of a window, or of those up to window `stop`, which are checked."""
@@ -156,8 +186,8 @@ class Pack(OneInput):
                 several.append(self._cut(first, stop))
         else:
             for window, _, own in by_part(rows, np.searchsorted(self._ends, rows, side="right")):
-                base = int(self._ends[window - 1]) if window else 0
-                parts = self._plan(window).of_rows(own - base)
+                plan = self._plan(window)
+                parts = plan.of_rows(own - self._begin_of(window, window + 1, plan.count))
                 several.append(PackedParts(parts.rows, parts.documents + window * size, parts.starts, parts.stops))
         return PackedParts.joined(several).of_rows(inverse)
 
@@ -165,8 +195,9 @@ class Pack(OneInput):
         packing = self.rows.packing
         places = np.array([first * packing.length, min(stop * packing.length, int(self._ends[-1])) - 1])
         windows = np.searchsorted(self._ends, places, side="right").tolist()
-        begin = int(self._ends[windows[0] - 1]) if windows[0] else 0
-        parts = cut(packing, self._lengths(windows[0], windows[1] + 1), begin, first, stop)
+        lengths = self._lengths(windows[0], windows[1] + 1)
+        begin = self._begin_of(windows[0], windows[1] + 1, int(packing.sizes(lengths).sum()))
+        parts = cut(packing, lengths, begin, first, stop)
         return PackedParts(parts.rows, parts.documents + windows[0] * packing.window, parts.starts, parts.stops)
 
     def origins(self, run: Run, epoch: int, positions: Numbers) -> Iterator[Origins]:
