@@ -28,6 +28,12 @@ def shifted(indices: Indices, by: int) -> Indices:
     return indices + by
 
 
+def compact(positions: npt.NDArray[np.int64]) -> Indices:
+    """Return positions, at least one, which rise, as a range if there is none between them that is not among them."""
+    first, last = int(positions[0]), int(positions[-1])
+    return range(first, last + 1) if last - first + 1 == len(positions) else positions
+
+
 def by_part(
     indices: range | npt.NDArray[Any], numbers: npt.NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, npt.NDArray[np.intp], Any]]:

@@ -229,6 +229,12 @@ def row_of(spec: LeafSpec) -> LeafSpec:
     return assuming(leaf_spec(spec.shape[1:], spec.dtype, max(spec.ragged_rank - 1, 0)), axes, dtype=spec.assumed_dtype)
 
 
+def leading_rows_of(spec: Any) -> int | None:
+    """Return the length of the leading axis that all leaves have; None where they differ, or it is unknown."""
+    lengths = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]} if spec is not None else {None}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
 def merged(spec: LeafSpec, other: LeafSpec) -> LeafSpec:
     """The narrowest specification that covers both.
 

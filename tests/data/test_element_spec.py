@@ -137,7 +137,7 @@ KNOWN = {
     "batch(5, drop_remainder)": lambda d: (d.batch(5, drop_remainder=True), (5, 4)),
     "repeat().batch(5)": lambda d: (d.repeat().batch(5), (5, 4)),
     "batch(5).unbatch()": lambda d: (d.batch(5).unbatch(), (4,)),
-    "batch(5).rebatch(3)": lambda d: (d.batch(5).rebatch(3), (None, 4)),
+    "batch(5).rebatch(3)": lambda d: (d.batch(5).rebatch(3), (3, 4)),
     "batch(4).rebatch(3)": lambda d: (d.batch(4).rebatch(3), (3, 4)),
     "batch(4).rebatch([3, 3])": lambda d: (d.batch(4).rebatch([3, 3]), (3, 4)),
     "rebatch([2, 1])": lambda d: (d.batch(4).rebatch([2, 1]), (None, 4)),

@@ -1756,13 +1756,19 @@ class Dataset(Generic[Element]):
     def unbatch(self) -> "Dataset[Any]":
         """The rows along the leading axis of every element, as elements.
 
+        Where all elements are read by index and known to have one number of rows, rows are read by index too: after
+        `batch`, of arrays, and after a `map` whose `output_signature` gives the number.
+
         Raises:
             ElementError: while iterating, a leaf without axes, or leaves of unequal length.
 
         Example:
+            >>> import numpy as np
             >>> import penstock as ps
-            >>> [int(x) for x in ps.Dataset.range(5).batch(2).unbatch()]
-            [0, 1, 2, 3, 4]
+            >>> patches = ps.TensorSpec((2, 8), np.uint8)
+            >>> volumes = ps.Dataset.range(3).map(lambda x: np.full((2, 8), x, np.uint8), output_signature=patches)
+            >>> [int(row[0]) for row in volumes.unbatch().shuffle(seed=1)]
+            [2, 2, 1, 0, 0, 1]
         """
         return self._then(Unbatch(self.node, site=user_site()))
 

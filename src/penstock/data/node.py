@@ -48,6 +48,7 @@ from penstock.runtime.copying import Copiers
 from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.tuning import TunedCallers
+from penstock.spec import leading_rows_of
 from penstock.statistics.collected import NO_METER, Meter, Statistics
 from penstock.statistics.schema import Operator
 
@@ -501,6 +502,15 @@ class Node(ABC):
         Only for indexable nodes that end.
         """
         return None if self.inputs else np.array([self.cardinality])
+
+    @derived
+    def leading_rows(self) -> tuple[int, int] | None:
+        """The number of rows of each element along its leading axis, and of the last one; None where it is unknown.
+
+        Only for nodes whose elements can be read by index.
+        """
+        rows = leading_rows_of(self.spec) if self.indexable else None
+        return None if rows is None else (rows, rows)
 
     @property
     def draws_unseeded(self) -> bool:

@@ -82,6 +82,10 @@ class Batching(OneInput):
         even = self.drop_remainder or length == INFINITE_CARDINALITY or length % size == 0
         return size, size if even else length % size
 
+    @derived
+    def leading_rows(self) -> tuple[int, int] | None:
+        return self.lengths if self.indexable else None
+
     def local_slices(self, rule: SliceRule, local: Sequence[int]) -> Self | None:
         """Return this node with the rows of some slices of each batch only; None where that is impossible.
 

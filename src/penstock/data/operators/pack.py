@@ -24,7 +24,7 @@ from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats import records
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.options import UNKNOWN_CARDINALITY, Options
-from penstock.positions import as_positions, by_part
+from penstock.positions import as_positions, by_part, compact
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 
@@ -211,8 +211,7 @@ class Pack(OneInput):
             return (yield from self.reading(run, epoch, range(1))).slice(0, 0)
         parts = self._parts(as_positions(indices))
         wanted, which = np.unique(parts.documents, return_inverse=True)
-        together = int(wanted[-1]) - int(wanted[0]) + 1 == len(wanted)
-        asked = range(int(wanted[0]), int(wanted[-1]) + 1) if together else wanted
+        asked = compact(wanted)
         documents = yield from self.input.reading(run, epoch, asked)
         found, known = self.rows.lengths(documents), self.input.lengths_at(self._run, 0, asked)
         unlike = np.flatnonzero(found != known)

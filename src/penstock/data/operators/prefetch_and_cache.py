@@ -37,6 +37,10 @@ class Prefetch(SameElements):
     def memory(self) -> str:
         return "holds two blocks" if self.buffer_size == AUTOTUNE else f"holds up to {self.buffer_size:,} elements"
 
+    @derived
+    def leading_rows(self) -> tuple[int, int] | None:
+        return self.input.leading_rows  # over an index the plan moves it above what reads rows
+
     def stream(self, run: Run, epoch: int) -> Stream:
         if self.buffer_size == 0:
             return self.input.open(run, epoch)
@@ -81,6 +85,10 @@ class Cache(SameElements):
     def has_lengths(self) -> bool:
         """Return whether lengths are known: of rows whose order no earlier run can have decided."""
         return self.indexable and self.input.has_lengths and not (self.input.varies or self.input.unseeded)
+
+    @derived
+    def leading_rows(self) -> tuple[int, int] | None:
+        return self.input.leading_rows
 
     def forgetful(self) -> "Cache":
         return replace(self, rows=CachedRows(self.input))

@@ -1,43 +1,129 @@
 """Operators that split batches into rows, and combine their rows into batches of other sizes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.data.block import Block, Column, column_of, is_ragged
-from penstock.data.node import DependsOn, OneInput, Run, any_number, derived, scaled
+from penstock.data.block import Block, Column, Indices, column_of, is_ragged
+from penstock.data.node import DependsOn, OneInput, Origins, Run, any_number, derived, scaled
 from penstock.data.operator_streams import OperatorStream
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.errors import ElementError
+from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.options import INFINITE_CARDINALITY
+from penstock.positions import as_positions, by_part, compact
 from penstock.runtime.pacing import Pace
-from penstock.spec import LeafSpec, batched, ragged_rows, row_of
+from penstock.spec import LeafSpec, batched, leading_rows_of, ragged_rows, row_of
 from penstock.structure import flatten, map_structure
+
+_KEPT_BYTES: Final = 64 << 20
+"""The most memory for elements that are kept until more of their rows are asked for."""
+
+
+class _Elements(DatasetCache[tuple[int, int], Block]):
+    """The rows of elements of which not all rows were asked for, by epoch and element."""
+
+    bound = ProcessBound(lambda: _KEPT_BYTES, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Unbatch(OneInput):
-    """The rows along the leading axis of every element."""
+    """The rows along the leading axis of every element: by index where their number is known, else as a stream.
+
+    By index, elements of which some rows were asked for are kept for the next ones, up to a bound.
+    """
 
     name: ClassVar[str] = "unbatch"
     depends_on = DependsOn.ANY
-    memory = "copies rows"
+
+    @property
+    def memory(self) -> str:
+        return f"reads {self._each:,} rows for one" if self.indexable else "copies rows"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"rows": self.input.leading_rows}  # which decide whether a state is a position
+
+    @property
+    def _each(self) -> int:
+        return self.input.leading_rows[0] if self.input.leading_rows else 0
+
+    @derived
+    def indexable(self) -> bool:
+        return self.input.indexable and self._each > 0
 
     @derived
     def cardinality(self) -> int:
-        rows = _static_rows(self.input.spec)
-        if rows is not None:
-            return scaled(self.input.cardinality, lambda n: n * rows)
-        return any_number(self.input)
+        rows = leading_rows_of(self.input.spec)
+        first, last = self.input.leading_rows or (rows, rows)
+        if first is None or last is None:
+            return any_number(self.input)
+        return scaled(self.input.cardinality, lambda n: (n - 1) * first + last if n else 0)
+
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        return np.minimum(np.arange(1, self.input.cardinality + 1) * self._each, self.cardinality)
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(row_of, inputs[0]) if _have_rows(inputs[0]) else None
 
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        yield self.input, epoch, np.arange(len(positions)), positions // self._each
 
-def _static_rows(spec: Any) -> int | None:
-    lengths = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]} if spec is not None else {None}
-    return lengths.pop() if len(lengths) == 1 else None
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        positions, kept = as_positions(indices), run.called(self, _Elements)
+        if not len(positions):
+            return (yield from self._rows_of(run, epoch, range(0)))
+        elements, which, counts = np.unique(positions // self._each, return_inverse=True, return_counts=True)
+        found = [kept.get((epoch, int(element))) for element in elements]
+        missing = np.array([rows is None for rows in found])
+        parts = []
+        # Elements that are not kept are read together, as part 0.
+        for number, places, own in by_part(positions, np.where(missing, 0, np.arange(1, len(elements) + 1))[which]):
+            within, rows = own % self._each, found[number - 1]
+            if not number or rows is None:
+                wanted = elements[missing]
+                rows = yield from self._rows_of(run, epoch, compact(wanted))
+                for at in np.flatnonzero(counts[missing] < self._each).tolist():
+                    element = rows.take(np.arange(at * self._each, min((at + 1) * self._each, len(rows))))
+                    kept.put({(epoch, int(wanted[at])): element}, element.nbytes)
+                within = within + (np.cumsum(missing) - 1)[which[places]] * self._each
+            parts.append((places, rows.take(within)))
+        return Block.in_places(parts)
+
+    def _rows_of(self, run: Run, epoch: int, elements: Indices) -> Reading:
+        """Return the rows of some elements, one element after the other."""
+        block = yield from self.input.reading(run, epoch, elements)
+        return run.meter(self).measured(self._taken_apart, block, elements)
+
+    def _taken_apart(self, block: Block, elements: Indices) -> Block:
+        """Return the rows of a block of elements.
+
+        Raises:
+            ElementError: an element has another number of rows than is known.
+        """
+        sizes = [self._each] * len(block)
+        if len(block) and int(elements[-1]) == self.input.cardinality - 1:
+            sizes[-1] = self.cardinality - int(elements[-1]) * self._each
+        columns = []
+        for column in block.columns:
+            found = [column.shape[1]] * len(block) if column.ndim > 1 else list(map(len, column))
+            unlike = [number for number, size in enumerate(sizes) if found[number] != size]
+            if unlike:
+                raise ElementError(
+                    f"{self.where()}: element {int(elements[unlike[0]]):,} has {found[unlike[0]]} rows, and is known "
+                    f"to have {sizes[unlike[0]]}"
+                )
+            if column.ndim > 1:
+                columns.append(column.reshape(column.shape[0] * column.shape[1], *column.shape[2:]))
+            else:
+                columns.append(column_of([*chain.from_iterable(column)]) if len(column) else column)
+        return Block(tuple(columns), block.structure, sum(sizes)).read_only()
 
 
 def _have_rows(spec: Any) -> bool:
