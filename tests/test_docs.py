@@ -7,6 +7,8 @@ An example that begins with a comment of nothing but a file name, `# train.py`, 
 to a file of that name. A ```console block runs its commands, the lines after "$ "; what a command prints must equal the
 lines below it. The lines of one worker come in order, those of several in any.
 
+An example that begins with ```py is only compiled, because it needs what `NOT_RUN` says.
+
 All of a document runs in one directory, which is empty when it begins.
 """
 
@@ -53,6 +55,17 @@ NEEDS = {
 """Packages of extras, without which the examples of a document are left out."""
 OPTIMISED = {"docs/training/README.md"}
 """Documents whose examples run programs so often that optimising them costs less than it saves."""
+
+NOT_RUN = {
+    "README.md": "CUDA",
+    "docs/audio-and-video.md": "torchcodec",
+    "docs/files/tables-with-versions.md": "DuckDB, and files of huggingface.co",
+    "docs/jax-meshes.md": "several processes",
+    "docs/object-stores.md": "stores of others",
+    "docs/pytorch.md": "ranks of torchrun",
+    "docs/recipes.md": "a disk of its own, W&B and a long fit",
+}
+"""Needs of examples that begin with ```py and are only compiled."""
 
 EXAMPLE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```$(\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
@@ -175,6 +188,15 @@ def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monke
     finally:
         jax.config.update("jax_disable_most_optimizations", quickly_compiled)
         names.clear()  # as a program's end does: an iterator that was left open closes
+
+
+def test_every_example_runs_or_has_a_reason_not_to() -> None:
+    parts = {name_of(path): re.findall(r"^```py\n(.*?)^```$", path.read_text(), re.S | re.M) for path in DOCUMENTS}
+    parts = {name: examples for name, examples in parts.items() if examples}
+    assert parts.keys() == NOT_RUN.keys()
+    for name, examples in parts.items():
+        for example in examples:
+            compile(example, name, "exec")
 
 
 def test_the_readme_is_short() -> None:

@@ -238,3 +238,11 @@ def test_a_silent_worker_is_killed_and_replaced() -> None:
         until(lambda: not running(worker))
         dataset = ps.Dataset.range(5).apply(ps.service.distribute("distributed_epoch", service.target))
         assert [int(x) for x in dataset] == list(range(5))
+
+
+def test_a_worker_that_a_test_kills_is_not_blamed_on_memory(caplog: pytest.LogCaptureFixture) -> None:
+    with ps.service.local(num_workers=1) as service:
+        (before,) = [worker.info.endpoint.address for worker in service.status().workers]
+        service.kill_worker()
+        until(lambda: any(worker.info.endpoint.address != before for worker in service.status().workers))
+    assert "memory" not in caplog.text

@@ -209,7 +209,8 @@ class _RunningService:
         """Replace a worker whose process has ended; return the seconds after which to look again."""
         for number, worker in enumerate(self.workers):
             if worker.status is not None:
-                _logger.warning("a local data worker ended with %s and is replaced", status_in_words(worker.status))
+                if not worker.killed:
+                    _logger.warning("a local data worker ended with %s and is replaced", status_in_words(worker.status))
                 worker.finish()
                 worker.wait_until_ended()
                 try:

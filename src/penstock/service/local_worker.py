@@ -30,6 +30,7 @@ class LocalWorker:
 
     Attributes:
         address: "host:port", once it is ready.
+        killed: whether this process has killed it.
     """
 
     def __init__(self, dispatcher: str, token: str) -> None:
@@ -43,6 +44,7 @@ class LocalWorker:
         self._input = self._process.stdin
         close_in_forked_processes(self._input)
         self.address = ""
+        self.killed = False
         self._ready = threading.Event()
         self._relay = threading.Thread(target=self._pass_on, name="penstock-output", daemon=True)
         self._relay.start()
@@ -70,6 +72,7 @@ class LocalWorker:
 
     def kill(self) -> None:
         """Kill it, without waiting until it has ended."""
+        self.killed = True
         self._process.kill()
 
     def finish(self) -> None:
