@@ -48,7 +48,9 @@ def test_a_version_is_fixed_and_stands_in_the_state(path):
     again = iter(ps.Dataset(*from_bytes(to_bytes(ps.LanceDataset(path, 1).node, ps.Options()))))
     again.load_state_dict(state)
     assert numbers(again) == list(range(1, 10))
-    with pytest.raises(ps.StateMismatchError, match=r"version=1, 10 rows\), here it is LanceDataset\(version=2, 12"):
+    with pytest.raises(
+        ps.StateMismatchError, match=r"version=1, 10 rows\), here it is LanceDataset\(version=2, 12.*; 2 rows .* 0 rem"
+    ):
         iter(ps.LanceDataset(path, 2)).load_state_dict(state)
 
 

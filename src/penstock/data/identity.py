@@ -42,7 +42,7 @@ class Identity:
         if digest != self.digest and label == self.node.label:
             return f"was {label} with other data or arguments than here {self.node.where()}"
         if digest != self.digest:
-            return f"was {label}, here it is {self.node.where()}"
+            return f"was {label}, here it is {self.node.where()}{self.node.changed_since(label)}"
         if code != self.code and code.partition(" ")[0] == self.code.partition(" ")[0]:
             return f"was {label} with other code or constants than here {self.node.where()}"
         return None

@@ -560,6 +560,10 @@ class Node(ABC):
         """Return the files of its rows, if it is a source of rows of files."""
         return []
 
+    def changed_since(self, label: str) -> str:
+        """Return in words how many rows a source with this label, of the same data, has had more and fewer; or ""."""
+        return ""
+
     def row_name(self, position: int) -> str:
         """The row at a position of a source, for errors."""
         (file,), (row,) = self.rows_at(np.array([position]))

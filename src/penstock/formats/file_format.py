@@ -1,7 +1,7 @@
 """The interface of formats of files of which any row can be read by its number."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +52,10 @@ class FileFormat(ABC):
     """A text for `explain()`: the memory that reading takes, and the cost of a row at random."""
 
     version: str = ""
-    """A text that names the version of a table, if there are several: for `explain()` and states, which fit one."""
+    """A text that names the version of a table, if there are several, such as "version=3".
+
+    `explain()` and states have it, and a state fits one.
+    """
 
     @property
     def name(self) -> str:
@@ -105,6 +108,13 @@ class FileFormat(ABC):
         By default all rows of a file are one group.
         """
         return np.array([self.count(name)])
+
+    def rows_of_version(self, version: int) -> Mapping[str, int]:
+        """The number of rows of each file at another version of a table, to tell how many have changed since.
+
+        By default it is unknown.
+        """
+        raise NotImplementedError(self.name)
 
     def prepare(self, name: str) -> None:
         """Open a remote file that will be read soon, while others are read. By default it does nothing.

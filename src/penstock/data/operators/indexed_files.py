@@ -1,5 +1,7 @@
 """Rows of files that are read by number: one node for all such formats, and one for files of one row each."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -58,6 +60,17 @@ class IndexedFiles(ByMethod, OneInput):
         facts = [(self.counts[name], self.sizes[name]) for name in names]
         version = [self.format.version] if self.format.version else []
         return {"files": repr([names_in_directory(names), facts, starts.tolist(), ends.tolist(), *version])}
+
+    def changed_since(self, label: str) -> str:
+        found = re.fullmatch(rf"{self.name}\(\w+=(\d+), .* rows\)", label) if self.format.version else None
+        if found is None:
+            return ""
+        try:
+            own = int(self.format.version.partition("=")[2])
+            before, now = (Counter(self.format.rows_of_version(version)) for version in (int(found[1]), own))
+        except Exception:  # that version may be gone
+            return ""
+        return f"; {(now - before).total():,} rows were added between them, and {(before - now).total():,} removed"
 
     def counted(self) -> "IndexedFiles":
         """Return this node with the counts and sizes of all files that its input names.

@@ -60,7 +60,11 @@ def planned(given: Any, version: int | None) -> tuple[Any, TableVersion]:
         _local(file.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
         for file, kept in zip(*vectors.select(["filepath", "selection_vector"]).columns, strict=True)
     }
-    return table, TableVersion(schema, values, deleted, version=f"version={table.version()}")
+    rows = {
+        file: action["num_records"] - len(deleted.get(file, ())) for file, action in zip(values, actions, strict=True)
+    }
+    where, chosen = table.table_uri, f"version={table.version()}"
+    return table, TableVersion(schema, values, deleted, chosen, rows, lambda other: planned(where, other)[1])
 
 
 def with_rows(plan: TableVersion, filter: pd.Expression | None) -> list[str]:

@@ -10,7 +10,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -107,12 +107,19 @@ class TableVersion:
         values: of each file's partition, by file and column.
         deleted: the numbers of the rows of files that the table no longer has.
         version: as an argument that its dataset takes: "version=3".
+        rows: the number of rows that each file has.
+        at: gives the table at another version, in the process that has planned it.
     """
 
     schema: pa.Schema
     values: Mapping[str, Mapping[str, Any]]
     deleted: Mapping[str, npt.NDArray[np.int64]]
     version: str
+    rows: Mapping[str, int]
+    at: "Callable[[int], TableVersion] | None" = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "at": None}
 
     def columns_in(self, name: str, schema: pa.Schema) -> FileColumns:
         """The columns of the table in a file, which has columns of its own; raises as `FileColumns`."""

@@ -60,7 +60,7 @@ def planned(table: Any, snapshot_id: int | None, filter: Any) -> tuple[TableVers
         tasks = sorted(scan.plan_files(), key=lambda task: str(task.file.file_path))
         deletes = {delete.file_path: delete for task in tasks for delete in task.delete_files}
         removed = {path: _positions(table, delete) for path, delete in deletes.items()}
-    values, deleted = {}, {}
+    values, deleted, counts = {}, {}, {}
     for task in tasks:
         path = task.file.file_path
         if task.file.file_format != FileFormat.PARQUET:
@@ -69,7 +69,10 @@ def planned(table: Any, snapshot_id: int | None, filter: Any) -> tuple[TableVers
         rows = [removed[delete.file_path].get(path, np.empty(0, np.int64)) for delete in task.delete_files]
         if rows:
             deleted[_local(path)] = np.unique(np.concatenate(rows))
-    return TableVersion(_columns(table, schema), values, deleted, version=f"snapshot_id={chosen}"), arrow_filter
+        counts[_local(path)] = task.file.record_count - len(deleted.get(_local(path), ()))
+    version, columns = f"snapshot_id={chosen}", _columns(table, schema)
+    plan = TableVersion(columns, values, deleted, version, counts, lambda other: planned(table, other, None)[0])
+    return plan, arrow_filter
 
 
 def _columns(table: Table, schema: Schema) -> pa.Schema:

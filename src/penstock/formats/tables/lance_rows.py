@@ -1,6 +1,6 @@
 """Rows of Lance data sets at a version, by their own `take`, of thousands at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import lance
@@ -53,6 +53,10 @@ class LanceRows(FileFormat):
 
     def count(self, name: str) -> int:
         return int(self.dataset.count_rows())
+
+    def rows_of_version(self, version: int) -> Mapping[str, int]:
+        parts = self.dataset.checkout_version(version).get_fragments()
+        return {str(part.fragment_id): part.count_rows() for part in parts}
 
     def read(self, name: str, rows: Rows) -> Any:
         with by_library(f"{name!r}, {self.version}: rows {rows[0]} to {rows[-1]} cannot be read", StorageError):

@@ -95,6 +95,10 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             "once, or write row groups of a few thousand"
         )
 
+    def rows_of_version(self, version: int) -> Mapping[str, int]:
+        at = self.table.at if isinstance(self.table, TableVersion) else None
+        return super().rows_of_version(version) if at is None else at(version).rows
+
     def spec(self, name: str) -> Any:
         return spec_of(self._empty(name), self.mask_nulls, self.call)
 
