@@ -178,3 +178,40 @@ def test_the_slowest_rank_is_told_from_those_that_wait_for_it():
 def test_a_prefetch_that_hands_over_tiny_elements_one_by_one_is_named():
     report = reported(ps.Dataset.range(1000).prefetch(1))
     assert limit_of(report)[0] == "prefetch"
+
+
+def loaded(x):
+    time.sleep(0.02)
+    return x
+
+
+def loading(calls=None):
+    return ps.Dataset.range(96).map(loaded, num_parallel_calls=calls).batch(4)
+
+
+def selected():
+    return ps.Dataset.range(96).filter(lambda x: loaded(x) >= 0).batch(4)
+
+
+def chosen(change):
+    return int(re.search(r"num_parallel_calls=(\d+)", change)[1])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("before", "after", "step"),
+    [
+        (loading(), lambda change: loading(chosen(change)).prefetch(ps.AUTOTUNE), 0.05),
+        (loading().prefetch(2), lambda change: loading(chosen(change)).prefetch(2), 0.04),
+        (loading(2).prefetch(2), lambda change: loading(chosen(change)).prefetch(2), 0.025),
+        (loading(), lambda change: loading().prefetch(ps.AUTOTUNE), 0.1),
+        (selected(), lambda change: selected().prefetch(ps.AUTOTUNE), 0.15),
+    ],
+    ids=["one thread", "one thread ahead", "too few threads", "nothing ahead", "filter"],
+)
+def test_the_gain_is_within_a_fifth_of_what_the_change_brings(before, after, step):
+    report = reported(before, step)
+    _, change, gain = limit_of(report)
+    now = report.verdicts[0].step
+    faster = reported(after(change), step).verdicts[0].step
+    assert now / faster == pytest.approx(1 + gain, rel=0.2), report.lines()

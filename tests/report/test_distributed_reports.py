@@ -7,6 +7,7 @@ from until import until
 import penstock as ps
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.hub import Hub
+from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.measured import MeasuredSteps
 from penstock.report.verdict import short_name
 from penstock.statistics.collected import Statistics
@@ -65,3 +66,17 @@ def test_each_rank_reports_what_the_others_have_told():
     finally:
         for end in ends:
             end.close()
+
+
+def test_a_loaders_report_is_about_all_epochs():
+    dataset = ps.Dataset.range(12).map(slow).batch(2)
+    with StepLoader("loader", ps.HostStrategy(1).distribute_dataset(dataset)) as loader:
+        for epoch in range(1, 4):
+            assert len(list(loader)) == 6
+            (snapshot,) = loader.report().ranks
+            assert snapshot.steps.count == snapshot.steps.blocked.count == 6 * epoch
+            rows = {operator.name: snapshot.of(number).rows for number, operator in enumerate(snapshot.operators)}
+            assert rows == {"range": 12 * epoch, "map": 12 * epoch, "batch": 6 * epoch, "step": 0}
+            assert snapshot.elapsed >= 0.048 * epoch
+            assert all(one.number < 6 * epoch for one in snapshot.steps.slowest)
+        assert loader.metrics()["penstock/steps"] == 6

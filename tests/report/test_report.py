@@ -3,6 +3,7 @@
 import html.parser
 import json
 import re
+import resource
 
 import pytest
 
@@ -62,6 +63,17 @@ def test_what_is_no_report_is_refused(tmp_path):
 def test_a_report_that_cannot_be_written_is_an_error_of_storage(report, tmp_path):
     with pytest.raises(ps.errors.StorageError, match="was not written"):
         report.save(tmp_path / "missing" / "run.html")
+
+
+def test_a_disk_that_is_full_is_an_error_and_leaves_no_part_of_a_report(report, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(ps.errors.StorageError, match="was not written"):
+            report.save(tmp_path / "run.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 class Page(html.parser.HTMLParser):

@@ -1,5 +1,6 @@
 """Statistics of an iteration: exact numbers of rows and blocks, who waited for whom, and what a fault in them does."""
 
+import itertools
 import logging
 import threading
 import time
@@ -7,7 +8,8 @@ import time
 import pytest
 
 import penstock as ps
-from penstock.statistics import steps
+from penstock.statistics import collected, lanes, steps
+from penstock.statistics.collected import Statistics
 from penstock.statistics.lanes import Lane
 from penstock.statistics.schema import Histogram
 from penstock.statistics.steps import StepClock
@@ -82,17 +84,51 @@ def test_statistics_do_not_change_a_fingerprint():
     assert dataset.fingerprint() == dataset.with_options(ps.Options(statistics=False)).fingerprint()
 
 
-def test_a_fault_in_statistics_is_logged_once_and_training_goes_on(monkeypatch, caplog):
-    def broken(*_):
-        raise RuntimeError("broken clock")
+def broken(*_):
+    raise RuntimeError("broken clock")
 
-    monkeypatch.setattr(Lane, "enter", broken)
-    with caplog.at_level(logging.ERROR), iter(ps.Dataset.range(1000).map(lambda x: x).batch(10)) as iterator:
-        assert len(list(iterator)) == 100
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Lane, "enter"),
+        (Lane, "begin_thorough"),
+        (Lane, "end_thorough"),
+        (Lane, "end_wait"),
+        (StepClock, "ask"),
+        (StepClock, "get"),
+        (Statistics, "new_lane"),
+    ],
+)
+def test_a_fault_in_statistics_is_logged_once_and_training_goes_on(monkeypatch, caplog, kind, name):
+    monkeypatch.setattr(kind, name, broken)
+    rows = ps.Dataset.range(1000).map(lambda x: time.sleep(1e-5) or x).batch(10).prefetch(1)
+    with caplog.at_level(logging.ERROR), iter(rows) as iterator:
+        assert [batch[0] for batch in iterator] == list(range(0, 1000, 10))
+        iterator.report()
     assert [record.message for record in caplog.records] == [
         "penstock's statistics are off, because of a fault in them"
     ]
     assert "broken clock" in caplog.text
+
+
+def test_a_fault_in_a_report_is_logged_and_the_report_is_empty(monkeypatch, caplog):
+    with caplog.at_level(logging.ERROR), iter(ps.Dataset.range(4)) as iterator:
+        assert next(iterator) == 0
+        monkeypatch.setattr(Statistics, "operator", broken)
+        assert iterator.report().lines() == ["statistics are off"]
+        assert iterator.metrics()["penstock/steps"] == 0
+        assert list(iterator) == [1, 2, 3]
+    assert len(caplog.records) == 1
+
+
+def test_a_clock_that_jumps_stops_nothing(monkeypatch):
+    jumps = itertools.cycle([100.0, -1e9, 1e9, 5.0])
+    for module in (collected, lanes, steps):
+        monkeypatch.setattr(module, "perf_counter", lambda: next(jumps))
+    with iter(ps.Dataset.range(1000).map(lambda x: x).batch(10).prefetch(1)) as iterator:
+        assert len(list(iterator)) == 100
+        assert str(iterator.report())
 
 
 def test_percentiles_of_a_histogram_are_exact_within_its_buckets():
@@ -147,6 +183,7 @@ def test_a_wait_that_the_device_does_not_notice_is_none(monkeypatch, device, exp
         measured.mark(begun, None if device is None else Result(clock, device))
     found = measured.copy()
     assert found.blocked.total == pytest.approx(12 * 0.008)
+    assert found.share == pytest.approx(exposed / 0.009, rel=0.05)  # a step that waits for the device is longer
     assert found.exposed.count == 8  # the first three teach how long the device takes, and the fourth follows a wait
     assert found.exposed.total == pytest.approx(8 * exposed)
 
@@ -162,3 +199,28 @@ def test_an_error_of_a_marked_step_is_the_callers():
                 step.result = Failing()
         with pytest.raises(ValueError, match="mine"), iterator.step():
             raise ValueError("mine")
+
+
+def test_the_step_that_compiles_is_no_step_of_the_report(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(steps, "perf_counter", clock.perf_counter)
+    measured = StepClock()
+    for seconds in (60.0, 0.25, 0.25, 0.25):
+        measured.ask()
+        clock.now += 0.75
+        measured.get(1, -1)
+        clock.now += seconds
+    measured.ask()
+    found = measured.copy()
+    assert (found.count, found.first, found.first_yours) == (4, 0.75, 60.0)
+    assert (found.seconds, found.own, found.share) == (1.0, 0.25, 0.75)
+
+
+def test_metrics_and_report_agree_on_waiting_after_marked_steps():
+    with iter(ps.Dataset.range(30).map(lambda x: time.sleep(0.001) or x).batch(2)) as iterator:
+        for _ in iterator:
+            with iterator.step() as step:
+                step.result = Result(Clock(), 0.0)
+        (verdict,) = iterator.report().verdicts
+        assert verdict.exact
+        assert iterator.metrics()["penstock/waiting_share"] == verdict.waiting

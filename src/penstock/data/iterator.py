@@ -49,7 +49,6 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.watchdog import hangs, watch
 from penstock.statistics.collected import Statistics
-from penstock.statistics.metrics import metrics_of
 from penstock.statistics.schema import Snapshot
 from penstock.statistics.steps import StepMark
 
@@ -273,7 +272,7 @@ class DatasetIterator(Iterator[Element]):
             (3.0, 3.0, True)
         """
         snapshot = Snapshot() if self._statistics is None else self._statistics.snapshot()
-        return metrics_of(snapshot, self.errors.count)
+        return snapshot.metrics(self.errors.count)
 
     @cached_property
     def _identities(self) -> list[Identity]:

@@ -62,7 +62,7 @@ def stage_seconds(snapshot: Snapshot) -> dict[tuple[str, int], float]:
     as a kind of their own.
     """
     steps = max(1, snapshot.steps.count)
-    times = {("consumer", -1): snapshot.steps.yours.total / steps}
+    times = {("consumer", -1): snapshot.steps.own}
     for stage in snapshot.stages:
         if stage.name == "worker":
             for number, counts in stage.operators.items():

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,11 +108,13 @@ class Report(Struct):
             StorageError: the file cannot be written; the training is not affected.
         """
         text = page(self._repr_html_()) if str(path).endswith(".html") else msgspec.json.encode(self).decode()
+        new = Path(f"{path}.new")
         try:
-            new = Path(f"{path}.new")
             new.write_text(text, encoding="utf-8")
             os.replace(new, path)
         except OSError as error:
+            with suppress(OSError):
+                new.unlink()
             raise StorageError(f"the report was not written to '{path}': {error}") from error
 
 

@@ -15,6 +15,8 @@ KEEPS_UP: Final = 0.05
 _COMPUTES: Final = 0.6
 """The processor's share of work from which on it computes, and more threads than processors gain nothing."""
 _MOST_THREADS: Final = 64
+_SPARE: Final = 1.25
+"""Threads take turns unevenly: with no more than are busy all the time, some steps would wait."""
 
 
 class Verdict(Struct):
@@ -47,12 +49,9 @@ class Verdict(Struct):
 def verdict_of(snapshot: Snapshot) -> Verdict:
     """Return the verdict of one process."""
     steps = snapshot.steps
-    blocked = steps.blocked.total - steps.first
-    whole = blocked + steps.yours.total
-    if whole <= 0:
+    if steps.seconds <= 0:
         return Verdict()
-    exposed = steps.exposed.total / steps.exposed.count * steps.blocked.count if steps.exposed.count else blocked
-    verdict = Verdict(min(1.0, exposed / whole), steps.exposed.count > 0, whole / max(1, steps.count))
+    verdict = Verdict(steps.share, steps.exposed.count > 0, steps.seconds)
     shares = causes(snapshot)
     if verdict.waiting >= KEEPS_UP and shares:
         verdict.operator = max(shares, key=lambda number: shares[number])
@@ -94,7 +93,7 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
     beside = ""
     if stage.name == "consumer":
         beside = ", and .prefetch(ps.AUTOTUNE) at the end: the next batch is then made during your step"
-        rest["consumer", -1] = snapshot.steps.yours.total / steps
+        rest["consumer", -1] = snapshot.steps.own
         rest["prefetch", -1] = stage.busy / steps - work
         if work <= rest["consumer", -1]:
             return f"add{beside[5:]}", _longest(rest, stage.busy / steps)
@@ -133,7 +132,7 @@ def _threads(
     work: float, others: dict[tuple[str, int], float], computes: float, now: int, cores: int
 ) -> tuple[int, str]:
     """Return how many threads make calls no longer the limit, and why there are no more."""
-    wanted = math.ceil(work / max(*others.values(), 1e-9))
+    wanted = math.ceil(_SPARE * work / max(*others.values(), 1e-9))
     if computes >= _COMPUTES:
         return max(
             now, min(wanted, cores)

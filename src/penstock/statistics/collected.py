@@ -173,7 +173,14 @@ class Statistics:
             _logger.error("penstock's statistics are off, because of a fault in them", exc_info=error)
 
     def snapshot(self, rank: int = 0) -> Snapshot:
-        """Return a copy of what was counted so far, with the lanes of each kind put together."""
+        """Return a copy of what was counted so far, with the lanes of each kind put together; empty after a fault."""
+        try:
+            return self._snapshot(rank)
+        except Exception as error:
+            self.fail(error)
+            return Snapshot(rank=rank)
+
+    def _snapshot(self, rank: int) -> Snapshot:
         stages: dict[tuple[str, int], Stage] = {}
         for lane in list(self.lanes):
             key = lane.name, -1 if lane.name == "worker" else lane.owner
@@ -185,6 +192,5 @@ class Statistics:
         operators = [copy(self.operator(number)) for number in range(len(self._operators))]
         for number, calls in list(self.calls.items()):
             operators[number].threads = 0 if calls.serial else calls.count
-        elapsed = perf_counter() - self.steps.begun if self.steps.begun else 0.0
         machine = gethostname(), usable_cores(), findings()
-        return Snapshot(elapsed, operators, list(stages.values()), steps, rank, *machine)
+        return Snapshot(self.steps.elapsed, operators, list(stages.values()), steps, rank, *machine)

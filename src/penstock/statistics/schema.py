@@ -1,13 +1,18 @@
 """The schema of statistics: plain structs that are sent, merged, saved and read by all that shows them."""
 
+import heapq
 import math
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-_PARTS = 8
+SLOWEST: Final = 10
+"""The number of slow steps that are kept."""
+_PARTS: Final = 8
 """The number of buckets between a value and its double: percentiles are exact within 9 %."""
 
 
@@ -39,6 +44,14 @@ class Histogram(Struct):
     def copy(self) -> "Histogram":
         """Return a copy, also while another thread adds numbers."""
         return replace(self, buckets=dict(self.buckets))
+
+    def merge(self, other: "Histogram") -> None:
+        """Count the numbers of another histogram too."""
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        self.count += other.count
+        self.total += other.total
+        self.most = max(self.most, other.most)
 
     @property
     def mean(self) -> float:
@@ -146,6 +159,12 @@ class Stage(Struct):
     operators: dict[int, Counts] = field(default_factory=dict)
     threads: int = 0
 
+    def merge(self, other: "Stage") -> None:
+        """Add the counts of other threads of this kind."""
+        self.threads = max(self.threads, other.threads)
+        for number, counts in other.operators.items():
+            self.operators.setdefault(number, Counts()).merge(counts)
+
     @property
     def busy(self) -> float:
         """The seconds of work of all threads together."""
@@ -173,6 +192,11 @@ class SlowStep(Struct):
     rows: str = ""
 
 
+def slowest_of(*steps: SlowStep) -> list[SlowStep]:
+    """Return the steps with the longest waits."""
+    return heapq.nlargest(SLOWEST, steps, key=attrgetter("blocked"))
+
+
 class Steps(Struct):
     """Times of the consumer's steps, in seconds.
 
@@ -195,6 +219,42 @@ class Steps(Struct):
     opening: float = 0.0
     first: float = 0.0
     first_yours: float = 0.0
+
+    @property
+    def own(self) -> float:
+        """The seconds of the caller's own work in a step, without the first of several, which compiles a program."""
+        several = self.yours.count > 1
+        return _mean(self.yours, self.first_yours if several else 0.0, several) / self._together
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of a step, without the first request."""
+        return self.own + _mean(self.blocked, self.first) / self._together
+
+    @property
+    def share(self) -> float:
+        """The share of a step that is waiting: what the device noticed of it, if steps were marked."""
+        waiting = self.exposed.mean / self._together if self.exposed.count else self.seconds - self.own
+        return min(1.0, waiting / max(1e-9, self.seconds))
+
+    @property
+    def _together(self) -> float:
+        """The steps that come by one request."""
+        return max(1, self.count - 1) / max(1, self.blocked.count - 1)
+
+    def merge(self, earlier: "Steps") -> None:
+        """Count the steps of an earlier epoch before these."""
+        for name in ("blocked", "yours", "exposed"):
+            getattr(self, name).merge(getattr(earlier, name))
+        later = [replace(one, number=one.number + earlier.count) for one in self.slowest]
+        self.slowest = slowest_of(*earlier.slowest, *later)
+        self.count += earlier.count
+        self.opening, self.first, self.first_yours = earlier.opening, earlier.first, earlier.first_yours
+
+
+def _mean(times: Histogram, first: float, several: bool = True) -> float:
+    """Return the mean of all times but the first."""
+    return max(0.0, times.total - first) / max(1, times.count - several)
 
 
 class Snapshot(Struct):
@@ -224,3 +284,44 @@ class Snapshot(Struct):
             if number in stage.operators:
                 merged.merge(stage.operators[number])
         return merged
+
+    def merge(self, earlier: "Snapshot") -> None:
+        """Count an earlier epoch of the same operators too; one of others is left out."""
+        self.operators = self.operators or earlier.operators
+        if [one.name for one in self.operators] != [one.name for one in earlier.operators]:
+            return
+        self.elapsed += earlier.elapsed
+        self.steps.merge(earlier.steps)
+        stages = {(stage.name, stage.owner): stage for stage in self.stages}
+        for stage in earlier.stages:
+            own = stages.get((stage.name, stage.owner))
+            if own is None:
+                self.stages.append(stage)
+            else:
+                own.merge(stage)
+
+    def metrics(self, skipped: int) -> dict[str, float]:
+        """Return the numbers by name, for those that plot a run; those of operators with their place in the dataset."""
+        steps = self.steps
+        blocked, yours = steps.blocked, steps.yours
+        found: dict[str, float] = {
+            "steps": steps.count,
+            "steps_per_second": steps.count / self.elapsed if self.elapsed else 0.0,
+            "waiting_share": steps.share,
+            "blocked_seconds": blocked.total,
+            "blocked_seconds_mean": blocked.mean,
+            "blocked_seconds_p99": blocked.percentile(99),
+            "yours_seconds": yours.total,
+            "yours_seconds_mean": yours.mean,
+            "skipped_rows": skipped,
+        }
+        for number, operator in enumerate(self.operators):
+            counts = self.of(number)
+            own = {
+                "rows": counts.rows,
+                "bytes": counts.nbytes,
+                "seconds": counts.seconds,
+                "waited_seconds": counts.waited,
+            }
+            found |= {f"{number}_{operator.name}/{name}": value for name, value in own.items()}
+        return {f"penstock/{name}": float(value) for name, value in found.items()}

@@ -1,17 +1,14 @@
 """The clock of the consumer's steps: when it asks, when it gets, and what the device did meanwhile."""
 
-import heapq
 from contextlib import suppress
-from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from penstock.statistics import tracing
-from penstock.statistics.schema import SlowStep, Steps
+from penstock.statistics.schema import SLOWEST, SlowStep, Steps, slowest_of
 
-_SLOWEST: Final = 10
 _ASK_EVERY: Final = 50
 """One of so many marked steps waits for the device, to learn how long that takes for a step."""
 _TOGETHER: Final = 256
@@ -67,9 +64,8 @@ class StepClock:
         if not steps.count:
             steps.first = blocked
         elif blocked > self._slow:
-            waits = *steps.slowest, SlowStep(steps.count, blocked, operator)
-            steps.slowest = heapq.nlargest(_SLOWEST, waits, key=attrgetter("blocked"))
-            if len(steps.slowest) == _SLOWEST:
+            steps.slowest = slowest_of(*steps.slowest, SlowStep(steps.count, blocked, operator))
+            if len(steps.slowest) == SLOWEST:
                 self._slow = steps.slowest[-1].blocked
         if self._device is not None:
             if steps.count and not self._waited:  # as long as it computes an earlier step, nothing is lost
@@ -93,6 +89,11 @@ class StepClock:
             result.detach().cpu()
         if asks:
             self._device, self._waited = perf_counter() - begun, True
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds from the first request to the last, or to what came of it."""
+        return max(self._asked, self._got) - self.begun
 
     def copy(self) -> Steps:
         """Return the steps so far, as a copy."""

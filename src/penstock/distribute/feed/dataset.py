@@ -51,7 +51,6 @@ from penstock.report.report import Report
 from penstock.runtime.channel import Closed
 from penstock.runtime.watchdog import watch
 from penstock.spec import LeafSpec, TensorSpec, with_rows
-from penstock.statistics.metrics import metrics_of
 from penstock.statistics.steps import StepMark
 from penstock.structure import flatten
 
@@ -311,7 +310,7 @@ class DistributedIterator(Iterator[Any]):
             >>> steps.metrics()["penstock/steps"], steps.metrics()["penstock/1_batch/rows"]
             (2.0, 2.0)
         """
-        return metrics_of(self._feed.measured.snapshot(), self.errors.count)
+        return self._feed.measured.snapshot().metrics(self.errors.count)
 
     def __iter__(self) -> Self:
         return self
@@ -589,6 +588,11 @@ def _awaited_step(iterator: DistributedIterator) -> str:
 def state_of_loader(iterator: DistributedIterator) -> dict[str, Any]:
     """The state of an iterator with, where it is known, the number of steps that it has handed out in its epoch."""
     return iterator.state_dict() | ({} if iterator._taken is None else {"steps_taken": iterator._taken})
+
+
+def follow(later: DistributedIterator, earlier: DistributedIterator) -> None:
+    """Let the report of an epoch count an earlier one too."""
+    later._feed.measured.follow(earlier._feed.measured)
 
 
 def load_state_of_loader(iterator: DistributedIterator, state: Any, *, remix: bool = False) -> None:

@@ -15,6 +15,7 @@ from penstock.distribute.feed.dataset import (
     DistributedDataset,
     DistributedIterator,
     agreed_part,
+    follow,
     load_state_of_loader,
     state_of_loader,
 )
@@ -65,12 +66,13 @@ class StepLoader:
             self._upcoming, self._current = self._current, None
         begun = self._begun()
         if self._current is not None:
+            follow(begun, self._current)
             self._current.close()
         self._current, self._upcoming = begun, None
         return _Loop(self, begun)
 
     def report(self) -> Report:
-        """Return what the training waits for in this epoch, on all processes: as `DistributedIterator.report`."""
+        """Return what the training waits for, on all processes and in all epochs: as `DistributedIterator.report`."""
         current = self._current or self._upcoming
         return Report([Snapshot()]) if current is None else current.report()
 

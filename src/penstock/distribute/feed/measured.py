@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Final, TypeVar
 
 from penstock.distribute.control.channel import Control
@@ -23,7 +24,10 @@ class MeasuredSteps:
         control: the channel to other workers, if there are any.
         topic: names the pass on it.
         worker: the number of this worker.
+
     """
+
+    _earlier: Snapshot | None = None
 
     def __init__(self, statistics: Statistics | None, control: Control | None, topic: str, worker: int) -> None:
         self._statistics = statistics
@@ -57,7 +61,7 @@ class MeasuredSteps:
         if last or time.monotonic() - self._told > _TELL_SECONDS:
             self._told = time.monotonic()
             try:
-                self._control.tell(self._topic, self.snapshot())
+                self._control.tell(self._topic, self._of_run())
             except Exception as error:
                 self._statistics.fail(error)
 
@@ -69,6 +73,17 @@ class MeasuredSteps:
         snapshot.machine += hangs()
         return snapshot
 
+    def follow(self, earlier: "MeasuredSteps") -> None:
+        """Let the report count the steps of an earlier epoch too."""
+        self._earlier = earlier._of_run()
+
+    def _of_run(self) -> Snapshot:
+        """The statistics of this worker with those of earlier epochs."""
+        snapshot = self.snapshot()
+        if self._earlier is not None:
+            snapshot.merge(deepcopy(self._earlier))
+        return snapshot
+
     def step(self) -> StepMark:
         """Return the mark of a training step."""
         return StepMark(self._statistics)
@@ -78,5 +93,5 @@ class MeasuredSteps:
         if self._statistics is None:
             return Report([Snapshot()])
         others = {} if self._control is None else self._control.told(self._topic, Snapshot)
-        ranks = {**others, self._worker: self.snapshot()}
+        ranks = {**others, self._worker: self._of_run()}
         return Report([ranks[worker] for worker in sorted(ranks)])
