@@ -276,13 +276,14 @@ def test_looking_at_ps_image_imports_neither_package():
     assert done.stdout == "[]\n"
 
 
-def png_of_shades(bits, shades, transparent):
+def png_of(bits, kind, shades, transparent=None):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     rows = b"".join(b"\0" + row.tobytes() for row in shades)
-    size = struct.pack(">IIBBBBB", shades.shape[1], shades.shape[0], bits, 0, 0, 0, 0)
-    parts = ((b"IHDR", size), (b"tRNS", struct.pack(">H", transparent)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    size = struct.pack(">IIBBBBB", shades.shape[1], shades.shape[0], bits, kind, 0, 0, 0)
+    shade = [] if transparent is None else [(b"tRNS", struct.pack(">H", transparent))]
+    parts = [(b"IHDR", size), *shade, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
@@ -292,15 +293,36 @@ def test_gray_images_of_16_bits_keep_their_depth_and_what_is_transparent():
     assert ps.image.decode(pgm, channels=1, dtype="uint16")[..., 0].tolist() == pixels.tolist()
     assert ps.image.decode(pgm, channels=1)[..., 0].tolist() == (pixels >> 8).tolist()
     for bits, kind in ((8, "u1"), (16, ">u2")):
-        png = png_of_shades(bits, (np.arange(20).reshape(4, 5) * 10).astype(kind), 30)
+        png = png_of(bits, 0, (np.arange(20).reshape(4, 5) * 10).astype(kind), 30)
         assert ps.image.decode(png, channels=4)[0, :, 3].tolist() == [255, 255, 255, 0, 255]
 
 
 def test_colours_of_16_bits_are_refused_where_depth_is_asked_for():
     ppm = b"P6 5 2 65535\n" + np.arange(30).astype(">u2").tobytes()
-    with pytest.raises(ps.ElementError, match="the PPM has colours of 16 bits, .*: dtype='uint8' takes"):
-        ps.image.decode(ppm, dtype="uint16")
+    for dtype in ("uint16", "float32"):
+        with pytest.raises(ps.ElementError, match="the PPM has colours of 16 bits: .* dtype='uint8' takes"):
+            ps.image.decode(ppm, dtype=dtype)
     assert ps.image.decode(ppm).shape == (2, 5, 3)
+
+
+@pytest.mark.parametrize("kind", [2, 4, 6])
+def test_colours_of_16_bits_keep_their_depth_with_opencv(kind, monkeypatch):
+    values = (np.arange(80, dtype=np.uint16) * 801).reshape(4, 5, 4)
+    pixels = {2: values[..., :3], 4: values[..., :2], 6: values}[kind]
+    png = png_of(16, kind, pixels.astype(">u2"))
+    colours = pixels[..., [0, 0, 0]] if kind == 4 else pixels[..., :3]
+    with monkeypatch.context() as without:
+        without.setattr("penstock.formats.media.images.cv2", None)
+        with pytest.raises(ps.ElementError, match=r"PNG has colours of 16 bits: pip install 'penstock-data\[opencv\]'"):
+            ps.image.decode(png, dtype="uint16")
+    pytest.importorskip("cv2", reason="OpenCV is not installed")
+    opacity = np.full((4, 5), 65535) if kind == 2 else pixels[..., -1]
+    assert np.array_equal(ps.image.decode(png, dtype="uint16"), colours)
+    assert np.array_equal(ps.image.decode(png, dtype="float32"), colours / np.float32(65535))
+    assert np.array_equal(ps.image.decode(png, channels=4, dtype="uint16"), np.dstack([colours, opacity]))
+    assert ps.image.decode(png, channels=1, dtype="uint16").shape == (4, 5, 1)
+    with pytest.raises(ps.ElementError):
+        ps.image.decode(png[:-20], dtype="uint16")
 
 
 @pytest.mark.skipif(".avif" not in Image.registered_extensions(), reason="this Pillow reads no AVIF")

@@ -28,7 +28,8 @@ def decode(
         data: the content of the file.
         channels: 1 for grayscale, 3 for RGB, 4 for RGBA. Images of another kind are converted; those without opacity
             become opaque.
-        dtype: "uint8", 0 to 255; "uint16", 0 to 65535, which keeps the 16 bits of a gray PNG; "float32", 0 to 1.
+        dtype: "uint8", 0 to 255; "uint16", 0 to 65535, which keeps 16 bits of a file; "float32", 0 to 1. Where
+            colours have 16 bits, these two need OpenCV (the extra `opencv`), and a PNG or TIFF.
         size: (height, width) of the result; None for that of the file. A JPEG that is at least twice as large is
             decoded at a half, a quarter or an eighth of its size. That is much faster than halving it by `resize`, and
             gives slightly different pixels.

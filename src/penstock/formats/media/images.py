@@ -1,7 +1,7 @@
 """Images: the bytes of a file to an array.
 
 JPEG is decoded by libjpeg-turbo (simplejpeg), at a reduced scale where that is enough. Pillow decodes files that it
-rejects, such as CMYK and files with small faults, and every other format.
+rejects, such as CMYK and files with small faults, and every other format; OpenCV, colours of 16 bits.
 """
 
 import io
@@ -17,7 +17,7 @@ try:
     import simplejpeg
     from PIL import Image, UnidentifiedImageError
 
-    from penstock.formats.media.resizing import Pixels, Size, check_resize, fitted
+    from penstock.formats.media.resizing import Pixels, Size, check_resize, cv2, fitted
     from penstock.formats.media.resizing import resize as resize
 except ModuleNotFoundError as error:
     raise MissingExtraError(
@@ -142,7 +142,25 @@ def _by_pillow(data: bytes | bytearray | memoryview, channels: int, dtype: str) 
             begin = f"they begin with {bytes(data[:12])!r}" if len(data) else "there are none"
             raise ElementError(f"the {len(data)} bytes are no image of a format that is known: {begin}") from error
         with image:
+            if dtype != "uint8" and image.mode in ("RGB", "RGBA") and _has_16_bits(image):
+                image.load()  # raises the error of a damaged image, of which OpenCV gives what there is
+                return _wide_colours(data, image.format, channels)
             return _pixels_of(image, channels, dtype)
+
+
+def _wide_colours(data: bytes | bytearray | memoryview, kind: str, channels: int) -> Pixels:
+    """The pixels of an image whose colours have 16 bits, by OpenCV, which does not scale those of other formats."""
+    if cv2 is None or kind not in ("PNG", "TIFF"):
+        raise ElementError(
+            f"the {kind} has colours of 16 bits: pip install 'penstock-data[opencv]' reads those of PNG and TIFF, and "
+            "dtype='uint8' takes the upper 8 bits without it"
+        )
+    found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if found is None or found.dtype != np.uint16:
+        raise ElementError(f"the {kind} of {len(data)} bytes is damaged, or OpenCV reads no 16 bits of it")
+    order = {3: "BGR", 4: "BGRA"}[found.shape[2]]
+    pixels: Pixels = cv2.cvtColor(found, getattr(cv2, f"COLOR_{order}2{_KINDS[channels][0]}"))
+    return pixels.reshape(*pixels.shape[:2], channels)
 
 
 def encode_png(pixels: Pixels) -> bytes:
@@ -161,10 +179,6 @@ def _has_16_bits(image: Any) -> bool:
 
 
 def _pixels_of(image: Any, channels: int, dtype: str) -> Pixels:
-    if dtype == "uint16" and image.mode in ("RGB", "RGBA") and _has_16_bits(image):
-        raise ElementError(
-            f"the {image.format} has colours of 16 bits, of which only 8 can be read: dtype='uint8' takes those"
-        )
     if image.mode in ("I", "F") and image.format != "PPM":
         raise ElementError(
             f"the {image.format} has pixels of 32 bits, which image.decode has no scale for: read it by Pillow"
