@@ -139,3 +139,9 @@ def test_only_rows_by_number_are_sampled():
 def test_services_give_the_same_draws():
     ps.testing.check_service(ps.Dataset.range(60).sample(np.arange(60), seed=1).batch(4))
     ps.testing.check_service(ps.Dataset.range(60).sample(np.arange(60), replacement=False, seed=1).batch(4), kills=1)
+
+
+def test_weights_belong_to_the_rows_of_a_cache_that_are_the_same_in_every_epoch():
+    kept = ps.Dataset.range(9).shuffle(seed=1).cache()
+    wanted = [int(x == 4) for x in kept]
+    assert {int(x) for _ in range(3) for x in kept.sample(wanted, seed=2)} == {4}

@@ -1305,7 +1305,8 @@ class Dataset(Generic[Element]):
             ['c', 'c', 'c', 'c', 'b', 'b', 'b', 'b']
         """
         self._check_by_index("sample", "sample before this step, or use rejection_resample", ends=True)
-        for below in self.node.walk():
+        # A cache of what is drawn by a given seed has one order.
+        for below in self.node.walk(lambda one: () if isinstance(one, Cache) and not one.unseeded else one.inputs):
             if isinstance(below, Sample) or (isinstance(below, Shuffle) and below.reshuffle_each_iteration):
                 raise InvalidArgumentError(
                     f"sample(weights=...) has a weight for each row by its number, and {below.where()} gives other "
