@@ -104,20 +104,6 @@ class Structure:
                 found += [(number + at, kind, length, parts) for at, kind, length, parts in child._containers]
         return found
 
-    @cached_property
-    def sized_parts(self) -> tuple[type | None, int, PartsOf | None, list[tuple[int, type | None, int, PartsOf]]]:
-        """Recipe to take apart nested tuples and dictionaries: the type and length of the outermost, and its parts.
-
-        Then the same of each of those within, with its place among the parts that are found by then. The functions that
-        give the parts raise a KeyError where a key is missing; None is that of a tuple, which holds just them. The type
-        is None for any other structure.
-        """
-        (_, container, count, parts_of), *nested = self._containers
-        within = [(at, kind, length, parts) for at, kind, length, parts in nested if length is not None]
-        if count is None or len(within) < len(nested):
-            return None, 0, None, []
-        return container, count, None if self.kind == "tuple" else parts_of, within
-
     @property
     def _container(self) -> type | None:
         """The type of values of this structure, which is not a leaf."""

@@ -110,7 +110,7 @@ class ColumnBuilder:
     def _take_alike(self, values: Iterator[Any]) -> Any:
         """Take rows as long as they are as expected; return the first that is not, or `_ALL_ALIKE`."""
         if self._layout.structure.kind != "leaf":
-            return self._copy_alike(values) if self._arrays else self._collect_alike(values)
+            return self._parts_alike(values)
         if self._arrays:
             return self._copy_alone(values)
         (expected,), (found,) = self._expected, self._found
@@ -122,48 +122,6 @@ class ColumnBuilder:
                 found.extend(run)
         finally:
             self.row = self._since + len(found)
-        return _ALL_ALIKE
-
-    def _collect_alike(self, values: Iterator[Any]) -> Any:
-        """Variant of `_take_alike`, for rows of several leaves that are no arrays."""
-        if not self._leaves:  # the number of rows would be lost
-            return next(values, _ALL_ALIKE)
-        structure, expected = self._layout.structure, self._expected
-        quick_leaves: Callable[[Any], Any] = structure.quick_leaves
-        container, length, parts_of, nested = structure.sized_parts
-        first, second = expected if len(expected) == 2 else (None, None)
-        # The leaves of all rows: rows that are kept would cost the garbage collector more than all else here.
-        flat: list[Any] = []
-        collect = flat.extend
-        try:
-            for value in values:
-                leaves: Any
-                if type(value) is container and len(value) == length:  # type: ignore[arg-type]  # a tuple or a dictionary
-                    try:
-                        leaves = value if parts_of is None else parts_of(value)
-                        # Written out, because a call for each row would cost half as much again.
-                        for at, kind, count, parts_within in nested:
-                            part = leaves[at]
-                            if type(part) is not kind or len(part) != count:  # type: ignore[arg-type]  # as above
-                                return value
-                            leaves = (*leaves[:at], *parts_within(part), *leaves[at + 1 :])
-                    except KeyError:
-                        return value
-                else:
-                    leaves = quick_leaves(value)
-                    if leaves is None:
-                        return value
-                if second is not None:  # in a quarter of the time of the general test
-                    one, other = leaves
-                    if type(one) is not first or type(other) is not second:
-                        return value
-                elif [*map(type, leaves)] != expected:
-                    return value
-                collect(leaves)
-        finally:
-            for number, found in enumerate(self._found):
-                found.extend(flat[number :: len(expected)])
-            self.row += len(flat) // len(expected)
         return _ALL_ALIKE
 
     def _copy_alone(self, values: Iterator[Any]) -> Any:
@@ -188,8 +146,8 @@ class ColumnBuilder:
             self.row = row
         return _ALL_ALIKE
 
-    def _copy_alike(self, values: Iterator[Any]) -> Any:
-        """Variant of `_take_alike`, for rows with arrays and perhaps other leaves."""
+    def _parts_alike(self, values: Iterator[Any]) -> Any:
+        """Variant of `_take_alike`, for rows of several leaves: arrays are copied at once, others are collected."""
         quick_leaves: Callable[[Any], Any] = self._layout.structure.quick_leaves
         arrays = [leaf.as_array for leaf in self._arrays]
         others = [
