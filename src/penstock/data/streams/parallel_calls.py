@@ -92,9 +92,6 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
         self._then: Callable[[], None] | None = None
 
     def _make(self, need: int, allow: int) -> Block | None:
-        return self._made_here(need, allow) if self._calls_here else self._made_ahead(need, allow)
-
-    def _made_ahead(self, need: int, allow: int) -> Block | None:
         """Return the results of the first piece; waits for its calls."""
         while True:
             rung = self._work.callers.bell.rung
@@ -207,39 +204,6 @@ class CallsInOrder(RowsBeforeFailure, OneInputStream):
             if piece.pending is not None:
                 piece.pending.unwanted = True
         super().close()
-
-    @property
-    def _calls_here(self) -> bool:
-        """Return whether this thread makes the next calls, and no others are under way."""
-        return self._work.callers.serial and not self._pieces and not self._ended
-
-    def _made_here(self, need: int, allow: int) -> Block | None:
-        """Return the results of the next rows, called by this thread."""
-        try:
-            rows = next(self._pulled(need if self._work.paced else allow, allow))
-        except failures() as error:
-            self._input.withhold(to_keep(error))
-            return self._made_ahead(need, allow)
-        self._skips.count(self._skips.taken())
-        if rows is None:
-            self._ended = True
-            return None
-        count = len(rows)
-        pending = self._work.start(rows, self._work.first + self._input.met - count)
-        if not pending.done:  # threads make the rest of the calls
-            piece = self._piece_of_last(rows, count)
-            piece.pending = pending
-            self._pieces.append(piece)
-            return self._made_ahead(need, allow)
-        output: Block | None
-        output, failure = pending.outcome()
-        if failure is not None:
-            self._failure, self._failed = failure.error, self._rest(self._piece_of_last(rows, count), failure.row)
-        return output
-
-    def _piece_of_last(self, rows: Block, count: int) -> _CalledPiece:
-        """Return a piece of the `count` rows that were pulled last."""
-        return _CalledPiece(self._input.state_before(count), self._input.met - count, rows, [])
 
     def state(self) -> State:
         if self._failed is not None:
