@@ -364,6 +364,10 @@ class Node(ABC):
     """Whether it skips the elements of its input that fail."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
+    draws_random: ClassVar[bool] = False
+    """Whether it draws random numbers, by its argument `seed` where that is given."""
+    not_in_states: ClassVar[tuple[str, ...]] = ()
+    """The arguments that decide neither the number nor the order of elements, so that no state depends on them."""
     stream_class: ClassVar[type[Any]]
     """The class of its streams, which names the node: `class TakeStream(OperatorStream[Take], of=Take)`."""
     keeps_numbers: ClassVar[bool] = False
@@ -515,7 +519,7 @@ class Node(ABC):
     @property
     def draws_unseeded(self) -> bool:
         """Return whether this node draws random numbers without a given seed."""
-        return False
+        return self.draws_random and getattr(self, "seed", None) is None
 
     @derived
     def unseeded(self) -> bool:
@@ -703,10 +707,7 @@ class Node(ABC):
         A state can be restored by a dataset whose nodes agree in these; functions agree if their code does. By default
         these are all arguments.
         """
-        return self.arguments_by_name
-
-    def _arguments_without(self, *names: str) -> dict[str, Any]:
-        return {name: value for name, value in self.arguments_by_name.items() if name not in names}
+        return {name: value for name, value in self.arguments_by_name.items() if name not in self.not_in_states}
 
     def where(self) -> str:
         """The node and the line that added it."""
@@ -775,15 +776,29 @@ class OneInput(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class SameElements(OneInput):
-    """A node that yields elements of its input, perhaps not all of them, or in another order."""
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0]
+class ByIndex(OneInput):
+    """A node that is read by index where its input is."""
 
     @derived
     def indexable(self) -> bool:
         return self.input.indexable
+
+
+@dataclass(frozen=True, eq=False)
+class AnyNumber(OneInput):
+    """A node that makes any number of elements of its input."""
+
+    @derived
+    def cardinality(self) -> int:
+        return any_number(self.input)
+
+
+@dataclass(frozen=True, eq=False)
+class SameElements(ByIndex):
+    """A node that yields elements of its input, perhaps not all of them, or in another order."""
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     @derived
     def has_lengths(self) -> bool:
@@ -809,12 +824,8 @@ class SameElements(OneInput):
 
 
 @dataclass(frozen=True, eq=False)
-class SomeElements(OneInput):
+class SomeElements(AnyNumber):
     """A node that yields some of its input's elements in their order; which ones is known only by reading."""
-
-    @derived
-    def cardinality(self) -> int:
-        return any_number(self.input)
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]

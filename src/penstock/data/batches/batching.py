@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.functions.apply import note
-from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
+from penstock.data.node import ByIndex, DependsOn, Origins, Run, derived, scaled, spans
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import State
@@ -56,10 +56,11 @@ class LocalSlices:
 
 
 @dataclass(frozen=True, eq=False)
-class Batching(OneInput):
+class Batching(ByIndex):
     """A node of batches: it decides which rows go into which batch; `batches` puts them together."""
 
     depends_on = DependsOn.ANY
+    not_in_states = ("num_parallel_calls", "own")
     keeps_numbers = True
     batch_size: int
     drop_remainder: bool = False
@@ -68,10 +69,6 @@ class Batching(OneInput):
 
     For states and random keys such a pair counts as the batch. Only over an indexable input.
     """
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("num_parallel_calls", "own")
 
     @property
     def lengths(self) -> tuple[int, int] | None:
@@ -113,10 +110,6 @@ class Batching(OneInput):
         return scaled(
             self.input.cardinality, lambda n: n // self.batch_size if self.drop_remainder else -(-n // self.batch_size)
         )
-
-    @derived
-    def indexable(self) -> bool:
-        return self.input.indexable
 
     @property
     def rows(self) -> int | None:

@@ -73,6 +73,7 @@ class Mix(OneOfSeveral):
 
     name: ClassVar[str] = "mix"
     depends_on = DependsOn.ANY
+    not_in_states = ("start",)
     names: tuple[str, ...]
     stages: tuple[tuple[int, Weights], ...]
     """The weights from each position on."""
@@ -95,10 +96,6 @@ class Mix(OneOfSeveral):
             *(["unit='tokens'"] if self.by_tokens else []),
             *(["stop='first'"] if self.stops else []),
         ]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("start")
 
     @derived
     def indexable(self) -> bool:

@@ -61,17 +61,13 @@ class Balance(SameElements):
 
     name: ClassVar[str] = "balance"
     depends_on = DependsOn.NEIGHBOURS
+    not_in_states = ("slices", "rule")  # the order within batches changes no state
     batch_size: int
     slices: int | None = None
     window: int = 1
     priced: bool = field(default=False, repr=False, kw_only=True)
     rule: SliceRule | None = field(default=None, repr=False, kw_only=True)
     """The rule that cuts batches into slices; None: it is not known here, and batches are not cut."""
-
-    @property
-    def identity(self) -> dict[str, Any] | None:
-        """The arguments that decide which rows are in a batch; the order within batches changes no state."""
-        return self._arguments_without("slices", "rule")
 
     @property
     def memory(self) -> str:

@@ -16,7 +16,7 @@ from penstock.data.functions.apply import Failure, Results, call_rows, checked_r
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, Outcome, joined
 from penstock.data.functions.reads_file import is_file_reader
-from penstock.data.node import DependsOn, OneInput, Run, SomeElements, derived
+from penstock.data.node import ByIndex, DependsOn, Run, SomeElements, derived
 from penstock.data.operator_streams import FunctionStream, SelectingStream
 from penstock.data.origins import source_row
 from penstock.data.output_signature import HasOutputSignature
@@ -33,7 +33,7 @@ from penstock.spec import TensorSpec, describe_mismatch
 
 
 @dataclass(frozen=True, eq=False)
-class Map(HasOutputSignature, OneInput):
+class Map(HasOutputSignature, ByIndex):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
     name: ClassVar[str] = "map"
@@ -57,10 +57,6 @@ class Map(HasOutputSignature, OneInput):
         calls = "a tuned number of calls" if self._tuned else str(threads_of(self.num_parallel_calls))
         where = " in processes" if self.processes else ""
         return f"{super().mode}, {calls} at once{where}"
-
-    @derived
-    def indexable(self) -> bool:
-        return self.input.indexable
 
     @derived
     def varies(self) -> bool:

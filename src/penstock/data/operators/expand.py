@@ -9,7 +9,7 @@ from penstock.data.block import Block
 from penstock.data.element_kinds import OneKindStream
 from penstock.data.functions.apply import call_rows, dataset_node
 from penstock.data.functions.reads_file import is_file_reader
-from penstock.data.node import ByMethod, DependsOn, Node, OneInput, Run, any_number, derived
+from penstock.data.node import AnyNumber, ByMethod, DependsOn, Node, Run
 from penstock.data.streams.interleaved import InterleavedRows
 from penstock.data.streams.live_streams import from_beginning
 from penstock.data.streams.prefetched import PrefetchedStream
@@ -27,7 +27,7 @@ _BYTES: Final = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
-class Interleave(ByMethod, OneInput):
+class Interleave(ByMethod, AnyNumber):
     """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 
     A slot whose dataset has ended ends its turn at once, and takes the next element of the input when its turn comes
@@ -35,6 +35,7 @@ class Interleave(ByMethod, OneInput):
     """
 
     depends_on = DependsOn.ANY
+    not_in_states = ("num_parallel_calls", "numbers_known")
     varies = True
     unseeded = True
     function: Callable[..., Any]
@@ -50,14 +51,6 @@ class Interleave(ByMethod, OneInput):
     @property
     def mode(self) -> str:
         return f"{super().mode}, {self.cycle_length} threads" if self.num_parallel_calls else super().mode
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("num_parallel_calls", "numbers_known")
-
-    @derived
-    def cardinality(self) -> int:
-        return any_number(self.input)
 
     def by_row(self, *, numbered: bool) -> "Interleave":
         """Return this node with the elements of one dataset after the other; its random keys are the same."""

@@ -15,7 +15,7 @@ from penstock.data.block import Block, column_of, own
 from penstock.data.element_kinds import OneKindStream, of_one_kind
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, no_result, note
-from penstock.data.node import ByMethod, DependsOn, Node, OneInput, Run, any_number, derived
+from penstock.data.node import AnyNumber, ByMethod, DependsOn, Node, Run
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.pacing import Pace
@@ -29,13 +29,14 @@ _LENGTH_FUNCTION: Final = "bucket_by_sequence_length(element_length_func)"
 
 
 @dataclass(frozen=True, eq=False)
-class GroupByWindow(ByMethod, OneInput):
+class GroupByWindow(ByMethod, AnyNumber):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
     A full window is returned at once; incomplete windows follow at the end of the input, in the order of their keys.
     """
 
     depends_on = DependsOn.ANY
+    not_in_states = ("arguments_text", "dataset_of", "least_size")
     varies = True
     unseeded = True
     key_function: Callable[..., Any]
@@ -46,14 +47,6 @@ class GroupByWindow(ByMethod, OneInput):
     least_size: int = field(default=1, repr=False, kw_only=True)
     """The size of the smallest window."""
     memory = "holds one window for each key"
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("arguments_text", "dataset_of", "least_size")
-
-    @derived
-    def cardinality(self) -> int:
-        return any_number(self.input)
 
     def arguments(self) -> list[str]:
         return list(self.arguments_text)

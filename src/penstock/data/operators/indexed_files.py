@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, locked_entries
 from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
-from penstock.data.node import ByMethod, DependsOn, OneInput, Origins, Run, derived
+from penstock.data.node import ByIndex, ByMethod, DependsOn, OneInput, Origins, Run, derived
 from penstock.errors import ElementError, StorageError
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.opening import size_of
@@ -211,7 +211,7 @@ class IndexedFiles(ByMethod, OneInput):
 
 
 @dataclass(frozen=True, eq=False)
-class FolderFiles(ByMethod, OneInput):
+class FolderFiles(ByMethod, ByIndex):
     """The names of files: a dataset that is sharded by file is divided by them.
 
     An element of the input is a name, or (name, start, stop), which means its only record.
@@ -224,10 +224,6 @@ class FolderFiles(ByMethod, OneInput):
     spec = TensorSpec((), object)
     directory: str
     class_names: tuple[str, ...] | None = field(repr=False)
-
-    @derived
-    def indexable(self) -> bool:
-        return self.input.indexable
 
     def records_in(self, file: str) -> int:
         return 1

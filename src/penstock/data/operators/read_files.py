@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
-from penstock.data.node import ByMethod, DependsOn, OneInput, Run, any_number, derived
+from penstock.data.node import AnyNumber, ByMethod, DependsOn, Run, derived
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.opening import open_bytes
@@ -27,7 +27,7 @@ _NAMES_TOGETHER: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
-class ReadFiles(ByMethod, OneInput):
+class ReadFiles(ByMethod, AnyNumber):
     """The records of the files that the input names, one file after the other.
 
     An element of the input is a name, or (name, start, stop): then only the records from number start to stop - 1 of
@@ -43,10 +43,6 @@ class ReadFiles(ByMethod, OneInput):
     def memory(self) -> str:
         resumed = "; a state within one is resumed by decompressing it from its start"
         return f"holds {in_bytes(CHUNK_BYTES)} of one file{resumed if self.compression_type else ''}"
-
-    @derived
-    def cardinality(self) -> int:
-        return any_number(self.input)
 
     @derived
     def spec(self) -> Any:

@@ -11,7 +11,7 @@ from penstock.data.block import Block
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, note, owned_leaves
 from penstock.data.layout import Layout
-from penstock.data.node import OneInput, Run, any_number, derived
+from penstock.data.node import AnyNumber, Run
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
@@ -53,7 +53,7 @@ class Reducer:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupByReducer(OneInput):
+class GroupByReducer(AnyNumber):
     """For each key, in the order of the keys, the result of `finalize_function` on the reduced elements."""
 
     name: ClassVar[str] = "group_by_reducer"
@@ -67,10 +67,6 @@ class GroupByReducer(OneInput):
     def identity(self) -> dict[str, Any]:
         """The key function alone, because restoring a state reads the elements again."""
         return {"key_function": self.key_function}
-
-    @derived
-    def cardinality(self) -> int:
-        return any_number(self.input)
 
 
 class GroupByReducerStream(RowsBeforeFailure, OperatorStream[GroupByReducer], of=GroupByReducer):

@@ -26,6 +26,7 @@ class RejectionResample(OneInput):
     name: ClassVar[str] = "rejection_resample"
     depends_on = DependsOn.ANY
     varies = True
+    draws_random = True
     class_function: Callable[..., Any]
     target_distribution: tuple[float, ...]
     initial_distribution: tuple[float, ...] | None
@@ -37,10 +38,6 @@ class RejectionResample(OneInput):
 
     def spec_over(self, *inputs: Any) -> Any:
         return TensorSpec((), np.int64), inputs[0]
-
-    @property
-    def draws_unseeded(self) -> bool:
-        return self.seed is None
 
 
 class RejectionResampleStream(SelectingStream[RejectionResample], of=RejectionResample):

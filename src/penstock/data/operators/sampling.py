@@ -29,6 +29,7 @@ class Sample(SameElements):
 
     name: ClassVar[str] = "sample"
     varies = True
+    draws_random = True
     count: int
     seed: int | None
     held: Column = field(repr=False)
@@ -39,10 +40,6 @@ class Sample(SameElements):
 
     def arguments(self) -> list[str]:
         return [f"{self.count:,} of {self.input.cardinality:,}", *([f"seed={self.seed}"] if self.seed else [])]
-
-    @property
-    def draws_unseeded(self) -> bool:
-        return self.seed is None
 
     @property
     def identity(self) -> dict[str, Any]:

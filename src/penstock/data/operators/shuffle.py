@@ -36,6 +36,7 @@ class Shuffle(SameElements):
 
     name: ClassVar[str] = "shuffle"
     depends_on = DependsOn.ANY
+    draws_random = True
     buffer_size: int
     seed: int | None = None
     reshuffle_each_iteration: bool = True
@@ -57,10 +58,6 @@ class Shuffle(SameElements):
     def moves(self) -> bool:
         """Return whether any row can change its position: not in windows of one row, nor in a dataset of one row."""
         return self.buffer_size > 1 and self.input.cardinality != 1
-
-    @property
-    def draws_unseeded(self) -> bool:
-        return self.seed is None
 
     def key(self, run: Run, epoch: int) -> int:
         """Return the random key of one epoch's order."""

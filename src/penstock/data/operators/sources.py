@@ -59,6 +59,7 @@ class Counter(Integers):
 class Draws(Integers):
     """Infinitely many random integers: a function of (seed, epoch, position)."""
 
+    draws_random = True
     cardinality = INFINITE_CARDINALITY
     seed: int | None
     rerandomize_each_iteration: bool
@@ -66,10 +67,6 @@ class Draws(Integers):
     @derived
     def varies(self) -> bool:
         return self.rerandomize_each_iteration
-
-    @property
-    def draws_unseeded(self) -> bool:
-        return self.seed is None
 
     def _key(self, run: Run, epoch: int) -> int:
         return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, object_column
-from penstock.data.node import DependsOn, OneInput, Origins, Run, derived, scaled, spans
+from penstock.data.node import ByIndex, DependsOn, Origins, Run, derived, scaled, spans
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import State
@@ -23,7 +23,7 @@ _TOGETHER = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Window(OneInput):
+class Window(ByIndex):
     """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements.
 
     The rows of many windows are read together, and each window is a view of them.
@@ -31,16 +31,13 @@ class Window(OneInput):
 
     name: ClassVar[str] = "window"
     depends_on = DependsOn.NEIGHBOURS
+    not_in_states = ("dataset_of",)
     fails = False
     size: int
     shift: int
     stride: int
     drop_remainder: bool
     dataset_of: Callable[[Block], Any] = field(repr=False)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("dataset_of")
 
     @property
     def span(self) -> int:
@@ -52,10 +49,6 @@ class Window(OneInput):
         if self.drop_remainder:
             return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
         return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
-
-    @derived
-    def indexable(self) -> bool:
-        return self.input.indexable
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset instead of each leaf

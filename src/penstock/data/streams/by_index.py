@@ -154,7 +154,24 @@ class IndexStream(Stream):
             if self._pieces:
                 self._resume()  # the number of finished pieces limits how many more may begin
                 self._fill()
-            return head.block.slice(head.passed, len(head.block))
+            if not head.passed:
+                return head.block
+            rest = head.block.slice(head.passed, len(head.block))
+            return rest if self._pieces or len(rest) >= allow else self._continued(rest, allow)
+
+    def _continued(self, rest: Block, allow: int) -> Block:
+        """Return the rest of a piece, with the rows after it if they need no waiting."""
+        if not self._begin(min(allow - len(rest), self._most)) or (block := self._pieces[0].block) is None:
+            return rest
+        head = self._pieces[0]
+        try:
+            joined = Block.concatenate([rest, block])
+        except failures():  # rows of another kind need a separate block
+            return rest
+        self._pieces.popleft()
+        self._position += len(head)
+        self._learn(head)
+        return joined
 
     def _begin(self, rows: int) -> bool:
         """Begin to read a further piece; False at the end."""
