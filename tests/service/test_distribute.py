@@ -344,3 +344,26 @@ def test_readers_in_step_leave_out_on_the_workers_what_fails(target: str) -> Non
     assert sorted(rounds) == [[1, 2], [1, 2], [3, 4], [3, 4]]
     for reader in readers:
         reader.close()
+
+
+@pytest.mark.slow
+def test_rows_are_told_and_skipped_through_workers_in_every_epoch(target: str) -> None:
+    def source() -> ps.Dataset:
+        parts = {name: ps.Dataset.from_list([start + n for n in range(20)]) for name, start in (("a", 0), ("b", 100))}
+        return ps.Dataset.mix({name: part.shuffle(seed=1) for name, part in parts.items()}, stop="all").map(abs)
+
+    rows, documents = source(), ps.Dataset.from_list([np.full(2 + n % 4, n) for n in range(30)]).with_lengths()
+    distributed = through(rows, target).batch(4)
+    for epoch in range(2):
+        with iter(distributed) as iterator:
+            for step, batch in enumerate(iterator):
+                assert [row.row for row in iterator.rows()] == [x % 100 for x in batch.tolist()]
+                assert iterator.rows() == rows.batch(4).rows(step, epoch=epoch)
+    packed = documents.shuffle(seed=2, reshuffle_each_iteration=False).pack(16).shuffle(seed=3)
+    told = packed.rows(2)
+    for left in (through(packed, target).skip_rows(told), through(packed.skip_rows(told), target)):
+        for _ in range(2):
+            found = [set(row["tokens"][row["loss_mask"]].tolist()) for row in left]
+            assert len(found) == len(packed) - 1 and {row.row for row in told} not in found
+    sequence = through(ps.Dataset.range(9).filter(lambda x: x % 2 == 0), target)
+    assert sequence.rows(1)[0].row == 1

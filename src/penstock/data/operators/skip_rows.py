@@ -24,6 +24,12 @@ _TOGETHER: Final = 1 << 16
 """The number of elements that are examined together to find those that are left."""
 
 
+def _followed(node: Node) -> tuple[Node, ...]:
+    """Return the nodes below, also those of data workers, whose elements it is made of by number."""
+    below = node.inputs if node.remote is None else (node.remote,)
+    return below if node.indexable or node.keeps_numbers else ()
+
+
 @dataclass(frozen=True, eq=False)
 class NamedRows(OneInput):
     """Elements among which some are named: by the rows that they are made of, or by their numbers."""
@@ -35,7 +41,7 @@ class NamedRows(OneInput):
     steps: npt.NDArray[np.int64] = field(repr=False)
 
     def __post_init__(self) -> None:
-        reached = self.input.walk(lambda node: node.inputs if node.indexable or node.keeps_numbers else ())
+        reached = self.input.walk(_followed)
         known = {place for node in reached for place in (node.where(), *node.row_files)}
         for place, row in sorted(self.rows):
             if place not in known:

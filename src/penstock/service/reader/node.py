@@ -2,14 +2,17 @@
 
 import logging
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from penstock.data.block import Block
-from penstock.data.node import Node, Run
+from penstock.data.node import Node, Origins, Run
 from penstock.data.streams.live_streams import LiveStream
 from penstock.data.streams.stream import State
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
@@ -86,6 +89,14 @@ class Distribute(Node):
     @property
     def remote(self) -> Node | None:
         return self.produced
+
+    @property
+    def keeps_numbers(self) -> bool:  # type: ignore[override]  # it depends on how the service is read
+        return self.ordered and self.produced is not None and not self.produced.unseeded
+
+    def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
+        if self.produced is not None and self.keeps_numbers:
+            yield self.produced, epoch, np.arange(len(positions)), positions
 
     @property
     def divided(self) -> bool:
