@@ -20,7 +20,12 @@ _BRACES: Final = re.compile(r"\{((\d+)\.\.(\d+)|[^{}]*,[^{}]*)\}")
 
 
 def is_pattern(name: str) -> bool:
-    """True if a name has signs of a pattern. In the address of a web page a question mark is none."""
+    """True if files are listed to find those that a name means: it has signs of a pattern, or is one of a hub.
+
+    In the address of a web page a question mark is none. On a hub a name means the file in the newest commit.
+    """
+    if name.startswith("hf://"):
+        return True
     if name.startswith(("http://", "https://")):
         return "*" in name.partition("?")[0]
     return any(sign in name for sign in "*?[")

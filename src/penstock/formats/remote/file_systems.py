@@ -23,6 +23,7 @@ _BROKEN: Final = {
     ("azure", "ServiceResponseError"),
     ("botocore", "HTTPClientError"),
     ("httpx", "TransportError"),
+    ("httpx2", "TransportError"),
     ("requests", "ChunkedEncodingError"),
     ("requests", "ConnectionError"),
     ("requests", "Timeout"),

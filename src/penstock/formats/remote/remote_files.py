@@ -42,6 +42,11 @@ def _systems() -> Any:
     return load("penstock.formats.remote.file_systems", "cloud", "reading files with a protocol")
 
 
+@cache
+def _hub() -> Any:
+    return load("penstock.formats.remote.hub", "hub", "reading files of Hugging Face's hub")
+
+
 def _reads(name: str) -> Any:
     """The module that reads files of a name's protocol."""
     protocol = name.partition("://")[0]
@@ -101,7 +106,13 @@ class LocalCopy:
 
 
 def matching_remote(pattern: str) -> list[str]:
-    """The names of the files that match a pattern, each with its protocol; raises as `open_remote`."""
+    """The names of the files that match a pattern, each with its protocol; raises as `open_remote`.
+
+    Names on Hugging Face's hub have their commit.
+    """
+    if pattern.startswith("hf://"):
+        with named_in_errors(pattern, "found"):
+            pattern = _hub().pinned(pattern)
     names: list[str] = _reads(pattern).matching(pattern)
     return names
 
