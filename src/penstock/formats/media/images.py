@@ -144,7 +144,7 @@ def _by_pillow(data: bytes | bytearray | memoryview, channels: int, dtype: str) 
         with image:
             if dtype != "uint8" and image.mode in ("RGB", "RGBA") and _has_16_bits(image):
                 image.load()  # raises the error of a damaged image, of which OpenCV gives what there is
-                return _wide_colours(data, image.format, channels)
+                return _wide_colours(data, str(image.format), channels)
             return _pixels_of(image, channels, dtype)
 
 

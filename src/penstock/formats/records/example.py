@@ -67,7 +67,7 @@ def parse_example(
         >>> batch["i"][1]
         array([3, 4, 5, 6, 7, 8, 9])
     """
-    wanted, kinds = _asked(features, defaults)
+    wanted, kinds = asked_of("parse_example", features, defaults or {})
     given = [records] if isinstance(records, bytes) else list(records)
     if kinds is not None and set(map(type, given)) == {bytes}:
         alike = (
@@ -82,27 +82,29 @@ def parse_example(
     return first_rows(columns) if isinstance(records, bytes) else columns
 
 
-def _asked(features: Mapping[str, LeafSpec | RaggedFeature], defaults: Mapping[str, Any] | None) -> "_Asked":
+def asked_of(call: str, features: Mapping[str, LeafSpec | RaggedFeature], defaults: Mapping[str, Any]) -> "_Asked":
     """The features that a call asks for, and the kind of each if none is made of another one.
 
-    It is kept for the next call: of one record, working it out takes as long as parsing.
+    It is kept for the next calls: of one record, working it out takes as long as parsing.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: they cannot be.
     """
-    defaults = defaults or {}
     given = *features, *features.values(), *defaults, *defaults.values()
     for known, asked in _kept:
         if len(known) == len(given) and all(map(operator.is_, known, given)):
             return asked
-    wanted = Wanted.of("parse_example", features, defaults)
+    wanted = Wanted.of(call, features, defaults)
     kinds = {name: kind for name, ((key, kind), ragged) in wanted.results.items() if key == name and not ragged}
     plain = len(kinds) == len(wanted.results) == len(wanted.stored) == len(wanted.keys)
     asked = wanted, kinds if plain else None
-    _kept[:] = [(given, asked)]
+    _kept[:] = [(given, asked), *_kept[:1]]
     return asked
 
 
 _Asked = tuple["Wanted", dict[str, FeatureKind] | None]
 _kept: Final[list[tuple[tuple[Any, ...], _Asked]]] = []
-"""The names and specifications of the last call, and the result of `_asked` for them."""
+"""The names and specifications of the last two calls, and the results of `asked_of` for them."""
 
 
 def first_rows(columns: Mapping[str, Column]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 FIELD_1: Final = 0x0A
 _FIELD_2: Final = 0x12
+_EMPTY: Final = b"\n\0"
+"""A field 1 without contents."""
 BYTES, FLOATS, INTEGERS = 0x0A, 0x12, 0x1A
 _CONTINUES: Final = 0x80
 _MOST: Final = 16
@@ -162,6 +164,39 @@ def features_of_one(
         return {name: _or_default(found.get(name), name, features[name], defaults) for name in features}
     except OtherwiseError:
         return None
+
+
+def sequence_of_one(
+    record: bytes, context: Mapping[str, FeatureKind], defaults: Mapping[str, Any], steps: Mapping[str, FeatureKind]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The features and lists of a SequenceExample by itself; None where it is unusual."""
+    try:
+        end = message_at(record, 0, len(record), FIELD_1, whole=False)[1] if record[:1] == _EMPTY[:1] else 0
+        features = features_of_one(record[:end] or _EMPTY, context, defaults)
+        if features is None or record[end : end + 1] not in (b"", bytes([_FIELD_2])):
+            return None
+        lists = _EMPTY[:1] + record[end + 1 :] if end < len(record) else _EMPTY  # as if its lists were features
+        bounds: dict[bytes, tuple[int, int]] = {}
+        for encoded, begin, stop in entries_of(lists):
+            if encoded in bounds:  # the last one would count
+                return None
+            bounds[encoded] = begin, stop
+        return features, {name: _steps(lists, *bounds.get(name.encode(), (0, 0)), steps[name]) for name in steps}
+    except OtherwiseError:
+        return None
+
+
+def _steps(record: bytes, at: int, stop: int, feature: FeatureKind) -> Column:
+    """The values of a feature at each step of a list."""
+    values = []
+    while at < stop:
+        begin, at = message_at(record, at, stop, FIELD_1, whole=False)
+        values.append(_values_of_one(record, begin, at, feature))
+    varies = feature.count is None
+    column = np.empty(len(values) if varies else (len(values), *feature.shape), object if varies else feature.dtype)
+    for step, value in enumerate(values):
+        column[step] = value
+    return column
 
 
 def _or_default(found: Any, name: str, feature: FeatureKind, defaults: Mapping[str, Any]) -> Any:

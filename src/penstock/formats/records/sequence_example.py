@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError
-from penstock.formats.records.example import FIRST, Column, Integers, RecordBytes, Wanted, first_rows
+from penstock.formats.records.example import FIRST, Column, Integers, RecordBytes, Wanted, asked_of, first_rows
+from penstock.formats.records.example_layout import sequence_of_one
 from penstock.formats.records.ragged_feature import RaggedFeature
 from penstock.spec import LeafSpec
 
@@ -50,8 +51,12 @@ def parse_sequence_example(
         >>> lists["w"]
         array([b'one', b'do'], dtype=object)
     """
-    context = Wanted.of("parse_sequence_example", context_features or {}, defaults or {})
-    steps = Wanted.of("parse_sequence_example", sequence_features or {}, {})
+    context, kinds = asked_of("parse_sequence_example", context_features or {}, defaults or {})
+    steps, kinds_of_steps = asked_of("parse_sequence_example", sequence_features or {}, {})
+    if isinstance(records, bytes) and kinds is not None and kinds_of_steps is not None:
+        alone = sequence_of_one(records, kinds, context.defaults, kinds_of_steps)
+        if alone is not None:
+            return alone
     batch = _Sequences([records] if isinstance(records, bytes) else list(records))
     (of_context, of_lists) = batch.halves()
     columns = context.columns(batch, batch.entries(context.keys, *of_context))
