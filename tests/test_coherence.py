@@ -149,6 +149,7 @@ def test_strategies_and_steps_show_no_internals():
 def test_iterators_show_no_internals():
     assert shown(ps.types.DatasetIterator) == {
         "close",
+        "dashboard",
         "element_spec",
         "errors",
         "explain",

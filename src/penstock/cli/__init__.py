@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from penstock.cli.arguments import INTERRUPTED, failed
 from penstock.cli.check import add_check
 from penstock.cli.convert import add_convert
+from penstock.cli.dashboard import add_dashboard
 from penstock.cli.demo import add_demo
 from penstock.cli.environment import CommandParser
 from penstock.cli.inspect import add_inspect
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         add_stop,
         add_dump,
         add_top,
+        add_dashboard,
         add_report,
         add_check,
         add_rows,

@@ -49,11 +49,11 @@ def _dump(options: argparse.Namespace) -> int:
     Every thread of a process of yours is shown, operator by operator, with its stack, and the same of the processes
     that it has started. The process continues undisturbed.
     """
-    say(_answer(options.pid, "dump"))
+    say(answer_of(options.pid, "dump"))
     return 0
 
 
-def _answer(pid: int, question: str) -> str:
+def answer_of(pid: int, question: str) -> str:
     """Return the answer of a process.
 
     Raises:
@@ -73,19 +73,23 @@ def _top(options: argparse.Namespace) -> int:
     """
     if options.metrics_port is None:
         while True:
-            say((CLEAR if sys.stdout.isatty() else "") + _answer(options.pid, "top"))
+            say((CLEAR if sys.stdout.isatty() else "") + answer_of(options.pid, "top"))
             if not options.interval:
                 return 0
             time.sleep(options.interval)
-    access = Access((client_credentials().token.encode(),))
-    with MetricsServer(
-        options.host, options.metrics_port, _Trainer(options.pid).now, _prometheus, lambda: access
-    ) as server:
+    trainer, access = _Trainer(options.pid), own_access()
+    with MetricsServer(options.host, options.metrics_port, trainer.now, _prometheus, lambda: access) as server:
         address = joined_address(options.host, server.port)
         say(f"penstock: numbers of process {options.pid} at http://{address}/metrics")
-        while _answer(options.pid, "metrics"):
+        while answer_of(options.pid, "metrics"):
             time.sleep(options.interval or 1.0)
     return 0
+
+
+def own_access() -> Access:
+    """Return by which token other machines may read what this user shows; without one they may not."""
+    token = client_credentials().token.encode()
+    return Access((token,) if token else ())
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class _Trainer:
     def now(self) -> "_Trainer":
         """The present numbers, or why there are none."""
         try:
-            return replace(self, iterators=tuple(json.loads(_answer(self.pid, "metrics"))))
+            return replace(self, iterators=tuple(json.loads(answer_of(self.pid, "metrics"))))
         except ServiceError as error:
             return replace(self, trouble=str(error))
 

@@ -43,7 +43,8 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("service", metavar="HOST:PORT", help="where the dispatcher is")
 
 
-def _client(options: argparse.Namespace) -> DispatcherClient:
+def client_of(options: argparse.Namespace) -> DispatcherClient:
+    """Return a client of the dispatcher that the user named."""
     with named_as_options():
         return DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
 
@@ -53,7 +54,7 @@ def _status(options: argparse.Namespace) -> int:
 
     The page has the data workers and their output, the jobs and their progress, and says who waits for whom.
     """
-    with closing(_client(options)) as client:
+    with closing(client_of(options)) as client:
         while True:
             status = client.ask(GetStatus())
             shown = msgspec.json.encode(status).decode() if options.json else page(client.address, status)
@@ -70,7 +71,7 @@ def _stop(options: argparse.Namespace) -> int:
     It refuses new epochs; when all readers have finished, the data workers end, and then the dispatcher. The command
     does not wait for that.
     """
-    with closing(_client(options)) as client:
+    with closing(client_of(options)) as client:
         client.ask(Stop(drain=not options.now))
     say("penstock: the service is stopping" + ("" if options.now else ", as soon as its readers are done"))
     return 0

@@ -13,21 +13,39 @@ _LONGEST_CELL = 80
 
 def page(address: str, status: Status) -> str:
     """The whole page, without an end of line at its end."""
-    alive = [worker for worker in status.workers if worker.alive]
-    head = f"dispatcher {address}, penstock {status.version}, up {_duration(status.seconds_up)}"
-    state = ", stopping" if status.stopping else ""
-    counts = f"{_count(len(alive), 'data worker')}, {_count(status.datasets, 'dataset')}"
-    lines = [f"{head}: {counts}{state}", *_workers(status.workers), *_epochs(status.epochs, alive)]
+    lines = [summary(address, status), *_workers(status), *_epochs(status)]
     return "\n".join(map(one_line, lines))
 
 
-def _workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
-    if not workers:
+def summary(address: str, status: Status) -> str:
+    """Return which service it is, since when it runs, and how large it is."""
+    head = f"dispatcher {address}, penstock {status.version}, up {_duration(status.seconds_up)}"
+    state = ", stopping" if status.stopping else ""
+    return f"{head}: {_count(len(alive_of(status)), 'data worker')}, {_count(status.datasets, 'dataset')}{state}"
+
+
+def alive_of(status: Status) -> list[WorkerStatus]:
+    """Return the data workers that take requests."""
+    return [worker for worker in status.workers if worker.alive]
+
+
+def _workers(status: Status) -> Iterator[str]:
+    if not status.workers:
         yield "no data workers: start some with `penstock worker --dispatcher ...`"
         return
     yield ""
+    yield from _table(worker_rows(status))
+
+
+def sorted_workers(status: Status) -> list[WorkerStatus]:
+    """Return all data workers in the order of their numbers, those that have ended last."""
+    return sorted(status.workers, key=lambda worker: (not worker.alive, worker.info.place))
+
+
+def worker_rows(status: Status) -> list[list[str]]:
+    """Return a row for each data worker, below their heads."""
     rows = [["WORKER", "ADDRESS", "HEARD", "ELEMENTS/S", "MB/S", "BUSY", "WINDOW HITS"]]
-    for worker in sorted(workers, key=lambda worker: (not worker.alive, worker.info.place)):
+    for worker in sorted_workers(status):
         asked = worker.window_hits + worker.window_misses
         rows.append(
             [
@@ -40,20 +58,25 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
                 f"{worker.window_hits / asked:.0%}" if asked else "",
             ]
         )
-    yield from _table(rows)
+    return rows
 
 
-def _epochs(epochs: Sequence[EpochStatus], workers: Sequence[WorkerStatus]) -> Iterator[str]:
-    if not epochs:
+def _epochs(status: Status) -> Iterator[str]:
+    if not status.epochs:
         yield "no jobs"
-    for epoch in epochs:
+    for epoch in status.epochs:
         yield ""
-        job = f"job {epoch.job!r}" if epoch.job else "job of one reader"
-        policy = ShardingPolicy(epoch.policy).name
-        yield f"{job}, epoch {epoch.epoch}, dataset {epoch.dataset_id}, {policy}: {_progress(epoch)}"
+        yield epoch_title(epoch)
         if epoch.consumers:
-            yield from _readers(epoch)
-            yield from _verdict(epoch, workers)
+            yield from _table(reader_rows(epoch))
+            yield from verdict(epoch, alive_of(status))
+
+
+def epoch_title(epoch: EpochStatus) -> str:
+    """Return which job and epoch it is, and how far it is."""
+    job = f"job {epoch.job!r}" if epoch.job else "job of one reader"
+    policy = ShardingPolicy(epoch.policy).name
+    return f"{job}, epoch {epoch.epoch}, dataset {epoch.dataset_id}, {policy}: {_progress(epoch)}"
 
 
 def _progress(epoch: EpochStatus) -> str:
@@ -66,7 +89,8 @@ def _progress(epoch: EpochStatus) -> str:
     return f"{total}, {epoch.consumed:,} consumed{share}, {epoch.leased:,} with readers"
 
 
-def _readers(epoch: EpochStatus) -> Iterator[str]:
+def reader_rows(epoch: EpochStatus) -> list[list[str]]:
+    """Return a row for each reader, below their heads."""
     rows = [["READER", "HEARD", "ELEMENTS/S", "WAITS", "HOLDS", "ROUND", "SKIPPED"]]
     for reader in epoch.consumers:
         name = reader.process or reader.consumer
@@ -82,10 +106,10 @@ def _readers(epoch: EpochStatus) -> Iterator[str]:
                 f"{reader.skipped:,}" if reader.skipped else "",
             ]
         )
-    yield from _table(rows)
+    return rows
 
 
-def _verdict(epoch: EpochStatus, workers: Sequence[WorkerStatus]) -> Iterator[str]:
+def verdict(epoch: EpochStatus, workers: Sequence[WorkerStatus]) -> Iterator[str]:
     """Return in words which side waits for the other."""
     if not workers:
         yield "readers wait: there is no data worker"

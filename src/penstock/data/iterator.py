@@ -45,6 +45,7 @@ from penstock.report.report import Report
 from penstock.rng import draw_seed
 from penstock.runtime.at_exit import after_interrupt, end_at_exit, forget
 from penstock.runtime.channel import Closed
+from penstock.runtime.dashboard import close_dashboard, open_dashboard
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads, failures
 from penstock.runtime.watchdog import hangs, watch
@@ -243,6 +244,23 @@ class DatasetIterator(Iterator[Element]):
                 rows = rows_made_of(self._planned.plan.root, self._pass.run, self._epoch, begun + slow.number)
                 slow.rows = f"row {rows[0].row} of {rows[0].file or rows[0].source}" if rows else ""
         return Report([snapshot])
+
+    def dashboard(self, port: int = 0) -> str:
+        """Serve the report as a page that is up to date, for browsers on this machine; return its address.
+
+        It is served until the iterator is closed. Port 0 takes any free one.
+
+        Raises:
+            ServiceError: the port is taken.
+
+        Example:
+            >>> import penstock as ps
+            >>> iterator = iter(ps.Dataset.range(100).batch(10))
+            >>> iterator.dashboard().startswith("http://localhost:")
+            True
+            >>> iterator.close()
+        """
+        return open_dashboard(self, port)
 
     def step(self) -> StepMark:
         """Mark a training step, so that the report tells which waits the device has noticed.
@@ -616,6 +634,7 @@ class DatasetIterator(Iterator[Element]):
 
         After Ctrl-C it does not wait: each thread ends after its call.
         """
+        close_dashboard(self)
         self._end()
         if not self._left:
             self._pass.threads.join()

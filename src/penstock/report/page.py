@@ -42,6 +42,23 @@ _STYLE: Final = """
 """
 
 
+_ENDED: Final = "It does not answer any more: this is the last that it has told."
+_SCRIPT: Final = """
+const now = document.getElementById("now"), ended = document.getElementById("ended");
+async function show() {
+  try {
+    const answer = await fetch("now");
+    if (!answer.ok) throw answer.status;
+    const text = await answer.text();
+    if (getSelection().isCollapsed) now.innerHTML = text;  // what the reader copies stays
+    ended.hidden = true;
+  } catch { ended.hidden = false }
+  setTimeout(show, 1000);
+}
+setTimeout(show, 1000);
+"""
+
+
 def page(fragment: str) -> str:
     """Return a page with what `shown` has returned."""
     return (
@@ -49,6 +66,11 @@ def page(fragment: str) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_PAGE_STYLE}</style></head>'
         f"<body>{fragment}</body></html>"
     )
+
+
+def live_page(fragment: str) -> str:
+    """Return a page that asks for the present fragment every second, at `now`, until its process has ended."""
+    return page(f'<p id="ended" hidden>{_ENDED}</p><div id="now">{fragment}</div><script>{_SCRIPT}</script>')
 
 
 def shown(lines: Sequence[str], ranks: Sequence[tuple[Snapshot, Verdict]], slowest: int) -> str:
@@ -61,29 +83,34 @@ def shown(lines: Sequence[str], ranks: Sequence[tuple[Snapshot, Verdict]], slowe
         for one in snapshot.steps.slowest
     ]
     parts = [
-        f"<style>{_STYLE}</style><h1>{escape(first)}</h1>{words}",
+        f"<h1>{escape(first)}</h1>{words}",
         "<h2>Operators</h2>" + _key() + _plan(snapshot, verdict.operator),
-        "<h2>Threads</h2>" + _table(("thread", ""), _lanes(snapshot)),
-        "<h2>Ranks</h2>" + _table(("rank", "waiting", ""), _ranks(ranks)) if len(ranks) > 1 else "",
-        "<h2>Waits of steps</h2>" + _table(("waits", "steps", ""), _waits(snapshot)),
-        "<h2>Slowest steps</h2>" + _table(("slowest", "waited", "for", "first row"), slow) if slow else "",
+        "<h2>Threads</h2>" + table(("thread", ""), _lanes(snapshot)),
+        "<h2>Ranks</h2>" + table(("rank", "waiting", ""), _ranks(ranks)) if len(ranks) > 1 else "",
+        "<h2>Waits of steps</h2>" + table(("waits", "steps", ""), _waits(snapshot)),
+        "<h2>Slowest steps</h2>" + table(("slowest", "waited", "for", "first row"), slow) if slow else "",
     ]
-    return f'<div class="penstock-report">{"".join(parts)}</div>'
+    return framed("".join(parts))
+
+
+def framed(content: str) -> str:
+    """Return HTML in the style of reports."""
+    return f'<div class="penstock-report"><style>{_STYLE}</style>{content}</div>'
 
 
 def _plan(snapshot: Snapshot, limit: int) -> str:
     """Return the table of operators with a bar for each, and the limit lit."""
     rows = [
-        (escape(name), _bar(cost.works, cost.waits), *rest) for cost in costs(snapshot) for name, *rest in [cost.cells]
+        (escape(name), bar(cost.works, cost.waits), *rest) for cost in costs(snapshot) for name, *rest in [cost.cells]
     ]
-    return _table((HEADS[0], "", *HEADS[1:]), rows, limit)
+    return table((HEADS[0], "", *HEADS[1:]), rows, limit)
 
 
 def _named(snapshot: Snapshot, operator: int, rows: str) -> tuple[str, str]:
     return escape(short_name(snapshot.operators[operator])) if operator >= 0 else "", escape(rows)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], lit: int = -1) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], lit: int = -1) -> str:
     """Return a table; the cells are HTML, those without a head are bars."""
     body = "".join(
         f"<tr{' class=limit' if number == lit else ''}>{''.join(map(_cell, heads, row))}</tr>"
@@ -102,7 +129,7 @@ def _key() -> str:
     return f'<p class="key">{words}</p>'
 
 
-def _bar(work: float, wait: float = 0.0) -> str:
+def bar(work: float, wait: float = 0.0) -> str:
     """Return a bar of two shares of its width."""
     work, wait = min(work, 1.0), min(wait, 1.0 - min(work, 1.0))
     return (
@@ -116,14 +143,14 @@ def _lanes(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     """A bar for your loop, and for each kind of threads."""
     elapsed = max(snapshot.elapsed, 1e-9)
     steps = snapshot.steps
-    yield "your loop", _bar(steps.yours.total / elapsed, steps.blocked.total / elapsed)
+    yield "your loop", bar(steps.yours.total / elapsed, steps.blocked.total / elapsed)
     for stage in snapshot.stages:
         if stage.name != "consumer":  # which is at work while your loop waits
             owner = short_name(snapshot.operators[stage.owner]) if stage.owner >= 0 else stage.name
             name = "calls of functions" if stage.name == "worker" else escape(owner)
             time = elapsed * max(1, stage.threads)
             threads = f"{stage.threads:,} threads" if stage.threads > 1 else "1 thread"
-            yield f"{name}: {threads}", _bar(stage.busy / time, stage.waited / time)
+            yield f"{name}: {threads}", bar(stage.busy / time, stage.waited / time)
 
 
 def _ranks(ranks: Sequence[tuple[Snapshot, Verdict]]) -> Iterable[tuple[str, str, str]]:
@@ -131,7 +158,7 @@ def _ranks(ranks: Sequence[tuple[Snapshot, Verdict]]) -> Iterable[tuple[str, str
         yield (
             f"{snapshot.rank} ({escape(snapshot.host)})",
             f"{verdict.waiting:.0%}",
-            _bar(1 - verdict.waiting, verdict.waiting),
+            bar(1 - verdict.waiting, verdict.waiting),
         )
 
 
@@ -139,4 +166,4 @@ def _waits(snapshot: Snapshot) -> Iterable[tuple[str, str, str]]:
     waits = snapshot.steps.blocked.by_doubling()
     most = max((count for _, count in waits), default=1)
     for upper, count in waits:
-        yield f"up to {duration(upper)}", f"{count:,}", _bar(0, count / most)
+        yield f"up to {duration(upper)}", f"{count:,}", bar(0, count / most)

@@ -97,9 +97,12 @@ class Report(Struct):
             "words": self.lines(),
         }
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        """The report as HTML, to be a part of a page."""
         ranks = list(zip(self.ranks, self.verdicts, strict=True))
         return shown(self.lines(), ranks, self.slowest)
+
+    _repr_html_ = html  # notebooks show it
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report: as a page if the name ends in .html, which needs no other file, otherwise as JSON.
@@ -107,7 +110,7 @@ class Report(Struct):
         Raises:
             StorageError: the file cannot be written; the training is not affected.
         """
-        text = page(self._repr_html_()) if str(path).endswith(".html") else msgspec.json.encode(self).decode()
+        text = page(self.html()) if str(path).endswith(".html") else msgspec.json.encode(self).decode()
         new = Path(f"{path}.new")
         try:
             new.write_text(text, encoding="utf-8")

@@ -84,7 +84,8 @@ def ask(pid: int, question: str, seconds: float = _ANSWER_SECONDS) -> str:
 
     Args:
         pid: the number.
-        question: "dump" for what it waits for, "top" for the reports of its iterators, "metrics" for their numbers.
+        question: "dump" for what it waits for, "top" for the reports of its iterators, "page" for the same as HTML,
+            "metrics" for their numbers.
         seconds: how long it may take.
 
     Raises:
@@ -187,11 +188,14 @@ class _Watchdog:
         line, _ = self._socket.accept()
         with line:
             line.settimeout(_CHILD_SECONDS)
-            answer = {b"top": self._reports, b"metrics": self._metrics}.get(line.recv(64), dump)
+            answer = {b"top": self._reports, b"metrics": self._metrics, b"page": self._page}.get(line.recv(64), dump)
             line.sendall(answer().encode(errors="replace"))
 
     def _reports(self) -> str:
         return "\n\n".join(f"{call.awaited(iterator)}\n{iterator.report()}" for iterator, call in self._all())
+
+    def _page(self) -> str:
+        return "".join(iterator.report().html() for iterator, _ in self._all())
 
     def _metrics(self) -> str:
         return json.dumps([iterator.metrics() for iterator, _ in self._all()])

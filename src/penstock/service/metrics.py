@@ -1,44 +1,27 @@
-"""Numbers of a service for Prometheus, and a small web server that gives them and answers probes.
+"""Numbers of a service for Prometheus, served with probes.
 
 Autoscalers of Kubernetes (KEDA, or its own by an adapter of Prometheus) read `penstock_data_workers_needed` there.
 """
 
-import hmac
-import logging
 import os
 import platform
 import resource
-import socket
-import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from penstock.addresses import WILDCARDS, is_loopback, joined_address
-from penstock.errors import ServiceError
 from penstock.rpc.listener import Access
+from penstock.runtime.web_server import Page, WebAnswer, WebServer
 from penstock.service.scaling import ServiceLoad
 from penstock.service.security.credentials import worker_token
 from penstock.service.wire.dispatcher_messages import Status
 from penstock.service.worker.server import WorkerNumbers
 from penstock.version import VERSION
 
-_logger = logging.getLogger(__name__)
-
-_PATH: Final = "/metrics"
-_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_CONNECTION_SECONDS: Final = 5.0
-"""A connection is closed after this time, whether or not a request came."""
-_MOST_CONNECTIONS: Final = 32
-"""For one more, the oldest is closed: each takes a thread."""
-_BEGIN_OF_TLS: Final = b"\x16"
 _STARTED: Final = time.time()
 
 Number = tuple[str, str, str, float]
@@ -108,7 +91,7 @@ def _of_process() -> Iterator[Number]:
         yield "process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd"))
 
 
-class MetricsServer(ThreadingHTTPServer):
+class MetricsServer(WebServer):
     """Answers `GET` until it is closed. It exposes numbers only, and bounds the connections in number and time.
 
     `/metrics` has the numbers, for this machine and for those that know a secret of `access`, as
@@ -122,12 +105,11 @@ class MetricsServer(ThreadingHTTPServer):
         text: makes the text of the numbers in a status.
         access: returns the secrets by which other machines may read the numbers, over TLS if it has that; None is none.
 
-    Attributes:
-        port: the port it listens at.
-
     Raises:
         ServiceError: it cannot listen there.
     """
+
+    serves = "metrics"
 
     def __init__(
         self,
@@ -137,114 +119,17 @@ class MetricsServer(ThreadingHTTPServer):
         text: Callable[[Any], str] = prometheus_text,
         access: Callable[[], Access] | None = None,
     ) -> None:
-        self.status, self.text = status, text
-        self.access = access or partial(Access, ())
-        self._until: dict[socket.socket, float] = {}
-        host = host.strip("[]")
-        if host in WILDCARDS and socket.has_dualstack_ipv6():
-            host = "::"  # where a dispatcher listens at 0.0.0.0, it does so for IPv6 too
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        try:
-            super().__init__((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            raise ServiceError(f"metrics cannot be served at {joined_address(host, port)}: {error}") from error
-        self.port = int(self.server_address[1])
-        self._thread = threading.Thread(target=self.serve_forever, name="penstock-metrics", daemon=True)
-        self._thread.start()
+        def ready(allowed: bool) -> WebAnswer:
+            found = status().trouble
+            trouble = found and (found if allowed else "not ready")
+            return WebAnswer(f"{trouble or 'ok'}\n", code=HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK)
 
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
+        pages: dict[str, Page] = {
+            "/metrics": lambda allowed: WebAnswer(text(status())) if allowed else None,
+            "/healthz": lambda allowed: WebAnswer("ok\n"),
+            "/readyz": ready,
+        }
+        super().__init__(host, port, pages, access or partial(Access, ()))
 
-    def close(self) -> None:
-        """Listen no longer."""
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._until) >= _MOST_CONNECTIONS:
-            self._shut(next(iter(self._until)))
-        self._until[request] = time.monotonic() + _CONNECTION_SECONDS
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:  # called twice a second
-        for request, until in list(self._until.items()):
-            if until < time.monotonic():
-                self._shut(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._until.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        _logger.debug("a request for metrics was not answered", exc_info=True)
-
-    def _shut(self, request: socket.socket) -> None:
-        self._until.pop(request, None)
-        with suppress(OSError):  # the other side has closed it
-            request.shutdown(socket.SHUT_RDWR)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server_version = "penstock"
-    sys_version = ""
-    server: MetricsServer
-
-    def setup(self) -> None:
-        tls = self.server.access().tls
-        # A connection that begins as TLS does: probes and this machine need none.
-        if tls is not None and self.request.recv(1, socket.MSG_PEEK) == _BEGIN_OF_TLS:
-            # A copy: the server shuts the connection by its own socket when it takes too long.
-            self.request = tls.wrap_socket(self.request.dup(), server_side=True)
-        super().setup()
-
-    def finish(self) -> None:
-        super().finish()
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.close()
-
-    def _refused(self) -> str:
-        """Say why this caller may not read the numbers; "" if it may."""
-        access = self.server.access()
-        if is_loopback(self.client_address[0].removeprefix("::ffff:")) or b"" in access.secrets:
-            return ""
-        if access.tls is not None and not isinstance(self.request, ssl.SSLSocket):
-            return "from other machines by https://, since this server has a certificate"
-        shown = self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        known = [
-            hmac.compare_digest(secret, one.encode())
-            for secret in access.secrets
-            for one in (shown, worker_token(shown))
-        ]
-        return "" if any(known) else "from other machines with the token: Authorization: Bearer TOKEN"
-
-    def do_GET(self) -> None:
-        path, status, refused = urlsplit(self.path).path, self.server.status(), self._refused()
-        if path == _PATH and refused:
-            self.send_error(HTTPStatus.UNAUTHORIZED, f"{_PATH} is read {refused}")
-        elif path == _PATH:
-            self._answer(HTTPStatus.OK, self.server.text(status))
-        elif path == "/healthz":
-            self._answer(HTTPStatus.OK, "ok\n")
-        elif path == "/readyz":
-            trouble = status.trouble and (status.trouble if not refused else "not ready")
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK, f"{trouble or 'ok'}\n")
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH}, /healthz and /readyz are here")
-
-    def _answer(self, code: HTTPStatus, text: str) -> None:
-        body = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", _CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        _logger.debug(format, *args)
+    def meant_by(self, shown: str) -> tuple[str, ...]:
+        return shown, worker_token(shown)

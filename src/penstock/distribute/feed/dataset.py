@@ -49,6 +49,7 @@ from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.report.report import Report
 from penstock.runtime.channel import Closed
+from penstock.runtime.dashboard import close_dashboard, open_dashboard
 from penstock.runtime.watchdog import watch
 from penstock.spec import LeafSpec, TensorSpec, with_rows
 from penstock.statistics.steps import StepMark
@@ -295,6 +296,10 @@ class DistributedIterator(Iterator[Any]):
         Other workers tell of theirs every five seconds, and at the end of the data.
         """
         return self._feed.measured.report()
+
+    def dashboard(self, port: int = 0) -> str:
+        """Serve the report of all workers as a page that is up to date, as `DatasetIterator.dashboard`."""
+        return open_dashboard(self, port)
 
     def step(self) -> StepMark:
         """Mark a training step, as `DatasetIterator.step`."""
@@ -549,6 +554,7 @@ class DistributedIterator(Iterator[Any]):
 
     def close(self) -> None:
         """End the background thread and free its buffers; may be called more than once."""
+        close_dashboard(self)
         self._closed = True
         # Ctrl-C must not wait for a source that does not answer.
         ended = self._stop(interrupted=self._interrupted or isinstance(sys.exception(), KeyboardInterrupt))

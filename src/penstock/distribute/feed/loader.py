@@ -21,6 +21,7 @@ from penstock.distribute.feed.dataset import (
 )
 from penstock.errors import ClosedError, InvalidTypeError, WorkerError
 from penstock.report.report import Report
+from penstock.runtime.dashboard import close_dashboard, open_dashboard
 from penstock.statistics.schema import Snapshot
 from penstock.statistics.steps import StepMark
 
@@ -75,6 +76,10 @@ class StepLoader:
         """Return what the training waits for, on all processes and in all epochs: as `DistributedIterator.report`."""
         current = self._current or self._upcoming
         return Report([Snapshot()]) if current is None else current.report()
+
+    def dashboard(self, port: int = 0) -> str:
+        """Serve the report of each epoch as a page that is up to date, as `DatasetIterator.dashboard`."""
+        return open_dashboard(self, port)
 
     def _begun(self) -> DistributedIterator:
         """The pass that the next `iter` gives."""
@@ -202,6 +207,7 @@ class StepLoader:
 
     def close(self) -> None:
         """End the reading ahead and free its buffers; may be called more than once."""
+        close_dashboard(self)
         self._closed = True
         for one in (self._current, self._upcoming):
             if one is not None:

@@ -8,6 +8,7 @@ from penstock.data.skipped import SkippedRows
 from penstock.distribute.feed.dataset import DistributedDataset
 from penstock.errors import InvalidTypeError
 from penstock.report.report import Report
+from penstock.runtime.dashboard import open_dashboard
 from penstock.training.keras.feed import ModelFeed
 from penstock.training.keras.interface import DataAdapter
 
@@ -47,6 +48,10 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
     def metrics(self) -> dict[str, float]:
         """Return the numbers of the last pass by name, as `DatasetIterator.metrics`."""
         return self._feed.metrics()
+
+    def dashboard(self, port: int = 0) -> str:
+        """Serve the report of each pass as a page that is up to date, as `DatasetIterator.dashboard`."""
+        return open_dashboard(self, port)
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """The batches of the next pass, which begins when the first one is asked for."""
