@@ -185,3 +185,28 @@ def test_ranks_take_slices_of_batches_by_size_and_end_together() -> None:
         with iter(ps.HostStrategy(1, 2, worker).distribute_dataset(dataset)) as iterator:
             steps.append([step.values[0].tolist() for step in iterator])
     assert [a + b for a, b in zip(*steps, strict=True)] == [batch.tolist() for batch in dataset]
+
+
+def test_sizes_and_costs_are_columns_by_name():
+    rows = ps.Dataset.from_list([{"n": n, "text": "x" * n} for n in (5, 1, 3, 4, 2, 6)])
+
+    def sizes(batches):
+        return [batch["n"].tolist() for batch in batches]
+
+    assert sizes(rows.batch_by(7, "n")) == sizes(rows.batch_by(7, "text")) == [[5, 1], [3, 4], [2], [6]]
+    by_name = rows.batch(6).balance("n", slices=2)
+    assert sizes(by_name) == sizes(rows.batch(6).balance("text", slices=2)) == [[3, 2, 6, 5, 1, 4]]
+    with pytest.raises(
+        ps.ElementError, match=r"balance\(cost='m'\) takes the name of a leaf, and there are the leaves"
+    ):
+        list(rows.batch(6).balance("m", slices=2))
+
+
+def test_a_batch_by_without_a_number_of_rows_shows_none():
+    rows = ps.Dataset.range(9)
+    assert rows.batch_by(7, int).explain().startswith("batch_by(budget=7) ")
+    assert (
+        rows.batch_by(7, int, max_rows=4, multiple_of=2)
+        .explain()
+        .startswith("batch_by(budget=7, multiple_of=2, max_rows=4) ")
+    )

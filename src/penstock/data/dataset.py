@@ -1643,7 +1643,7 @@ class Dataset(Generic[Element]):
     def batch_by(
         self,
         budget: float,
-        size: Callable[..., Any],
+        size: Callable[..., Any] | str,
         max_rows: int | None = None,
         multiple_of: int = 1,
         *,
@@ -1656,7 +1656,8 @@ class Dataset(Generic[Element]):
 
         Args:
             budget: the most that the elements of a batch may have in sum.
-            size: a function of an element: a number of at least 0, such as `len`.
+            size: a function of an element: a number of at least 0, such as `len`. Or the name of a column: its value,
+                or the length of an array.
             max_rows: the most elements of a batch.
             multiple_of: the number of rows of a batch is a multiple of it, but for the last one and one before an
                 element that fails. Take a number that all your numbers of ranks divide.
@@ -1680,12 +1681,12 @@ class Dataset(Generic[Element]):
         if max_rows is not None and (most := check_integer("batch_by", "max_rows", max_rows, minimum=1)) % multiple:
             raise InvalidArgumentError(f"batch_by(max_rows={most}) must be a multiple of multiple_of={multiple}")
         site = user_site()
-        sized = WithCosts(self.node, check_function("batch_by", "size", size), call="batch_by(size)", site=site)
+        sized = self._with_costs(self.node, "batch_by(size)", size, site)
         padding = {"padded_shapes": padded_shapes, "padding_values": padding_values}
         return self._then(BatchBy(sized, most, **padding, budget=budget, multiple_of=multiple, site=site))
 
     def balance(
-        self, cost: Callable[..., Any] | None = None, slices: int | None = None, window: int = 1
+        self, cost: Callable[..., Any] | str | None = None, slices: int | None = None, window: int = 1
     ) -> "Dataset[Any]":
         """The same batches, each with its rows in an order in which consecutive slices cost alike.
 
@@ -1694,8 +1695,9 @@ class Dataset(Generic[Element]):
 
         Args:
             cost: a function of a row, before rows are put together: a number of at least 0, or several, such as those
-                of an encoder and a decoder. Each worker then reads all rows of a batch. None: the lengths of the rows,
-                which `with_lengths` knows without reading.
+                of an encoder and a decoder. Or the name of a column: its value, or the length of an array. Each worker
+                then reads all rows of a batch. None: the lengths of the rows, which `with_lengths` knows without
+                reading.
             slices: how many; None: those for the replicas in sync of whatever distributes the dataset. Below a data
                 service, and for micro-batches, give the number.
             window: of this many batches the rows are also divided among the batches, so that steps cost alike. Which
@@ -1729,10 +1731,16 @@ class Dataset(Generic[Element]):
         window, site = check_integer("balance", "window", window, minimum=1), user_site()
         rows = batch.input
         if cost is not None:
-            rows = WithCosts(rows, check_function("balance", "cost", cost), call="balance(cost)", site=site)
+            rows = self._with_costs(rows, "balance(cost)", cost, site)
         rule = None if slices is None else SliceRule(slices)
         balance = Balance(rows, batch.batch_size, slices, window, priced=cost is not None, rule=rule, site=site)
         return self._then(replace(batch, input=balance))
+
+    @staticmethod
+    def _with_costs(rows: Node, call: str, cost: Any, site: str) -> WithCosts:
+        name, argument = call.rstrip(")").split("(")
+        function = LeafLength(cost, call) if isinstance(cost, str) else check_function(name, argument, cost)
+        return WithCosts(rows, function, call=call, site=site)
 
     def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> "Dataset[Any]":
         """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.

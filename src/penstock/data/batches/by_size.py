@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.data.batches.padded import PaddedBatch
 from penstock.data.block import Block
 from penstock.data.functions.apply import note
-from penstock.data.node import Origins, Run, any_number, derived
+from penstock.data.node import EVERYTHING, Origins, Run, any_number, derived
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.origins import source_row
 from penstock.data.streams.stream import State
@@ -35,6 +35,10 @@ class BatchBy(PaddedBatch):
     @derived
     def cardinality(self) -> int:
         return any_number(self.input)
+
+    def arguments(self) -> list[str]:
+        most = [f"max_rows={self.batch_size}"] if self.batch_size < EVERYTHING // self.multiple_of else []
+        return [*(one for one in super().arguments() if not one.startswith("batch_size=")), *most]
 
     def spec_over(self, *inputs: Any) -> Any:
         return self.spec_of_batches(inputs[0][0])

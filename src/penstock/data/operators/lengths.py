@@ -46,19 +46,21 @@ class WithLengths(SameElements):
 
 @dataclass(frozen=True)
 class LeafLength:
-    """A function for `map` that gives the length of a leaf, or its value if it is an integer.
+    """A function for `map` that gives the length of a leaf, or its value if it is a number.
 
     Args:
         leaf: its name; None: the element is the leaf.
+        call: the argument that names it, for errors.
     """
 
     leaf: str | None
+    call: str = "with_lengths(lengths)"
 
     def __call__(self, *element: Any) -> Any:
         """Return the length of an element."""
         value: Any = element[0] if len(element) == 1 else element
         if self.leaf is not None or isinstance(value, (dict, tuple)):
-            value = leaf_of(f"with_lengths(lengths={self.leaf!r})", value, self.leaf)
+            value = leaf_of(f"{self.call[:-1]}={self.leaf!r})", value, self.leaf)
         return len(value) if isinstance(value, (str, bytes)) or np.ndim(value) else value
 
 
