@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 from until import until
 
 import penstock as ps
@@ -80,3 +81,21 @@ def test_a_loaders_report_is_about_all_epochs():
             assert snapshot.elapsed >= 0.048 * epoch
             assert all(one.number < 6 * epoch for one in snapshot.steps.slowest)
         assert loader.metrics()["penstock/steps"] == 6
+
+
+def test_wasted_places_of_packed_rows_are_told():
+    packed = ps.Dataset.from_list([np.arange(3)] * 4).with_lengths(len).pack(4)
+    with iter(packed) as iterator:
+        list(iterator)
+        lines = iterator.report().lines()
+    assert any(line.startswith("pack at ") and line.endswith(": the first rows are 25.0% padding") for line in lines)
+
+
+def test_slices_are_told_with_the_costliest_before_and_after_balance():
+    texts = ps.Dataset.from_list([np.arange(length) for length in (9, 9, 1, 1) * 3]).with_lengths(len)
+    steps = ps.HostStrategy(2).distribute_dataset(texts.ragged_batch(4).balance())
+    with iter(steps) as iterator:
+        assert [[[len(row) for row in part] for part in step.values] for step in iterator] == [[[9, 1], [9, 1]]] * 3
+        lines = iterator.report().lines()
+    told = "the costliest slice of the first batches costs 1.00 of the mean, and 1.80 before"
+    assert any(line.startswith("balance at ") and line.endswith(f": {told}") for line in lines)

@@ -306,10 +306,10 @@ class Run:
 
 
 def _operator(node: "weakref.ref[Node]", described: Operator) -> Operator:
-    """Return the description with label and memory: that of a node which has ended has none."""
+    """Return the description with label, memory and waste: that of a node which has ended has none."""
     found = node()
     if found is not None:
-        described.label, described.memory = found.label, found.memory
+        described.label, described.memory, described.waste = found.label, found.memory, found.waste
     return described
 
 
@@ -441,6 +441,11 @@ class Node(ABC):
     @property
     def memory(self) -> str:
         """Describe its memory, for `explain()`."""
+        return ""
+
+    @property
+    def waste(self) -> str:
+        """Describe which part of the training's work its elements leave unused, for `explain()` and reports."""
         return ""
 
     @derived

@@ -240,6 +240,6 @@ def _mode(node: Node) -> str:
     return f"{node.mode}, {count}"
 
 
-def _remarks(node: Node) -> tuple[str, str]:
-    """Describe the node's memory, and whether its specification is assumed from one call."""
-    return node.memory, "element_spec assumed" if node.spec_from_call else ""
+def _remarks(node: Node) -> tuple[str, str, str]:
+    """Describe the node's memory, its waste, and whether its specification is assumed from one call."""
+    return node.memory, node.waste, "element_spec assumed" if node.spec_from_call else ""

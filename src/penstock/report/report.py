@@ -72,6 +72,7 @@ class Report(Struct):
             f"start: the first element took {duration(steps.first)}, asked for {duration(steps.opening)} after iter(); "
             f"your first step took {duration(steps.first_yours)}"
         )
+        yield from (f"{short_name(one)}: {one.waste}" for one in snapshot.operators if one.waste)
         yield from snapshot.machine
 
     def table(self) -> str:

@@ -132,6 +132,7 @@ class Operator(Struct):
         maker: the number of the operator whose function has made its dataset; -1 for those of the dataset itself.
         memory: what it holds, and what a row costs, in words.
         threads: how many calls of its function may run at a time; 0 where the reading thread makes them.
+        waste: which part of the training's work its elements leave unused, in words.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Operator(Struct):
     maker: int = -1
     memory: str = ""
     threads: int = 0
+    waste: str = ""
 
 
 class Stage(Struct):

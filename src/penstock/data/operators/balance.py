@@ -15,7 +15,7 @@ from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading, finished
 from penstock.data.streams.stream import State
 from penstock.positions import as_positions, by_part
-from penstock.runtime.threads import failures
+from penstock.runtime.threads import Threads, failures
 from penstock.sharding import SliceRule
 
 Costs = npt.NDArray[np.float64]
@@ -72,6 +72,22 @@ class Balance(SameElements):
     @property
     def memory(self) -> str:
         return f"holds {self.group:,} rows" if self.priced else "moves indices only"
+
+    @property
+    def waste(self) -> str:
+        if self.rule is None or self.priced or not self.has_lengths or self.cardinality < self.batch_size:
+            return ""
+        rows = range(min(self.group, self.cardinality) // self.batch_size * self.batch_size)
+        costs = self.input.lengths_at(Run(self.input, 0, Threads()), 0, rows).astype(np.float64)[:, None]
+        before, now = (self._largest(costs[order, 0]) for order in (np.arange(len(rows)), self.order(costs)))
+        return f"the costliest slice of the first batches costs {now:.2f} of the mean, and {before:.2f} before"
+
+    def _largest(self, costs: npt.NDArray[np.float64]) -> float:
+        """Return how much the costliest slice of each batch costs, of the mean of all slices."""
+        assert self.rule is not None
+        starts = [start for start, stop in self.rule.bounds(self.batch_size) if stop > start]
+        slices = np.add.reduceat(costs.reshape(-1, self.batch_size), starts, axis=1)
+        return float(slices.max(axis=1).mean() / max(slices.mean(), 1e-9))
 
     @property
     def group(self) -> int:

@@ -86,12 +86,15 @@ class Pack(OneInput):
         window = self.rows.packing.window
         if not self.indexable:
             return "holds the documents of a row" if self.cuts else f"holds up to {window:,} documents"
-        held = f"plans {window:,} documents at a time"
-        if not self.cardinality:
-            return held
-        tokens = sum(int(self._lengths(number).sum()) for number in range(min(len(self._ends), 1)))
-        rows = tokens / self.rows.packing.length if self.cuts else int(self._ends[0])
-        return f"{held}, {1 - tokens / (rows * self.rows.packing.length):.1%} of the first are padding"
+        return f"plans {window:,} documents at a time"
+
+    @property
+    def waste(self) -> str:
+        if not self.indexable or not self.cardinality:
+            return ""
+        length, tokens = self.rows.packing.length, int(self._lengths(0).sum())
+        rows = tokens / length if self.cuts else int(self._ends[0])
+        return f"the first rows are {1 - tokens / (rows * length):.1%} padding"
 
     def spec_over(self, *inputs: Any) -> Any:
         return self.rows.spec(inputs[0])
