@@ -1,10 +1,12 @@
 """Reads through a real data service while its processes are killed, stopped, restarted and cut off from each other.
 
 Every trial is drawn from a seed: what is read and by whom, and what breaks when. What the readers got is compared with
-what they must get. `--seed` and `--trials` repeat what was printed.
+what they must get. `--seed` and `--trials` repeat what was printed. With `--mistakes` one of several workers that train
+together does something alone instead, and all must end.
 """
 
 import argparse
+import os
 import random
 import shutil
 import sys
@@ -16,7 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from mistakes import Mistake, MistakeTrial, draw_mistake
 from network import go_inside
 from schedule import MODES, Schedule, draw, kinds
 from trial import Trial
@@ -34,6 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--network", action="store_true", help="give every process a network namespace, and cut some off at times"
     )
+    parser.add_argument("--mistakes", action="store_true", help="let workers train together, one of which goes astray")
     parser.add_argument("--faults", type=int, metavar="N", help="how many in each trial (default: 1 to 5)")
     parser.add_argument(
         "--default-times", action="store_true", help="leave heartbeats and leases as they are without settings"
@@ -43,8 +48,10 @@ def main() -> int:
         go_inside()
     first = random.randrange(1 << 30) if options.seed is None else options.seed
     print(f"seed {first}, {options.trials} trials", flush=True)
-    schedules = list(islice(_drawn(options, first), options.trials))
-    with ThreadPoolExecutor(options.at_once) as pool:
+    drawn = map(draw_mistake, count(first)) if options.mistakes else _drawn(options, first)
+    schedules = list(islice(drawn, options.trials))
+    with TemporaryDirectory() as forking, ThreadPoolExecutor(options.at_once) as pool:
+        os.environ["FORKING_DIRECTORY"] = forking
         found = list(pool.map(_outcome, schedules))
     print("How long readers waited in trials with one fault:")
     print(table(wait for outcome in found for wait in outcome.waits))
@@ -89,13 +96,13 @@ class _Outcome:
     waits: Sequence[Wait] = ()
 
 
-def _outcome(schedule: Schedule) -> _Outcome:
+def _outcome(schedule: Schedule | Mistake) -> _Outcome:
     """Carry out a trial, and say what came of it."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     begun = time.monotonic()
-    trial = None
+    trial: Trial | MistakeTrial | None = None
     try:
-        trial = Trial(schedule, folder)
+        trial = MistakeTrial(schedule, folder) if isinstance(schedule, Mistake) else Trial(schedule, folder)
         waits = trial.run()
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)

@@ -19,7 +19,9 @@ _TERMINATION_SECONDS = 5.0
 """How long a process may take to end at SIGTERM, before it is killed."""
 _LONG_LEASE_SECONDS = 5.0
 """Within this time all trainers of a shared job are back after the loss of a journal, also on a busy machine."""
-_STRANGERS = 20
+_STRANGERS = 21
+_GREETING = b"penstock rpc 1\r\n"
+"""What somebody says first who wants to prove that he knows the secret."""
 _AGAIN_SECONDS = 0.1
 """After which time what is to happen to a dispatcher is tried again, where there is none."""
 _REMEDIES = {"copy": "from a copy", "anew": "choose another work_dir"}
@@ -54,8 +56,8 @@ class Breaking:
             self.happened.add("idle")
         if any(schedule.paces):
             self.happened.add("slow")
-        if schedule.kind == "forks":
-            self.happened.add("forks")
+        if schedule.kind in ("forks", "refuses", "prints"):
+            self.happened.add(schedule.kind)
 
     def begin(self) -> None:
         """Let it all happen at its time."""
@@ -183,13 +185,19 @@ class Breaking:
             self._later(0.3 * number, lambda machine=machine, process=process: replace(machine, process))
 
     def _knock(self, fault: Fault) -> None:
-        """Let strangers connect to the dispatcher; half of them say nothing, the others a byte now and then."""
+        """Let strangers connect; some say nothing, some half of what they should, the others a byte now and then."""
+        cast = self._cast
+        port = cast.port if fault.role == "dispatcher" else cast.worker_port(fault.index)
         with suppress(OSError):  # another fault may have ended it by now
-            self._strangers += [socket.create_connection(("localhost", self._cast.port)) for _ in range(_STRANGERS)]
-            self.happened.add("knock")
-        dripping = self._strangers[::2]
+            self._strangers += [socket.create_connection(("localhost", port)) for _ in range(_STRANGERS)]
+            self.happened.add(f"knock {fault.role}")
+        for stranger in self._strangers[1::3]:
+            _say(stranger, 2 * _GREETING)
+        dripping = self._strangers[::3]
         for number in range(int(fault.seconds / _AGAIN_SECONDS)):
-            self._later(number * _AGAIN_SECONDS, lambda: _drip(dripping))
+            self._later(
+                number * _AGAIN_SECONDS, lambda said=_GREETING[number : number + 1] or b"\0": _drip(dripping, said)
+            )
         self._heal(fault.seconds, self._leave)
 
     def _leave(self) -> None:
@@ -228,7 +236,7 @@ class Breaking:
         assert process.pid is not None
         self.happened.add(fault.what)
         if fault.what in ("kill", "terminate"):
-            process.kill() if fault.what == "kill" else process.terminate()
+            self._cast.kill(process) if fault.what == "kill" else process.terminate()
             process.join(_TERMINATION_SECONDS)
             process.kill()
             process.join()
@@ -290,10 +298,14 @@ class Breaking:
         self._cast.dispatcher.join()
 
 
-def _drip(strangers: list[socket.socket]) -> None:
+def _drip(strangers: list[socket.socket], said: bytes) -> None:
     for stranger in strangers:
-        with suppress(OSError):  # it was turned away
-            stranger.send(b"\0")
+        _say(stranger, said)
+
+
+def _say(stranger: socket.socket, said: bytes) -> None:
+    with suppress(OSError):  # it was turned away
+        stranger.send(said)
 
 
 def _go_on(process: ForkServerProcess) -> None:

@@ -1,5 +1,7 @@
 """The processes of a trial: who is there, and how each of them is started."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -117,7 +119,26 @@ class Cast:
 
     def start_worker(self, machine: Machine) -> None:
         """One more, there."""
-        self.workers.append((machine, self._start(run_worker, self._folder, machine.home, self._service)))
+        prints = self._schedule.kind == "prints"
+        process = self._start(run_worker, self._folder, machine.home, self._service, prints)
+        self.workers.append((machine, process))
+
+    def worker_port(self, index: int) -> int:
+        """Where a worker listens; 0 while it does not yet."""
+        _, process = self.workers[index % len(self.workers)]
+        return int(self._said(process).rpartition(":")[2])
+
+    def kill(self, process: ForkServerProcess) -> None:
+        """Kill a process, and before it the worker whose output it passes on."""
+        pid = int(self._said(process).partition(" ")[0])
+        if pid not in (0, process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.kill()
+
+    def _said(self, process: ForkServerProcess) -> str:
+        """The number of a worker's process, and where it listens."""
+        address = self._folder / f"worker-{process.pid}.address"
+        return address.read_text() if address.exists() else "0 :0"
 
     def await_workers(self, count: int) -> None:
         """Wait until the dispatcher knows so many."""

@@ -12,7 +12,7 @@ from schedule import Schedule
 
 def in_process(schedule: Schedule, part: tuple[int, int] = (1, 0)) -> list[int]:
     """The numbers as they come without a service."""
-    dataset = pipeline(schedule.shape, schedule.elements, quick=True, part=part)
+    dataset = pipeline(schedule.shape, schedule.elements, manner=schedule.kind, quick=True, part=part)
     return [int(x) for element in dataset for x in np.ravel(element)]
 
 
@@ -40,7 +40,7 @@ def check(schedule: Schedule, finished: Sequence[Sequence[int]], dead: Sequence[
         _same(finished, [in_process(schedule)])
     else:
         (numbers,) = finished
-        _as_often(numbers, schedule.elements, passes if schedule.mode == "parallel_epochs" else None)
+        _as_often(numbers, in_process(schedule), passes if schedule.mode == "parallel_epochs" else None)
 
 
 def _any_fits(workers: int, fits: Callable[[int], None]) -> None:
@@ -74,7 +74,7 @@ def _shared(schedule: Schedule, finished: Sequence[Sequence[int]], dead: Sequenc
     counts = Counter(number for numbers in finished for number in numbers)
     twice = sorted(number for number, times in counts.items() if times > 1)
     assert not twice, f"came twice: {twice[:10]}, {len(twice)} in all"
-    lost = sorted(set(range(schedule.elements)) - counts.keys() - {number for numbers in dead for number in numbers})
+    lost = sorted(set(in_process(schedule)) - counts.keys() - {number for numbers in dead for number in numbers})
     assert not lost, f"lost: {lost[:10]}, {len(lost)} in all"
     for numbers in dead:
         assert len(set(numbers)) == len(numbers), "a reader that died later got something twice"
@@ -87,14 +87,14 @@ def _same(found: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]) -> 
         assert len(numbers) == len(wanted), f"reader {reader} got {len(numbers)} numbers, expected {len(wanted)}"
 
 
-def _as_often(numbers: Sequence[int], elements: int, at_least: int | None) -> None:
+def _as_often(numbers: Sequence[int], expected: Sequence[int], at_least: int | None) -> None:
     """Every number once, or as often as there were passes."""
     counts = Counter(numbers)
     times = 1 if at_least is None else max(counts.values(), default=0)
     assert at_least is None or times >= at_least, f"{times} passes, expected at least {at_least}"
-    wrong = {number: counts[number] for number in range(elements) if counts[number] != times}
+    wrong = {number: counts[number] for number in expected if counts[number] != times}
     assert not wrong, f"not {times} times: {dict(list(wrong.items())[:10])}, {len(wrong)} in all"
-    assert len(counts) == elements
+    assert len(counts) == len(expected)
 
 
 def _in_windows(numbers: Sequence[int], parts: Sequence[Sequence[int]]) -> None:

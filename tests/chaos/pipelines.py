@@ -1,6 +1,8 @@
 """The datasets that are read while things break. Every element is a number that is not given twice in an epoch."""
 
+import asyncio
 import os
+import sys
 import time
 
 import numpy as np
@@ -9,6 +11,14 @@ import penstock as ps
 
 PAUSE_SECONDS = 0.004
 _CHILD_SECONDS = 5.0
+_PIPE_BYTES = 1 << 16
+"""As many as the pipe of a process's output holds while nobody reads it."""
+
+
+class PanicException(BaseException):
+    """Raised by extensions in Rust, of whose class no module can be imported."""
+
+    __module__ = "pyo3_runtime"
 
 
 def pause(number: np.ndarray) -> np.ndarray:
@@ -39,6 +49,30 @@ def fork(number: np.ndarray) -> np.ndarray:
     return number
 
 
+def says_no(number: np.ndarray) -> bool:
+    return bool(number % 41 == 3)
+
+
+def refuse(number: np.ndarray) -> np.ndarray:
+    """Fail for some numbers with what is no `Exception`."""
+    if says_no(number):
+        raise (asyncio.CancelledError if number % 2 else PanicException)(int(number))
+    return pause(number)
+
+
+def say_much(number: np.ndarray) -> np.ndarray:
+    """Print more than a pipe holds, now and then, on both outputs."""
+    if says_no(number):
+        for output in (sys.stdout, sys.stderr):
+            output.write(f"{number} " * (_PIPE_BYTES // 2))
+            output.flush()
+    return pause(number)
+
+
+_MANNERS = {"forks": fork, "refuses": refuse, "prints": say_much}
+"""The function of a dataset by what it does besides."""
+
+
 def pipeline(
     shape: str, elements: int, *, manner: str = "", quick: bool = False, part: tuple[int, int] = (1, 0)
 ) -> ps.Dataset:
@@ -46,7 +80,8 @@ def pipeline(
 
     Args:
         shape: which kinds of passes it has, and how they are cut.
-        manner: what its function does besides: "forks" leaves processes behind.
+        manner: what its function does besides: "forks" leaves processes behind, "refuses" fails for rows that are to
+            be skipped, and "prints" prints much.
         quick: without the pauses that make it worth sharing.
         part: only what is made of every n-th row from a first one on.
     """
@@ -66,5 +101,7 @@ def pipeline(
         documents = ps.Dataset.range(elements // 3).shard(*part).map(document).with_lengths()
         numbers = documents.pack(7, window=16).shuffle(seed=7).map(tokens)
     if not quick:
-        numbers = numbers.map(fork if manner == "forks" else pause)
+        numbers = numbers.map(_MANNERS.get(manner, pause))
+    if manner == "refuses":
+        numbers = numbers.filter(lambda number: not says_no(number)) if quick else numbers.ignore_errors()
     return numbers.batch(7) if shape == "batches" else numbers

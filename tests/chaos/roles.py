@@ -20,6 +20,8 @@ from network import Home
 from pipelines import pipeline
 
 import penstock as ps
+from penstock.service.local_worker import LocalWorker
+from penstock.service.security.credentials import client_credentials, worker_token
 from penstock.service.wire import envelope
 
 FOREIGN_VERSION = "9.9"
@@ -53,16 +55,35 @@ def run_dispatcher(
     server.join()
 
 
-def run_worker(folder: Path, home: Home, service: str) -> None:
-    """A worker. One that finds all places taken tries again: the lost one whose place it takes is still missed."""
-    _write_to(folder / f"worker-{os.getpid()}.log")
+def run_worker(folder: Path, home: Home, service: str, prints: bool) -> None:
+    """A worker. One that finds all places taken tries again: the lost one whose place it takes is still missed.
+
+    Args:
+        prints: whether it is one of `ps.service.local`, whose output this process passes on, if it listens.
+    """
+    name = f"worker-{os.getpid()}"
+    _write_to(folder / f"{name}.log")
+    address = folder / f"{name}.address"
     home.enter()
     while True:
         with suppress(ps.errors.ServiceError):
+            if prints and home.keys is None:
+                _join_local_worker(service, address)
+                return
             server = ps.service.WorkerServer(_worker_config(home, service))
+            address.write_text(f"{os.getpid()} {server.target}")
             _drain_at_sigterm(server)
             server.join()
             return
+        time.sleep(0.1)
+
+
+def _join_local_worker(service: str, address: Path) -> None:
+    worker = LocalWorker(service, worker_token(client_credentials().token))
+    signal.signal(signal.SIGTERM, lambda *_: worker.finish())
+    worker.wait_until_ready()
+    address.write_text(f"{worker.pid} {worker.address}")
+    while worker.status is None:
         time.sleep(0.1)
 
 

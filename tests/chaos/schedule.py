@@ -65,11 +65,11 @@ class Fault:
     Attributes:
         at: seconds after all trainers were ready to read.
         what: "kill", "stop" or "add"; "terminate" sends SIGTERM, "roll" does so to all workers in turn, and "fill" lets
-            the dispatcher's disk be full; "knock" lets strangers connect who say nothing, or a byte now and then;
-            "damage" kills the dispatcher and spoils its journal before it is started again; "version" lets a worker or
-            a trainer of another version come, or puts a dispatcher of another version in the place of the right one;
-            in a network "cut" takes all of it from a machine, and "lose" lets what the trainers send to a worker reach
-            nobody.
+            the dispatcher's disk be full; "knock" lets strangers connect who say nothing, half of what they should, or
+            a byte now and then; "damage" kills the dispatcher and spoils its journal before it is started again;
+            "version" lets a worker or a trainer of another version come, or puts a dispatcher of another version in the
+            place of the right one; in a network "cut" takes all of it from a machine, and "lose" lets what the trainers
+            send to a worker reach nobody.
         role: "worker", "trainer" or "dispatcher".
         index: which of them, by the order in which they were started, modulo their number.
         seconds: until another one takes its place, or until it goes on.
@@ -130,7 +130,8 @@ class Schedule:
 
 def kinds(*, dispatcher: bool, network: bool) -> tuple[str, ...]:
     """What every trial of a run has one of, in turn; "" for whatever is drawn."""
-    found = ["", "add", "terminate", "roll", "older", "idle", "slow", "version", "stop", "forks", "knock"]
+    found = ["", "add", "terminate", "roll", "older", "idle", "slow", "version", "stop", "knock"]
+    found += ["forks", "refuses", "prints"]
     found += ["fill", "damage"] if dispatcher else []
     found += ["cut", "lose"] if network else []
     return tuple(found)  # never a multiple of 7, so that each of them meets every mode
@@ -211,7 +212,7 @@ def _possible(dispatcher: bool, network: bool) -> _Possible:
         found += [("kill", "dispatcher")] * 2 + [("stop", "dispatcher"), ("terminate", "dispatcher")]
         found += [("fill", "dispatcher"), ("damage", "dispatcher"), ("version", "dispatcher")]
     if not network:  # from elsewhere nobody reaches it there
-        found += [("knock", "dispatcher")]
+        found += [("knock", "dispatcher"), ("knock", "worker")]
     if network:
         found += [("cut", "worker")] * 4 + [("cut", "trainer")] * 3 + [("lose", "worker")] * 3
         found += [("cut", "dispatcher")] * 3 if dispatcher else []
@@ -222,6 +223,8 @@ def _of_kind(kind: str, possible: _Possible) -> _Possible:
     """Those that make a trial one of that kind; all where it is something else that does."""
     if kind == "older":
         return [("kill", "trainer")]
+    if kind == "forks":  # what the worker had open stays open
+        return [("kill", "worker")]
     return [(what, role) for what, role in possible if what == kind] or possible
 
 

@@ -41,14 +41,21 @@ def chaos(*arguments: str) -> str:
 @pytest.mark.extended
 def test_nothing_is_lost_and_nothing_comes_twice_while_processes_die() -> None:
     """Also the dispatcher's, with its journal damaged meanwhile, and while others come that are of another version."""
-    trials = ("--seed", "25083", "--trials", "7", "--at-once", "4")
+    trials = ("--seed", "26455", "--trials", "7", "--at-once", "4")
     assert chaos("--dispatcher", *trials) == "7 trials, 0 failed"
+
+
+@pytest.mark.extended
+def test_all_workers_end_after_the_mistake_of_one() -> None:
+    """It saves alone, and it is stopped."""
+    assert chaos("--mistakes", "--seed", "3", "--trials", "1") == "1 trials, 0 failed"
+    assert chaos("--mistakes", "--seed", "8", "--trials", "1") == "1 trials, 0 failed"
 
 
 @pytest.mark.extended
 def test_nothing_is_lost_and_nothing_comes_twice_while_machines_are_cut_off(network: Any) -> None:
     """Workers, a trainer for less and one for more than its lease, and the dispatcher; and two that lose each other."""
-    trials = ("--seed", "46092", "--trials", "3")
+    trials = ("--seed", "46845", "--trials", "3")
     assert chaos("--network", "--dispatcher", *trials) == "3 trials, 0 failed"
 
 
@@ -110,7 +117,7 @@ def test_an_interrupted_program_leaves_no_network(
     network: Any, end: Callable[[int, int], None], tmp_path: Path
 ) -> None:
     links = set(os.listdir("/sys/class/net"))
-    command = [sys.executable, str(PROGRAM), "--network", "--seed", "46092", "--trials", "1"]
+    command = [sys.executable, str(PROGRAM), "--network", "--seed", "46845", "--trials", "1"]
     program = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)},
         start_new_session=True,

@@ -18,7 +18,7 @@ from waits import Wait, longest
 
 from penstock.service.wire.envelope import PROTOCOL
 
-_LEASES = 27
+_LEASES = 60
 """After how many leases a trial has failed that has not ended."""
 
 
