@@ -55,6 +55,20 @@ def test_a_function_that_ends_its_workers_says_with_what(coordinator, monkeypatc
 
 
 @pytest.mark.slow
+def test_a_function_waited_for_ever_for_a_stopped_server(monkeypatch) -> None:
+    monkeypatch.setattr(dispatch, "TICK_SECONDS", 0.05)
+    with ps.ParameterServerStrategy(num_workers=1, num_ps=1) as strategy:
+        coordinator = ps.ClusterCoordinator(strategy)
+        variables = strategy.create_variables(np.zeros(2), optax.sgd(-1.0))
+        coordinator.schedule(variables.push, args=(np.ones(2),)).fetch()
+        os.kill(strategy.servers[0].pid, signal.SIGSTOP)
+        coordinator._dispatch._servers.silent_seconds = 0.5
+        value = coordinator.schedule(variables.push, args=(np.ones(2),))
+        with pytest.raises(ps.errors.UnavailableError, match="parameter server 0 has not answered for .* is given up"):
+            value.fetch()
+
+
+@pytest.mark.slow
 def test_values_that_were_read_never_change(coordinator) -> None:
     variables = coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0))
     before = variables.read()

@@ -20,8 +20,8 @@ from penstock.parameter_server.messages import (
     SnapshotTaken,
     TakeSnapshot,
 )
-from penstock.parameter_server.variables import lost
-from penstock.rpc.line import Array
+from penstock.parameter_server.variables import lost, silent
+from penstock.rpc.line import SECONDS, Array
 
 
 @dataclass(eq=False)
@@ -103,6 +103,8 @@ class Servers:
 
     Attributes:
         settling: a commitment of several servers, which keep their part once all could apply it.
+        silent_seconds: after which silence one is given up: a read waits as long. An update of many variables, or a
+            snapshot, may take minutes.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Servers:
         self._committed: dict[int, Commitment] = {}
         self._snapshots: deque[_Snapshot] = deque()
         self.settling: Commitment | None = None
+        self.silent_seconds = SECONDS
 
     @property
     def committing(self) -> list[Closure]:
@@ -143,6 +146,20 @@ class Servers:
 
     def _lost(self, server: int) -> UnavailableError:
         return lost(server, self._processes[server].status())
+
+    def watch(self, seconds: float) -> None:
+        """Look for servers that give no sign of life, `seconds` after the last look.
+
+        Raises:
+            UnavailableError: one has been silent for too long.
+        """
+        for server, line in enumerate(self._lines):
+            try:
+                gone = line.is_silent(seconds, self.silent_seconds)
+            except OSError as error:
+                raise self._lost(server) from error
+            if gone:
+                raise silent(server, line.quiet)
 
     def send_to_all(self, message: Message) -> None:
         """Send to every server.

@@ -38,7 +38,7 @@ from penstock.parameter_server.messages import (
     RunClosure,
 )
 from penstock.parameter_server.strategy import ParameterServerStrategy
-from penstock.rpc.line import Line
+from penstock.rpc.line import TICK_SECONDS, Line
 from penstock.runtime.shared_memory import Arena
 
 _logger = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class Dispatch:
         self._snapshots: list[Future[Any]] = []
         self._stopping = False
         self._asleep = True
+        self._looked_at = time.monotonic()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._started = 0
@@ -178,7 +179,7 @@ class Dispatch:
             self._close_forgotten()
             self._release_functions()
             self._asleep = True
-        found = self._selector.select(self._watchdog_seconds)
+        found = self._selector.select(TICK_SECONDS)
         for key, events in found:
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -187,6 +188,8 @@ class Dispatch:
                 self._exchange(key.data, events)
             else:
                 self._servers.hear(key.data)
+        before, self._looked_at = self._looked_at, time.monotonic()
+        self._servers.watch(self._looked_at - before)
         self._watch()
         return True
 

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from penstock.parameter_server.messages import (
     ReadState,
     ReadVariables,
 )
-from penstock.rpc.line import Array
+from penstock.rpc.line import SECONDS, Array
 
 
 class VariableShard(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class ServerLines:
             return self._ask(requests)
 
     def _ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
-        number = self.next_number()
+        number, begun = self.next_number(), time.monotonic()
         try:
             for server, request in requests.items():
                 self.lines[server].take_back()
@@ -108,7 +109,8 @@ class ServerLines:
             answer = line.answer_to(number)
             if not isinstance(answer, Answer):
                 self.broken = True
-                raise lost(server)
+                waited = time.monotonic() - begun
+                raise lost(server) if waited < SECONDS else silent(server, waited)
             refused = refused or answer.error
             answers[server] = [line.array(part) for part in answer.values]
         if refused:
@@ -118,9 +120,18 @@ class ServerLines:
 
 def lost(server: int, status: str = "") -> UnavailableError:
     """The error of a server that no longer answers, with how it has ended, if that is known."""
+    return _without(server, f"has ended{status and f' with {status}'}")
+
+
+def silent(server: int, seconds: float) -> UnavailableError:
+    """The error of a server that has given no answer and no sign of life for so long."""
+    return _without(server, f"has not answered for {seconds:.0f} s and is given up")
+
+
+def _without(server: int, why: str) -> UnavailableError:
     return UnavailableError(
-        f"parameter server {server} has ended{status and f' with {status}'}, and its variables with it: make the "
-        "strategy again, and restore a checkpoint of its coordinator"
+        f"parameter server {server} {why}, and its variables with it: make the strategy again, and restore a "
+        "checkpoint of its coordinator"
     )
 
 
