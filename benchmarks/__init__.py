@@ -1,1 +1,1 @@
-"""What penstock costs, in ratios to hand-written loops in the same run: `make bench`."""
+"""Costs of penstock, in ratios to hand-written loops in the same run: `make bench`."""

@@ -82,7 +82,7 @@ def bound(image: Any) -> Any:
 
 
 def bound_row(image: Any, label: Any) -> tuple[Any, Any]:
-    """As `bound`, with the label."""
+    """Variant of `bound` with the label."""
     return bound(image), label
 
 

@@ -1,4 +1,4 @@
-"""How long an asynchronous save blocks, against Orbax's own; what a part of a checkpoint costs, against all of it."""
+"""Time that an asynchronous save blocks, against Orbax's own; cost of a part of a checkpoint."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""What it costs to take elements from one of many datasets, for a row and against a loop, by processor time."""
+"""Cost of taking elements from one of many datasets, for a row and against a loop, by processor time."""
 
 from collections.abc import Iterator
 

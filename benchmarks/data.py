@@ -1,4 +1,4 @@
-"""What the data core costs, against hand-written NumPy loops over the same data."""
+"""Cost of the data core, against hand-written NumPy loops over the same data."""
 
 import json
 import subprocess
@@ -166,7 +166,7 @@ def huge_restore() -> list[Figure]:
 
 
 def opening() -> list[Figure]:
-    """What an iteration costs beside its elements: opening and restoring it, by processor time."""
+    """Cost of an iteration beside its elements: opening and restoring it, by processor time."""
     dataset = ps.Dataset.from_tensor_slices(np.zeros((10, 3))).shuffle(10, seed=1).map(abs).batch(2).repeat(2)
     state = iter(dataset).state_dict()
     resumed = iter(dataset)

@@ -1,4 +1,4 @@
-"""How many messages a dispatcher answers: 1,000 workers report every 2 s, 256 readers every second, and lease.
+"""Messages that a dispatcher answers: 1,000 workers report every 2 s, 256 readers every second, and lease.
 
 Peers are simulated. Alone, the machine is told of messages in this process; over sockets, processes of their own send
 them as workers and readers do, and share the cores with the dispatcher. A second of such a service is 500 reports of
@@ -112,7 +112,7 @@ def _peers(tell: Tell) -> tuple[list[int], list[int]]:
 
 
 def _heartbeats(tell: Tell, readers: list[int]) -> list[Message]:
-    """What readers say every second while no worker comes or goes."""
+    """Messages of readers in each second while no worker comes or goes."""
     version = tell(ConsumerHeartbeat(consumer_id=readers[0])).version  # type: ignore[attr-defined]
     return [ConsumerHeartbeat(consumer_id=reader, version=version) for reader in readers]
 
@@ -130,7 +130,7 @@ def _leases_over_sockets(target: str, readers: list[int]) -> float:
 
 
 def _rate_over_sockets(target: str, messages: list[Message]) -> float:
-    """How many of these messages a second are answered, when processes with threads of their own send them."""
+    """Rate at which these messages are answered, when processes with threads of their own send them."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(PEER_PROCESSES)]
     processes = [

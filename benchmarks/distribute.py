@@ -1,4 +1,4 @@
-"""What distribution costs: input against bare `device_put`, `run` against a `shard_map` loop by hand.
+"""Cost of distribution: input against bare `device_put`, `run` against a `shard_map` loop by hand.
 
 It asks JAX for four CPU devices when it is imported, so it must be the first to use JAX in its process.
 """

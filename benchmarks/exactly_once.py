@@ -1,4 +1,4 @@
-"""What it costs that each element of a shared job is read exactly once: leases, acknowledgements, a journal of them.
+"""Cost of reading each element of a shared job exactly once: leases, acknowledgements, a journal of them.
 
 Leases and acknowledgements cannot be switched off. So a shared job is compared with the same dataset read alone, which
 asks the dispatcher for nothing; and a dispatcher that keeps a journal with one that does not. Elements come from worker

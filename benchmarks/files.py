@@ -1,4 +1,4 @@
-"""What reading files costs, against hand-written loops over the same files."""
+"""Cost of reading files, against hand-written loops over the same files."""
 
 import struct
 import tempfile

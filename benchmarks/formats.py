@@ -1,4 +1,4 @@
-"""What reading tables, records and collections costs, against the libraries that they belong to, by processor time."""
+"""Cost of reading tables, records and collections, against the libraries that they belong to, by processor time."""
 
 import os
 import statistics

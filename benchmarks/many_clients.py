@@ -1,4 +1,4 @@
-"""What 1,000 data workers and 256 trainers cost one dispatcher, each with a connection of its own, at their own pace.
+"""Cost of 1,000 data workers and 256 trainers for one dispatcher, each with a connection of its own, at their own pace.
 
 The dispatcher is a process of its own, with a journal. The peers are simulated by this process, which sends what they
 would send when they would send it: a worker reports every 2 s, a reader every second, and it leases four times a
@@ -71,7 +71,7 @@ def measure() -> list[Figure]:
 class _Peer:
     client: DispatcherClient
     says: tuple[tuple[Message, float], ...]
-    """What it says, and after how many seconds again."""
+    """Its message, and the seconds until the next."""
 
 
 @contextmanager

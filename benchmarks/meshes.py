@@ -1,4 +1,4 @@
-"""What `ps.jax.loader` costs on a mesh of eight devices, against JAX's own way from the same batches to global arrays.
+"""Cost of `ps.jax.loader` on a mesh of eight devices, against JAX's own way from the same batches to global arrays.
 
 It must be the first to use JAX in its process, which it asks for eight CPU devices. As a program,
 `python -m benchmarks.meshes`, it is one of two processes with four devices each.

@@ -1,4 +1,4 @@
-"""What several workers say to each other because of their input: counted, in two processes on this machine."""
+"""Messages between workers because of their input, counted in two processes on this machine."""
 
 import io
 import json

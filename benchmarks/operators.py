@@ -1,4 +1,4 @@
-"""What operators cost for each row that take rows from several places, against tf.data in turn, by processor time.
+"""Cost for each row of operators that take rows from several places, against tf.data in turn, by processor time.
 
 The datasets and functions do next to nothing, so these figures are the operators' own. Batches of 256 are read on both
 sides.
@@ -53,7 +53,7 @@ def grouped(theirs: Epoch | None) -> Iterator[Figure]:
 
 
 def chained() -> Iterator[Figure]:
-    """How long 10,000 operators take to be built, and to be read."""
+    """Time in which 10,000 operators are built, and read."""
     members = [ps.Dataset.range(number, number + 1).filter(lambda x: x >= 0) for number in range(CHAIN)]
     chains: dict[str, Callable[[ps.Dataset, int], ps.Dataset]] = {
         "concatenate": lambda dataset, number: dataset.concatenate(members[number]),
@@ -96,7 +96,7 @@ def _compared(question: str, dataset: ps.Dataset, theirs: Epoch | None, case: st
 
 @contextmanager
 def tensorflow() -> Iterator[Epoch | None]:
-    """What gives the seconds of an epoch in TensorFlow; None where no Python was named that has it."""
+    """Measure the seconds of an epoch in TensorFlow; None where no Python was named that has it."""
     python = os.environ.get("PENSTOCK_BENCH_TENSORFLOW")
     if not python:
         yield None

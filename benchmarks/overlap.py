@@ -1,4 +1,4 @@
-"""How long a map's parallel calls wait for each other, whatever operators stand above and below it.
+"""Time that a map's parallel calls wait for each other, with any operators above and below it.
 
 The function only sleeps, so other work on the machine hardly moves these figures. The ideal is what its calls take when
 as many of them as were asked for always run.
@@ -33,7 +33,7 @@ def slow(x: np.int64) -> np.ndarray:
 
 
 def now_and_then(x: np.int64) -> np.ndarray:
-    """As `slow`, but one call in ten takes ten times as long."""
+    """Variant of `slow`: one call in ten takes ten times as long."""
     number = int(np.min(x)) // (4 if np.ndim(x) else 1)
     time.sleep(SECONDS * (TAIL if number % TAIL == 3 else 1))
     return np.full(2, np.min(x))
@@ -95,13 +95,13 @@ def below() -> list[Figure]:
 
 
 def slow_batch(x: np.ndarray) -> np.ndarray:
-    """As `slow`, for a batch."""
+    """Variant of `slow` for a batch."""
     time.sleep(SECONDS)
     return x
 
 
 def _taking_turns(calls: list[float]) -> float:
-    """How long calls of these seconds take if each begins, in order, when one of eight threads is free."""
+    """Time that calls of these seconds take if each begins, in order, when one of eight threads is free."""
     free = [0.0] * CALLS
     for call in calls:
         heapreplace(free, free[0] + call)
@@ -159,7 +159,7 @@ def is_even(x: np.int64) -> bool:
 
 
 def first_elements() -> list[Figure]:
-    """How long the first element takes."""
+    """Time of the first element."""
     figures = []
     for kind in ("range", "from_generator", "batch(4)"):
         for name in ("nothing", "prefetch(2)", "batch(4)"):

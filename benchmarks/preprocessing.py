@@ -1,4 +1,4 @@
-"""What looking strings up costs, against Arrow's lookup, and random flips and crops against NumPy, in the same run."""
+"""Cost of looking strings up, against Arrow's lookup, and of random flips and crops against NumPy, in the same run."""
 
 import tempfile
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How long a reader waits when the worker dies that makes its next element."""
+"""Time that a reader waits when the worker dies that makes its next element."""
 
 import os
 import signal

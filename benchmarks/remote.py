@@ -1,4 +1,4 @@
-"""What reading files of an object store costs, on a server of this machine; and what many names and small files cost.
+"""Cost of reading files of an object store, on a server of this machine, and of many names and small files.
 
 A store answers after 20 to 100 ms, a server on this machine at once. So small files are read with a delay of 20 ms.
 """
@@ -116,7 +116,7 @@ def large_file(port: int) -> Figure:
 
 
 def many(root: Path) -> list[Figure]:
-    """What a name or a small file costs where there are many, against fewer."""
+    """Cost of a name or a small file where there are many, against fewer."""
     few, all_ = (f"{root}/bucket/names/{begin}*.txt" for begin in ("00", ""))
     far = "s3://bucket/names/"
 

@@ -1,4 +1,4 @@
-"""What operators cost for each row, against the loop that one would write by hand, by processor time and in turn."""
+"""Cost of operators for each row, against the loop that one would write by hand, by processor time and in turn."""
 
 import os
 import subprocess
@@ -221,7 +221,7 @@ def shuffles() -> Iterator[Figure]:
 
 
 def small_epochs() -> Figure:
-    """What an epoch of five numbers costs, whose order a buffer of one row does not change."""
+    """Cost of an epoch of five numbers whose order a buffer of one row does not change."""
     dataset = ps.Dataset.range(5).shuffle(1).repeat(2_000)
     exhaust(dataset)
     times = sorted(processor_seconds(lambda: exhaust(dataset)) / 2_000 * 1e6 for _ in range(7))

@@ -1,4 +1,4 @@
-"""What writing files costs, against the library that writes the same files of the same rows."""
+"""Cost of writing files, against the library that writes the same files of the same rows."""
 
 import io
 import os

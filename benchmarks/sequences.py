@@ -113,7 +113,7 @@ def sampled() -> Figure:
 
 
 def balanced() -> Iterator[Figure]:
-    """What balancing adds to a batch of 1,024 rows; a function is called for each row."""
+    """Time that balancing adds to a batch of 1,024 rows; a function is called for each row."""
     rows, size = 40, 1024
     costs = _LENGTHS[: rows * size]
     plain = ps.Dataset.from_tensor_slices(costs)

@@ -1,4 +1,4 @@
-"""What always-on statistics cost: speed with them over speed without, by processor time and in turn."""
+"""Cost of always-on statistics: speed with them over speed without, by processor time and in turn."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""How two ways of doing one thing are compared: in the same process, in turn, by the median of their times."""
+"""Comparison of two ways of doing one thing: in the same process, in turn, by the median of their times."""
 
 import statistics
 import time
@@ -27,12 +27,12 @@ class Figure:
 
     @property
     def reached(self) -> bool:
-        """Whether the goal is reached."""
+        """Return True if the goal is reached."""
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -80,12 +80,12 @@ def best_in_turn(ways: Sequence[Callable[[], float]], rounds: int = 5) -> list[f
 
 
 def medians_in_turn(ways: Sequence[Callable[[], float]], rounds: int = 5) -> list[float]:
-    """As `best_in_turn`, the median."""
+    """Variant of `best_in_turn` with the median."""
     return [statistics.median(column) for column in _in_turn(ways, rounds)]
 
 
 def _in_turn(ways: Sequence[Callable[[], float]], rounds: int) -> list[tuple[float, ...]]:
-    """What each way gives in so many rounds, but for the first time."""
+    """Return the results of each way in the rounds after a first one."""
     for way in ways:
         way()
     return list(zip(*[[way() for way in ways] for _ in range(rounds)], strict=True))

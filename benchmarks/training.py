@@ -1,4 +1,4 @@
-"""What a Keras step in `strategy.run` costs: against the same step by hand, and against TensorFlow's MirroredStrategy.
+"""Cost of a Keras step in `strategy.run`: against the same step by hand, and against TensorFlow's MirroredStrategy.
 
 It asks JAX for four CPU devices when it is imported, so it must be the first to use JAX in its process. TensorFlow is
 not part of the development environment: PENSTOCK_BENCH_TENSORFLOW names a Python that has it.

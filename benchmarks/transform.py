@@ -1,4 +1,4 @@
-"""What full-pass analysis costs, by hand, on two processes and in TensorFlow, and what applying it costs."""
+"""Cost of full-pass analysis, by hand, on two processes and in TensorFlow, and of applying it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How fast blocks get from two worker processes on this machine to a consumer, by each transport."""
+"""Speed of blocks from two worker processes on this machine to a consumer, by each transport."""
 
 import subprocess
 import sys
@@ -79,7 +79,7 @@ def work() -> None:
 
 
 def seconds_of(answers: Answers) -> float:
-    """How long the blocks take after the first, up to the end."""
+    """Time of the blocks after the first, up to the end."""
     next(answers)
     start = time.perf_counter()
     for _ in answers:

@@ -55,7 +55,7 @@ def test_scalars_that_end_are_refused_on_all_workers(seen) -> None:
     first, second = seen.of("scalars_that_end")
     assert first == second
     assert first[0] == "ElementError"
-    assert "its elements hold a scalar" in first[1]
+    assert "elements of the dataset hold a scalar" in first[1]
 
 
 def test_the_lookup_of_the_guide(seen) -> None:

@@ -2364,7 +2364,11 @@ class Dataset(Generic[Element]):
     def __len__(self) -> int:
         """The number of elements; a TypeError where it is infinite or unknown."""
         if self.node.cardinality < 0:
-            why = "it never ends" if self.node.cardinality == INFINITE_CARDINALITY else "only reading it would tell"
+            why = (
+                "it never ends"
+                if self.node.cardinality == INFINITE_CARDINALITY
+                else "it is unknown before all is read; if you know it, add .assert_cardinality(n)"
+            )
             raise InvalidTypeError(f"{self.node.where()} has no length: {why}")
         return self.node.cardinality
 

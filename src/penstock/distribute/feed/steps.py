@@ -147,15 +147,15 @@ def unequal(structure: Structure, lengths: Sequence[int | None]) -> ElementError
 
 def unbatched(path: str, *, beside_rows: bool = False) -> ElementError:
     """The error for elements that are not batches; `beside_rows` says that other leaves seem to have rows."""
-    problem = f"a distributed dataset gives batches, but its elements hold a scalar{' at ' + path if path else ''}"
+    problem = f"training takes batches, but elements of the dataset hold a scalar{' at ' + path if path else ''}"
     if beside_rows:
         return ElementError(
             f"{problem} beside the rows of other leaves: give it a value for each row, as by np.full(len(rows), "
             "value); elements that are single rows need .batch(global_batch_size)"
         )
     return ElementError(
-        f"{problem}: add .batch(global_batch_size) before distribute_dataset, or the batch size "
-        "per replica inside distribute_datasets_from_function"
+        f"{problem}: add .batch(global_batch_size) to the dataset, or the batch size per replica "
+        "inside distribute_datasets_from_function"
     )
 
 

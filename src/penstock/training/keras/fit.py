@@ -92,7 +92,7 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
                     "model.fit got one as_input(...) as its data and as validation_data, which are read in turn: make "
                     "two of them"
                 )
-            inputs.append(_prepared_adapter(self, data, "evaluate", "validation_steps", kwargs))
+            inputs.append(_prepared_adapter(self, data, "fit", "validation_steps", kwargs))
             kwargs["validation_data"] = inputs[-1]
         callbacks = kwargs.get("callbacks")
         if isinstance(callbacks, (list, tuple)):
@@ -207,7 +207,7 @@ def _prepared_adapter(
     found = data if isinstance(data, DatasetInput) else as_input(data)
     feed = feed_of(found)
     if feed.endless and not given.get(steps):
-        raise InvalidArgumentError(f"the dataset never ends: give model.{name} or model.fit {steps}=...")
+        raise InvalidArgumentError(f"the dataset never ends: give model.{name} {steps}=...")
     weight = None if class_weight is None else ClassWeight(class_weight)
     feed.prepare(model, _strategy_of(model), whole=name == "predict", class_weight=weight)
     return found
