@@ -210,3 +210,15 @@ def test_a_batch_by_without_a_number_of_rows_shows_none():
         .explain()
         .startswith("batch_by(budget=7, multiple_of=2, max_rows=4) ")
     )
+
+
+def test_a_state_within_a_window_of_other_costs_is_refused():
+    batches = ps.Dataset.range(12).batch(3)
+    with iter(batches.balance(lambda x: x % 5, slices=1, window=4)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    with (
+        iter(batches.balance(lambda x: x % 3, slices=1, window=4)) as other,
+        pytest.raises(ps.StateMismatchError, match="balance.* with other code or constants"),
+    ):
+        other.load_state_dict(state)

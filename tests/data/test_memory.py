@@ -230,3 +230,15 @@ def test_a_slow_consumer_leaves_no_more_results_than_calls() -> None:
         callers.finish()
         assert stream.pull(1, 1) is not None
         assert callers.begun - taken <= 3 * CALLS
+
+
+@pytest.mark.parametrize("order", [lambda d: d.shuffle(seed=1), lambda d: d.select([5, 0, 7])])
+def test_shuffled_rows_of_a_strided_array_were_read_by_a_copy_of_all(order):
+    strided = np.zeros((10_000, 2, 256), np.float32)[:, 0]
+    batches = order(ps.Dataset.from_tensor_slices(strided)).batch(3)
+    next(iter(batches))
+    tracemalloc.start()
+    next(iter(batches))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < strided.nbytes / 4

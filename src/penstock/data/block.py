@@ -160,17 +160,26 @@ def take_rows(column: Column, indices: Indices, copiers: Copiers | None = None) 
         return column[indices.start : None if stop < 0 else stop : indices.step]
     out = output((len(indices), *column.shape[1:]), column.dtype)
     if out is None:
-        return column.take(indices, axis=0)
+        return gathered(column, indices)
 
     def copy(start: int, stop: int) -> None:
-        # This mode writes straight into `out` without checking positions, which operators have checked.
-        column.take(indices[start:stop], axis=0, out=out[start:stop], mode="clip")
+        if column.flags.c_contiguous:
+            # This mode writes straight into `out` without checking positions, which operators have checked.
+            column.take(indices[start:stop], axis=0, out=out[start:stop], mode="clip")
+        else:
+            out[start:stop] = gathered(column, indices[start:stop])
 
     if copiers is None:
         copy(0, len(out))
     else:
         copiers.copy(copy, len(out), out.nbytes)
     return out
+
+
+def gathered(column: Column, rows: Column) -> Column:
+    """Copies of the rows of a column at these positions, which may have several axes."""
+    # `take` is faster, but would copy the whole of a strided array first.
+    return column.take(rows, axis=0) if column.flags.c_contiguous else column[rows]
 
 
 def column_of(leaves: Sequence[Any]) -> Column:

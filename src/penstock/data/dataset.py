@@ -1731,7 +1731,7 @@ class Dataset(Generic[Element]):
         window, site = check_integer("balance", "window", window, minimum=1), user_site()
         rows = batch.input
         if cost is not None:
-            rows = self._with_costs(rows, "balance(cost)", cost, site)
+            rows = replace(self._with_costs(rows, "balance(cost)", cost, site), divides=window > 1)
         rule = None if slices is None else SliceRule(slices)
         balance = Balance(rows, batch.batch_size, slices, window, priced=cost is not None, rule=rule, site=site)
         return self._then(replace(batch, input=balance))

@@ -198,6 +198,12 @@ class WithCosts(Map):
     spec_from_call = False
     call: str = field(default="", repr=False, kw_only=True)
     """The argument that is this function, for errors."""
+    divides: bool = field(default=False, repr=False, kw_only=True)
+    """Whether costs decide which rows are in a batch, so that a state is one of this function only."""
+
+    @property
+    def identity(self) -> dict[str, Any] | None:  # type: ignore[override]  # that of `map` is None
+        return {"function": self.function} if self.divides else None
 
     @property
     def name(self) -> str:  # type: ignore[override]  # elsewhere it is that of a class

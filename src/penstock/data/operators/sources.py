@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, Column, Indices, locked_entries
+from penstock.data.block import Block, Column, Indices, gathered, locked_entries
 from penstock.data.node import ByMethod, KnownLength, Node, Run, derived
 from penstock.options import INFINITE_CARDINALITY
 from penstock.paths import names_in_directory
@@ -204,8 +204,8 @@ class TimeseriesWindows(KnownLength):
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         starts = np.asarray(indices, np.int64) * self.sequence_stride + self.start
         rows = starts[:, None] + np.arange(self.sequence_length) * self.sampling_rate
-        data = (column.take(rows, axis=0) for column in self.columns)
-        columns = (*data, *(column.take(starts, axis=0) for column in self.targets))
+        data = (gathered(column, rows) for column in self.columns)
+        columns = (*data, *(gathered(column, starts) for column in self.targets))
         return Block(columns, self.structure, len(indices))
 
 
