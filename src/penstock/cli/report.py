@@ -4,8 +4,7 @@ import argparse
 from typing import Final
 
 from penstock.cli.arguments import Commands, add_command, failed, say
-from penstock.report.comparison import compared, slowdown
-from penstock.report.report import load_report
+from penstock.report.report import compared, load_report, slowdown
 
 _SLOWER: Final = 1
 """The exit status of a run that is slower than allowed."""
