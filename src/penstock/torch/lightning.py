@@ -15,8 +15,8 @@ _lightning = importlib.import_module("pytorch_lightning" if "pytorch_lightning" 
 class LightningReport(ReportWriter, _lightning.Callback):  # type: ignore[misc, name-defined]  # found when the program runs
     """Callback of Lightning's `Trainer` that writes a report of what the ranks wait for, at the end of each epoch.
 
-    A report is about the last epoch, and about all ranks; rank 0 writes. A file that cannot be written is an error in
-    the log, and training continues. Import Lightning first.
+    A report is about all epochs so far, and about all ranks; rank 0 writes. A file that cannot be written is an error
+    in the log, and training continues. Import Lightning first.
 
     Args:
         paths: the files: a page for a name that ends in .html, otherwise JSON, as `Report.save` writes them.
