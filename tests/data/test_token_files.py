@@ -129,7 +129,20 @@ def test_damaged_files_of_megatron_are_refused(tmp_path):
             ps.FilesDataset(name, "megatron")
     (tmp_path / "x.idx").write_bytes(index)
     (tmp_path / "x.bin").write_bytes(whole[:-2])
-    with pytest.raises(ps.errors.StorageError, match="x.bin' is cut: its last document ends at byte 20, and it has 18"):
+    with pytest.raises(ps.errors.StorageError, match="x.bin', document 3: it is not within the 18 bytes .* cut"):
         ps.FilesDataset(name, "megatron")
     with pytest.raises(ps.errors.StorageError, match=r"x.idx': name the file of tokens, x.bin"):
         ps.FilesDataset(tmp_path / "x.idx", "megatron")
+
+
+@pytest.mark.parametrize("begin", [-8, 3, 1 << 40, (1 << 63) - 1])
+def test_a_document_that_an_index_puts_elsewhere_fails_alone(tmp_path, begin):
+    name = by_hand(tmp_path, DOCUMENTS)
+    index = bytearray((tmp_path / "x.idx").read_bytes())
+    sequences = int.from_bytes(index[18:26], "little")
+    index[34 + 4 * sequences : 42 + 4 * sequences] = begin.to_bytes(8, "little", signed=True)
+    (tmp_path / "x.idx").write_bytes(index)
+    rows = iter(ps.FilesDataset(name, "megatron"))
+    with pytest.raises(ps.StorageError, match="x.bin', document 0: it is not within the 20 bytes of the file"):
+        next(rows)
+    assert [row.tolist() for row in rows] == DOCUMENTS[1:]

@@ -4,6 +4,7 @@ import gzip
 import io
 import itertools
 import json
+import shutil
 import tarfile
 import tempfile
 import wave
@@ -22,6 +23,7 @@ from penstock.cli.file_kinds import dataset_of, kind_of
 
 _MOST_ROWS = 50
 _FEATURES = {"i": ps.TensorSpec((), np.int64), "f": ps.TensorSpec((None,), np.float32), "s": ps.TensorSpec((), object)}
+_numbers = itertools.count()
 _written_by_others = Path(__file__).parent.parent / "data" / "written_by_others"
 _scratch = Path(tempfile.mkdtemp(prefix="penstock-fuzz-")) / "file"
 
@@ -48,6 +50,24 @@ def _parsed(content: bytes) -> Any:
     return ps.parse_example([content, content], _FEATURES, {"i": 7})
 
 
+def _documents(path: Path) -> Any:
+    """Documents whose index is damaged."""
+    shutil.copy(path, path.with_suffix(".idx"))
+    path.with_suffix(".bin").write_bytes(bytes(range(12)))
+    return ps.FilesDataset(path.with_suffix(".bin"), "megatron")
+
+
+def _compressed_mds(path: Path) -> Any:
+    """A shard that is damaged where it is compressed."""
+    folder = path.with_suffix(".mds")
+    folder.mkdir(exist_ok=True)
+    shutil.copy(path, folder / "a.mds.zstd")
+    raw = {"basename": "a.mds", "bytes": len(_mds()), "hashes": {}}
+    about = {"raw_data": raw, "zip_data": {"basename": "a.mds.zstd", "bytes": 1}, "samples": 2, "compression": "zstd"}
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [about]}))
+    return ps.MdsDataset(folder)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "npy_files": partial(_rows, lambda path: ps.FilesDataset(path, "npy")),
     "text_files": partial(_rows, lambda path: ps.FilesDataset(path, "text")),
@@ -55,6 +75,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "compressed_files": partial(_rows, lambda path: ps.TFRecordDataset(path, "GZIP")),
     "tar_files": partial(_rows, ps.TarDataset),
     "mds_files": partial(_rows, ps.MdsDataset),
+    "compressed_mds_files": partial(_rows, _compressed_mds),
+    "megatron_indexes": partial(_rows, _documents),
+    "array_record_files": partial(_rows, ps.ArrayRecordDataset),
     "parquet_files": partial(_rows, ps.ParquetDataset),
     "parquet_files_with_masks": partial(_rows, partial(ps.ParquetDataset, mask_nulls=True)),
     "arrow_files": partial(_rows, lambda path: dataset_of(kind_of(str(path)), [str(path)], True)),
@@ -109,6 +132,17 @@ def _mds() -> bytes:
     sample = (4).to_bytes(4, "little") + bytes(4) + b"rose"
     begin = 16 + len(head)
     return np.array([2, begin, begin + 12, begin + 24], "<u4").tobytes() + head + 2 * sample
+
+
+def _megatron() -> bytes:
+    head = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + b"\x04" + np.array([3, 4], "<u8").tobytes()
+    return head + np.array([1, 0, 2], "<i4").tobytes() + np.array([0, 4, 4, 0, 1, 1, 3], "<i8").tobytes()
+
+
+def _array_record() -> bytes:
+    folder = _scratch.with_suffix(f".{next(_numbers)}")
+    ps.Dataset.from_list([b"rose", b"violet", b"x" * 40]).save(folder, format="array_record")
+    return next(folder.glob("*.array_record")).read_bytes()
 
 
 def _table() -> pa.Table:
@@ -195,6 +229,9 @@ def seeds(target: str) -> list[bytes]:
         "compressed_files": lambda: [gzip.compress(_tfrecord())],
         "tar_files": _tar,
         "mds_files": lambda: [_mds()],
+        "compressed_mds_files": lambda: [pa.compress(_mds(), "zstd", asbytes=True)],
+        "megatron_indexes": lambda: [_megatron()],
+        "array_record_files": lambda: [_array_record()],
         "parquet_files": _parquet,
         "parquet_files_with_masks": _parquet,
         "arrow_files": _arrow,

@@ -60,17 +60,32 @@ class OpenDocuments:
         return size_of(self.tokens) + size_of(self.index)
 
     def bounds(self, rows: Rows) -> tuple[Edges, Edges]:
-        """Return the first byte of documents and the one after their last, without those that have none."""
+        """Return the first byte of documents and the one after their last, without those that have none.
+
+        Raises:
+            StorageError: one of them is not within the file.
+        """
         numbers = as_positions(rows)
         documents = HEADER.size + 12 * self.sequences
         firsts, stops = self._entries(documents, "<i8", numbers), self._entries(documents, "<i8", numbers + 1)
         begins, ends = np.zeros((2, len(numbers)), np.int64)
+        self._check((firsts >= 0) & (stops >= firsts) & (stops <= self.sequences), numbers)
         filled = stops > firsts
         begins[filled] = self._entries(HEADER.size + 4 * self.sequences, "<i8", firsts[filled])
         lasts = stops[filled] - 1
         ends[filled] = self._entries(HEADER.size + 4 * self.sequences, "<i8", lasts)
         ends[filled] += self._entries(HEADER.size, "<i4", lasts) * self.dtype.itemsize
+        self._check((begins >= 0) & (begins <= ends) & (ends <= self.tokens.size), numbers)
+        self._check((begins % self.dtype.itemsize == 0) & (ends % self.dtype.itemsize == 0), numbers)
         return begins, ends
+
+    def _check(self, within: npt.NDArray[np.bool_], numbers: Edges) -> None:
+        """Refuse the first of these documents that is not within the file."""
+        if not within.all():
+            raise StorageError(
+                f"{self.tokens.name!r}, document {numbers[np.argmin(within)]}: it is not within the {self.tokens.size} "
+                f"bytes of the file, which is cut, or {self.index.name!r} is damaged"
+            )
 
     def _entries(self, offset: int, kind: str, numbers: Edges) -> Edges:
         """Return numbers of a table in the index."""
@@ -112,7 +127,5 @@ class MegatronFiles(OpenFileFormat[OpenDocuments]):
         if index.size < size or not documents:
             raise StorageError(f"{index.name!r} is cut: it should have {size} bytes, and has {index.size}")
         opened = OpenDocuments(tokens, index, DTYPES[kind], sequences, documents - 1)
-        end = int(opened.bounds(np.array([documents - 2]))[1].max(initial=0)) if documents > 1 else 0
-        if tokens.size < end:
-            raise StorageError(f"{name!r} is cut: its last document ends at byte {end}, and it has {tokens.size}")
+        opened.bounds(range(max(0, documents - 2), documents - 1))  # refuses a file that is cut
         return opened
