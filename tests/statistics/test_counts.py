@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.statistics import collected, lanes, steps
 from penstock.statistics.collected import Statistics
 from penstock.statistics.lanes import Lane
-from penstock.statistics.schema import Histogram
+from penstock.statistics.schema import Histogram, Steps
 from penstock.statistics.steps import StepClock
 
 
@@ -224,3 +224,12 @@ def test_metrics_and_report_agree_on_waiting_after_marked_steps():
         (verdict,) = iterator.report().verdicts
         assert verdict.exact
         assert iterator.metrics()["penstock/waiting_share"] == verdict.waiting
+
+
+def test_the_device_is_never_told_to_wait_longer_than_the_caller():
+    blocked, yours, exposed = Histogram(), Histogram(), Histogram()
+    blocked.add([1.0, 1.0, 3.0])
+    yours.add([1.0, 1.0])
+    exposed.add([3.0])  # the other two steps were not asked for
+    found = Steps(3, blocked, yours, exposed, first=1.0, first_yours=1.0)
+    assert (found.own, found.seconds, found.share) == (1.0, 3.0, 2 / 3)

@@ -236,7 +236,9 @@ class Steps(Struct):
     @property
     def share(self) -> float:
         """The share of a step that is waiting: what the device noticed of it, if steps were marked."""
-        waiting = self.exposed.mean / self._together if self.exposed.count else self.seconds - self.own
+        waiting = self.seconds - self.own
+        if self.exposed.count:  # of some steps, which may have waited longer than others
+            waiting = min(waiting, self.exposed.mean / self._together)
         return min(1.0, waiting / max(1e-9, self.seconds))
 
     @property
