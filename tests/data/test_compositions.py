@@ -66,6 +66,7 @@ STEPS = {
     "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 4), 2, 1),
     "batch and unbatch": lambda d: d.batch(3, num_parallel_calls=2).unbatch(),
     "batch and sum": lambda d: d.batch(2).map(lambda batch: batch.sum()),
+    "parts": lambda d: d.map(lambda x: [x, x + 1], output_signature=ps.TensorSpec((2,), int)).unbatch(),
     "padded": lambda d: d.map(lambda x: [x] * (int(x) % 3 + 1)).padded_batch(2).unbatch().map(lambda row: row.sum()),
     "by size": lambda d: d.batch_by(9, lambda x: abs(int(x)) % 5, max_rows=4).unbatch(),
     "balanced": lambda d: d.batch(4).balance(lambda x: abs(int(x)), slices=2, window=2).unbatch(),
