@@ -82,7 +82,7 @@ PassOffset = tuple[int, int]
 """(position, skip): the element after the first `skip` that come from a position on."""
 
 
-class Span(Message, frozen=True):
+class Span(Message, frozen=True, omit_defaults=True):
     """The elements of a pass from `first` up to, not including, `end`.
 
     These are the elements of the positions start to stop - 1 without the first `skip` ones, and the first `more`

@@ -11,7 +11,7 @@ ENDLESS = 1 << 62
 """The bound of a pass whose length is infinite or not known."""
 
 
-class Ledger(msgspec.Struct):
+class Ledger(msgspec.Struct, omit_defaults=True):
     """The free positions of a pass: those in `returned`, and all from `frontier` to the end.
 
     Methods replace `returned` and never change it in place, so that a shallow copy is independent.
@@ -81,8 +81,11 @@ class Worker(msgspec.Struct):
     leaving: bool = False
 
 
-class Consumer(msgspec.Struct):
+class Consumer(msgspec.Struct, omit_defaults=True):
     """A reader of an epoch.
+
+    One that is gone is kept with what it has consumed, as long as its job: from a state that names less it comes back,
+    and gets the rest again.
 
     Attributes:
         consumer_index: of coordinated reads; -1 for others.

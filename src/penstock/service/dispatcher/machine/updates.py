@@ -216,7 +216,7 @@ class ConsumerGone(_Update, frozen=True, tag="consumer_gone"):
         consumer = state.consumers[self.consumer_id]
         epoch = state.epochs[consumer.epoch_id]
         _give_back(epoch, [*consumer.leased, *consumer.owed])
-        consumer.alive, consumer.leased, consumer.owed = False, [], []
+        consumer.alive, consumer.leased, consumer.owed, consumer.answered = False, [], [], (0, [])
 
 
 class Consumed(_Update, frozen=True, tag="consumed"):
