@@ -1,6 +1,7 @@
 """`ps.torch.loader` in one process: elements, states, and what it refuses."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,3 +201,17 @@ def test_given_ranks_take_their_slices() -> None:
     assert [first + second for first, second in zip(of(0), of(1), strict=True)] == whole
     with pytest.raises(ps.InvalidArgumentError, match="has no seed"):
         of(0, ps.Dataset.range(8).shuffle(8).batch(4))
+
+
+def test_a_profile_of_torch_has_spans_of_operators_and_of_waits(tmp_path: Path) -> None:
+    batches = ps.Dataset.range(8).map(lambda x: x * 2.0).batch(4)
+    with ps.torch.loader(batches) as loader:
+        assert loader.report().lines() == ["nothing was read yet: take some steps first"]
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+            assert len(list(loader)) == 2
+            assert len(list(batches)) == 2
+    profiled.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [event["name"].partition("(")[0] for event in events if event.get("cat") == "user_annotation"]
+    assert {"range", "map", "batch"} <= set(names)
+    assert names.count("next: waits for a step") == 3

@@ -34,7 +34,9 @@ def test_data_of_a_report_is_plain(report):
 
 def test_before_the_first_step_nothing_is_claimed():
     with iter(ps.Dataset.range(3)) as iterator:
-        assert iterator.report().lines() == ["nothing was measured: take some steps first"]
+        assert iterator.report().lines() == ["nothing was read yet: take some steps first"]
+    data = ps.keras.as_input(ps.Dataset.range(8).batch(4))
+    assert data.report().lines() == ["nothing was read yet: take some steps first"]
     with iter(ps.Dataset.range(3).with_options(ps.Options(statistics=False))) as iterator:
         assert iterator.report().lines() == ["statistics are off"]
 

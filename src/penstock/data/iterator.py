@@ -235,7 +235,7 @@ class DatasetIterator(Iterator[Element]):
             10
         """
         if self._statistics is None:
-            return Report([Snapshot()])
+            return Report([Snapshot(off=True)])
         snapshot = self._statistics.snapshot()
         snapshot.machine += hangs()
         begun = self._pass.cursor.met - snapshot.steps.count

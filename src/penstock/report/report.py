@@ -48,7 +48,8 @@ class Report(Struct):
         """The verdict in words, a line for each finding."""
         snapshot, verdict = self.ranks[self.slowest], self.verdicts[self.slowest]
         if not verdict.step:
-            return ["nothing was measured: take some steps first" if snapshot.operators else "statistics are off"]
+            unread = "nothing was read yet" if not snapshot.steps.count else "nothing was measured yet"
+            return ["statistics are off" if snapshot.off else f"{unread}: take some steps first"]
         return [
             line for line in (_waiting(snapshot, verdict), *_limit(snapshot, verdict), *self._rest(snapshot)) if line
         ]

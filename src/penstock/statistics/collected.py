@@ -178,7 +178,7 @@ class Statistics:
             return self._snapshot(rank)
         except Exception as error:
             self.fail(error)
-            return Snapshot(rank=rank)
+            return Snapshot(rank=rank, off=True)
 
     def _snapshot(self, rank: int) -> Snapshot:
         stages: dict[tuple[str, int], Stage] = {}

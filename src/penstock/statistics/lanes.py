@@ -62,6 +62,7 @@ class Lane:
         # For each operator at work, the processor time when it began, and that of the operators within it.
         self._processor: list[tuple[float, float]] = []
         self._outer: Lane | None = None
+        self._mark: Callable[[str], AbstractContextManager[Any]] | None = None
         self.longest, self.slowest = 0.0, -1
         self.forget()
 
@@ -77,7 +78,8 @@ class Lane:
         self._outer, here.lane = here.lane, self
         now = perf_counter()
         samples = now - self._sampled > _EVERY_SECONDS
-        self.thorough = samples or tracing.recorder is not None or tracing.annotation is not None
+        self._mark = tracing.annotation_now()
+        self.thorough = samples or tracing.recorder is not None or self._mark is not None
         if samples:
             self._sampled = now
             if self.name == "worker":
@@ -98,7 +100,7 @@ class Lane:
     def begin_thorough(self, number: int, function: Callable[..., Result]) -> Callable[..., Result]:
         """Measure an operator's processor time; returns its function, marked in the trace of the user's framework."""
         self._processor.append((thread_time(), 0.0))
-        mark = tracing.annotation
+        mark = self._mark
         return function if mark is None else partial(_marked, mark(self._operator(number).label), function)
 
     def end_thorough(self, number: int, begun: float, seconds: float, made: Any) -> None:

@@ -270,6 +270,7 @@ class Snapshot(Struct):
         host: its machine.
         cores: how many processors it may use.
         machine: sentences about what the machine has too little of.
+        off: whether nothing is counted, by an option or after a fault.
     """
 
     elapsed: float = 0.0
@@ -280,6 +281,7 @@ class Snapshot(Struct):
     host: str = ""
     cores: int = 1
     machine: list[str] = field(default_factory=list)
+    off: bool = False
 
     def of(self, number: int) -> Counts:
         """Return all counts of an operator."""

@@ -349,7 +349,7 @@ class DistributedIterator(Iterator[Any]):
             self._source.consumed(self._position)
         try:
             self._feed.measured.ask()
-            outcome = self._unused.popleft() if self._unused else self._outcome()
+            outcome = self._unused.popleft() if self._unused else self._feed.measured.awaited(self._outcome)
         except Closed:
             if self._ended:  # met by another thread
                 raise StopIteration from None

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Final, TypeVar
 
 from penstock.distribute.control.channel import Control
 from penstock.report.report import Report
 from penstock.runtime.watchdog import hangs
+from penstock.statistics import tracing
 from penstock.statistics.collected import NO_METER, Statistics
 from penstock.statistics.schema import Operator, Snapshot
 from penstock.statistics.steps import StepMark
@@ -48,6 +50,12 @@ class MeasuredSteps:
         """Note that the consumer asks for a step."""
         if self._statistics is not None:
             self._statistics.ask()
+
+    def awaited(self, outcome: Callable[[], Made]) -> Made:
+        """Return what the consumer waits for, marked in the trace of its framework, which may show no other thread."""
+        mark = tracing.annotation_now()
+        with nullcontext() if mark is None else mark("next: waits for a step"):
+            return outcome()
 
     def given(self) -> None:
         """Note that the consumer gets it."""
@@ -91,7 +99,7 @@ class MeasuredSteps:
     def report(self) -> Report:
         """Return the report of this worker, and of others as far as they have told."""
         if self._statistics is None:
-            return Report([Snapshot()])
+            return Report([Snapshot(off=True)])
         others = {} if self._control is None else self._control.told(self._topic, Snapshot)
         ranks = {**others, self._worker: self._of_run()}
         return Report([ranks[worker] for worker in sorted(ranks)])
