@@ -5,7 +5,7 @@ import time
 _SECONDS = 0.004
 # Larger blocks gain nothing: they leave the cache, and their memory is given back to the system between blocks.
 _GROW_BELOW_BYTES = 1 << 20
-_LARGE_ROW_BYTES = 1 << 17
+_LARGE_ROW_BYTES = 1 << 20
 """Rows that are larger come one by one: copying one into a block costs more than a block does."""
 _MAXIMUM_ROWS = 1 << 16
 _TIMES_WHAT_CAME = 16
