@@ -215,3 +215,10 @@ def test_a_profile_of_torch_has_spans_of_operators_and_of_waits(tmp_path: Path) 
     names = [event["name"].partition("(")[0] for event in events if event.get("cat") == "user_annotation"]
     assert {"range", "map", "batch"} <= set(names)
     assert names.count("next: waits for a step") == 3
+
+
+def test_copies_to_a_device_are_spans_of_a_trace(tmp_path: Path) -> None:
+    with ps.torch.loader(ps.Dataset.range(8).batch(4), device="meta") as loader, ps.trace(tmp_path / "steps.json"):
+        assert [batch.device.type for batch in loader] == ["meta", "meta"]
+    events = json.loads((tmp_path / "steps.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X"].count("copy to the device") == 2

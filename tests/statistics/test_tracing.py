@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from until import until
 
@@ -16,9 +17,13 @@ import penstock as ps
 from penstock.statistics import tracing
 
 
-def spans_of(path: Path) -> list[dict[str, Any]]:
+def events_of(path: Path) -> list[dict[str, Any]]:
     content = path.read_bytes()
-    events = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["traceEvents"]
+    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["traceEvents"]
+
+
+def spans_of(path: Path) -> list[dict[str, Any]]:
+    events = events_of(path)
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     return [event | {"thread": threads.get(event["tid"], "")} for event in events if event["ph"] == "X"]
 
@@ -39,6 +44,37 @@ def test_spans_show_threads_operators_waits_and_steps(tmp_path: Path) -> None:
     for span in spans:
         assert begun <= span["ts"] / 1e6 <= (span["ts"] + span["dur"]) / 1e6 <= ended + 1e-6
         assert span["pid"] == os.getpid()
+
+
+def test_arrows_lead_from_blocks_to_batches_to_steps_within_their_spans(tmp_path: Path) -> None:
+    dataset = ps.Dataset.range(12).map(lambda x: time.sleep(0.003) or x, num_parallel_calls=2).batch(4).prefetch(1)
+    path = tmp_path / "steps.json"
+    with ps.trace(path):
+        list(dataset)
+    events = events_of(path)
+    for event in events:
+        assert {"ph", "pid", "tid", "name"} <= event.keys()
+        assert event["ph"] == "M" or event["ts"] > 0
+    flows: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        if event["ph"] in "stf":
+            flows.setdefault(event["id"], []).append(event)
+    ways = set()
+    for flow in flows.values():
+        assert [event["ph"] for event in flow] == ["s", *"t" * (len(flow) - 2), "f"]
+        assert [event["ts"] for event in flow] == sorted(event["ts"] for event in flow)
+        ways.add(" ".join(spans_around(event, spans_of(path)) for event in flow))
+    assert "map map prefetch your step" in ways
+    fills = [event["args"]["holds"] for event in events if event["ph"] == "C"]
+    assert set(fills) == {0, 1}
+
+
+def spans_around(event: dict[str, Any], spans: list[dict[str, Any]]) -> str:
+    """Return the name of the innermost span in which an event is, as Perfetto binds it."""
+    around = [
+        span for span in spans if span["tid"] == event["tid"] and span["ts"] <= event["ts"] < span["ts"] + span["dur"]
+    ]
+    return min(around, key=lambda span: span["dur"])["name"].partition("(")[0]
 
 
 def test_a_trace_of_some_steps_is_written_when_it_has_them(tmp_path: Path) -> None:
@@ -118,3 +154,11 @@ def test_operators_are_marked_in_the_trace_of_a_framework(monkeypatch: pytest.Mo
         list(rows)
     assert marked.open == []
     assert any(name.startswith("filter(") for name in marked.names)
+
+
+def test_copies_of_jax_loaders_are_spans_of_a_trace(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    batches = ps.Dataset.range(8).batch(4)
+    with ps.jax.loader(batches, mesh, jax.P("data")) as loader, ps.trace(tmp_path / "steps.json"):
+        assert len(list(loader)) == 2
+    assert [span["name"] for span in spans_of(tmp_path / "steps.json")].count("copy to the devices") == 2

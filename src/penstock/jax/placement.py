@@ -14,6 +14,7 @@ from penstock.distribute.jax.devices import moving_explicitly
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError
 from penstock.jax.shardings import check_divides, is_text
+from penstock.statistics.tracing import span
 
 
 class MeshPlacement:
@@ -50,7 +51,8 @@ class MeshPlacement:
                 f'need; slices here have the shapes {shapes}: use ps.InputOptions(partial_batch="pad") or "drop", '
                 "and let a function given as collate pad its results"
             )
-        arrays = [self._placed(number, leaf) for number, leaf in enumerate(leaves)]
+        with span("copy to the devices"):
+            arrays = [self._placed(number, leaf) for number, leaf in enumerate(leaves)]
         # Of a single slice the caller hands out the only value.
         return [PerReplica([array]) for array in arrays] if self._parts == 1 else arrays
 

@@ -5,6 +5,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, TypeVar
 
+from penstock.statistics import tracing
 from penstock.statistics.lanes import waiting
 
 Item = TypeVar("Item")
@@ -47,6 +48,8 @@ class Channel(Generic[Item]):
         """
         self._wait_until(lambda: self._weight == 0 or self._weight + weight <= self._capacity)
         self._put += weight
+        if tracing.recorder is not None:
+            tracing.recorder.put(item, self._weight)
         self._items.put((item, weight))
         if self._closed:  # meanwhile
             self._drop()
@@ -72,6 +75,8 @@ class Channel(Generic[Item]):
         if self._producer_waits:
             self._producer_waits = False
             self._wake_producer.put(None)
+        if tracing.recorder is not None:
+            tracing.recorder.take(item, self._weight)
         return item
 
     def room(self) -> int:

@@ -51,6 +51,7 @@ class StepClock:
             self._yours.append(yours)
             if tracing.recorder is not None:
                 tracing.recorder.add("your step", self._got, yours, number=self._steps.count - 1)
+                tracing.recorder.use(self._got)
         elif not self.begun:
             self.begun = now
             self._steps.opening = now - self._made

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from time import perf_counter
 from typing import Any, Final, TextIO, cast
 
 from penstock.errors import InvalidArgumentError, StorageError
@@ -35,6 +36,12 @@ class TraceRecorder:
         self._processes = {os.getpid(): "this process"}
         self._lock = threading.Lock()
         self._full = False
+        self._fills: list[tuple[str, float, int]] = []
+        # The times and threads in which a block, and what is made of it, were at work.
+        self._flows: list[list[tuple[float, int]]] = []
+        self._made: dict[int, tuple[float, int]] = {}
+        self._flow_here: dict[int, list[tuple[float, int]]] = {}
+        self._sent: dict[int, tuple[list[tuple[float, int]], str]] = {}
 
     def add(self, name: str, begun: float, seconds: float, child: int = 0, **about: Any) -> None:
         """Note what this thread, or a child process for it, has done since `begun`, by `time.perf_counter`."""
@@ -45,9 +52,47 @@ class TraceRecorder:
             self._processes[child] = "process of a map"
         else:
             self._threads[thread] = threading.current_thread().name
+            self._made[thread] = begun + seconds * 0.999, thread  # within the span
         self._spans.append((name, begun, seconds, child or os.getpid(), child or thread, about))
-        if len(self._spans) >= _MOST_SPANS:
+        self._check_size()
+
+    def _check_size(self) -> None:
+        if len(self._spans) + len(self._fills) >= _MOST_SPANS:
             self._end_early()
+
+    def put(self, item: object, fill: int | None = None) -> None:
+        """Note that this thread gives others what it is making, or puts what it has made into a queue of so much."""
+        thread, now = threading.get_native_id(), perf_counter()
+        made = (now, thread) if fill is None else self._made.get(thread)
+        if self._full or made is None:
+            return
+        name = f"queue of {threading.current_thread().name} {thread}"
+        self._sent[id(item)] = self._flow_here.pop(thread, [made]), name
+        self._note_fill(name, now, fill)
+
+    def _note_fill(self, name: str, now: float, fill: int | None) -> None:
+        if fill is not None:
+            self._fills.append((name, now, fill))
+            self._check_size()
+
+    def take(self, item: object, fill: int | None = None) -> None:
+        """Note that this thread takes what another one has given, or put into a queue, which then holds so much."""
+        flow, name = self._sent.pop(id(item), (None, ""))
+        if self._full or flow is None:
+            return
+        now, thread = perf_counter(), threading.get_native_id()
+        flow.append((now, thread))
+        if len(flow) == 2:
+            self._flows.append(flow)
+        self._flow_here[thread] = flow
+        self._note_fill(name, now, fill)
+
+    def use(self, begun: float) -> None:
+        """Note that this thread's step, which has begun then, is that of what it has taken last."""
+        thread = threading.get_native_id()
+        flow = self._flow_here.pop(thread, None)
+        if flow is not None and not self._full:
+            flow.append((begun, thread))
 
     def step(self, consumer: object, number: int) -> None:
         """Note that a consumer has got as many elements."""
@@ -84,6 +129,13 @@ class TraceRecorder:
         for name, begun, seconds, pid, thread, about in self._spans:
             span = {"ph": "X", "name": name, "ts": begun * 1e6, "dur": seconds * 1e6, "pid": pid, "tid": thread}
             yield ",\n" + json.dumps(span | {"args": about})
+        for name, at, fill in self._fills:
+            counter = {"ph": "C", "name": name, "ts": at * 1e6, "pid": me, "tid": 0, "args": {"holds": fill}}
+            yield ",\n" + json.dumps(counter)
+        for number, flow in enumerate(self._flows):
+            for kind, (at, thread) in zip(["s", *"t" * (len(flow) - 2), "f"], flow, strict=True):
+                arrow = {"ph": kind, "name": "block", "cat": "block", "id": number, "ts": at * 1e6, "pid": me}
+                yield ",\n" + json.dumps(arrow | {"tid": thread, "bp": "e"})
         yield "]}\n"
 
 
@@ -103,6 +155,16 @@ def annotation_now() -> Callable[[str], AbstractContextManager[Any]] | None:
     if profiler is not None and getattr(profiler, "_is_profiler_enabled", False):
         return cast(Callable[[str], AbstractContextManager[Any]], profiler.record_function)
     return annotation
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Show what is done in this context as a span, in `ps.trace` and in the trace of the user's framework."""
+    mark, begun = annotation_now(), perf_counter()
+    with nullcontext() if mark is None else mark(name):
+        yield
+    if recorder is not None:
+        recorder.add(name, begun, perf_counter() - begun)
 
 
 @contextmanager

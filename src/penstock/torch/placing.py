@@ -8,6 +8,7 @@ import torch
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.statistics.tracing import span
 from penstock.structure import flatten
 from penstock.torch.tensors import tensor_of
 
@@ -47,6 +48,12 @@ class Placing:
         """The leaves of this rank's slice as tensors."""
         values = [leaf.slices[0] for leaf in leaves]
         tensors = [self._sequence_part(tensor_of(one) if isinstance(one, np.ndarray) else one) for one in values]
+        if self._pin or self._device is not None:
+            with span("copy to the device"):
+                tensors = self._copied(tensors)
+        return [PerReplica([one]) for one in tensors]
+
+    def _copied(self, tensors: list[Any]) -> list[Any]:
         if self._pin:
             tensors = [one.pin_memory() if isinstance(one, torch.Tensor) else one for one in tensors]
         if self._on_cuda:
@@ -57,7 +64,7 @@ class Placing:
             self._stream.synchronize()
         elif self._device is not None:
             tensors = [self._moved(one) for one in tensors]
-        return [PerReplica([one]) for one in tensors]
+        return tensors
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, list):

@@ -15,6 +15,7 @@ from penstock.data.streams.index_reading import Pending
 from penstock.runtime.callers import Callers, Work
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
+from penstock.statistics import tracing
 from penstock.structure import flatten
 
 Outcome = tuple[Block | None, Failure | None]
@@ -164,6 +165,8 @@ class Calls(Pending):
             last = self._left == 0
         if last:
             self.callers.results_hold(self.nbytes // self.rows)
+            if tracing.recorder is not None:
+                tracing.recorder.put(self)
             self.done = True
 
     def _all_at_once(self, at_once: Callable[[], Outcome], start: int, stop: int) -> None:
@@ -210,6 +213,8 @@ class Calls(Pending):
 
     def outcome(self) -> Outcome:
         """Return the block of the results, up to the first row that failed."""
+        if tracing.recorder is not None:
+            tracing.recorder.take(self)
         block, failure = self._found()
         if failure is not None:
             self._note_failure(failure.error, int(self._positions[failure.row]))
