@@ -1,6 +1,7 @@
 """Datasets give through dispatcher and workers what they give in process; here all of them are one process."""
 
 import asyncio
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -367,3 +368,13 @@ def test_rows_are_told_and_skipped_through_workers_in_every_epoch(target: str) -
             assert len(found) == len(packed) - 1 and {row.row for row in told} not in found
     sequence = through(ps.Dataset.range(9).filter(lambda x: x % 2 == 0), target)
     assert sequence.rows(1)[0].row == 1
+
+
+@pytest.mark.parametrize("mode", ["distributed_epoch", "parallel_epochs"])
+def test_every_data_worker_warned_of_the_fifth_epoch_of_a_source(
+    mode: str, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixed = ps.Dataset.mix({"web": ps.Dataset.range(2000), "books": ps.Dataset.range(50)}, stop="repeat")
+    with caplog.at_level(logging.WARNING, "penstock"):
+        elements(through(mixed.map(abs).take(3000), target, mode))
+    assert [message.partition(" begins")[0] for message in caplog.messages] == ["mix: epoch 5 of source 'books'"]

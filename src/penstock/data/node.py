@@ -92,6 +92,7 @@ class Run:
     Attributes:
         guarded: whether the reader of the root may skip elements that fail.
         reads_again: whether this is for streams that read elements a second time in this iteration.
+        quiet: whether others read the same dataset, and warn of it.
         statistics: counts what runs; None where nothing is counted.
     """
 
@@ -104,7 +105,7 @@ class Run:
         self.threads = threads
         self.copiers = Copiers(threads)
         self.live = LiveStreams()
-        self.reads_again = self.guarded = False
+        self.reads_again = self.guarded = self.quiet = False
         self.skips = Skips()
         # Applied to each dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
@@ -148,7 +149,7 @@ class Run:
         run.demand = self.demand
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
         run.statistics, run._maker = self.statistics, self.meter(node).number
-        run.reads_again = self.reads_again
+        run.reads_again, run.quiet = self.reads_again, self.quiet
         run.guarded = self.leaves_out
         # Most such datasets draw nothing, so their seed is computed on first use.
         run._seed_of_inner = lambda: mix(self.key(node, None), epoch, position)

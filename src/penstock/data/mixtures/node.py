@@ -39,9 +39,9 @@ class SourceEpochs(Repeat):
     def _warned(self) -> list[int]:
         return []
 
-    def warn(self) -> None:
+    def warn(self, run: Run) -> None:
         """Warn, once, that a source has been read more often than is known to help."""
-        if not self._warned:
+        if not self._warned and not run.quiet:
             self._warned.append(1)
             _logger.warning(
                 "mix: epoch %d of source %r begins: rows that are trained on more often add little; give it a smaller "
@@ -53,8 +53,8 @@ class SourceEpochs(Repeat):
             )
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        if len(indices) and 0 < _MANY_EPOCHS * self.input.cardinality <= indices[-1]:
-            self.warn()
+        if _MANY_EPOCHS * self.input.cardinality in indices:  # one data worker of several reads it
+            self.warn(run)
         return (yield from super().reading(run, epoch, indices))
 
 
@@ -63,7 +63,7 @@ class _SourceEpochsStream(RepeatStream, of=SourceEpochs):
 
     def _opened(self, number: int) -> Cursor:
         if number == _MANY_EPOCHS:
-            self._node.warn()
+            self._node.warn(self._run)
         return super()._opened(number)
 
 
@@ -134,9 +134,9 @@ class Mix(OneOfSeveral):
     def _told(self) -> list[int]:
         return []
 
-    def tell_end(self, number: int) -> None:
+    def tell_end(self, run: Run, number: int) -> None:
         """Log, once, which source ends the mixture, because rows of the others may be left."""
-        if not self._told:
+        if not self._told and not run.quiet:
             self._told.append(number)
             _logger.warning(
                 "%s ends, because %r has ended; rows of other sources may be left: stop='all' goes on with them, "
@@ -152,7 +152,7 @@ class Mix(OneOfSeveral):
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         block = yield from super().reading(run, epoch, indices)
         if self.stops and len(indices) and indices[-1] == self.cardinality - 1:
-            self.tell_end(self._ending)
+            self.tell_end(run, self._ending)
         return block
 
     def stream(self, run: Run, epoch: int) -> Stream:
@@ -262,7 +262,7 @@ class MixStream(ChooseStream):
         super()._serve(numbers, usable, ending)
         self._lost |= {one: turn + first for one, first in ending.items() if self._ended[one] > ended[one]}
         if self._stopped:
-            self._mix.tell_end(int(numbers[usable]))
+            self._mix.tell_end(self._run, int(numbers[usable]))
 
     def _pulled(self, number: int, rows: int) -> tuple[Block | None, BaseException | None]:
         block, failure = super()._pulled(number, rows)

@@ -93,6 +93,7 @@ class _Plan:
             root, seed_of(key.seed, key.policy, key.info), threads, seeded=options.seed is not None, epoch=key.epoch
         )
         run.guarded = options.on_error == "skip"
+        run.quiet = key.number > 0 and (kind == "sequence" or key.policy is not ShardingPolicy.DATA)
         run.skips = Skips(options.max_errors)
         prepare = guarded_below if run.guarded else run.prepare
         run.prepare = prepare
