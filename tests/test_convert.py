@@ -52,6 +52,7 @@ def test_columns_in_the_names_of_folders_are_converted_too(tmp_path, monkeypatch
 def test_deleted_rows_of_a_delta_table_are_not_converted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("table", "_delta_log").mkdir(parents=True)
+    Path("table", "_delta_log", "00000000000000000000.json").touch()
     pq.write_table(pa.table({"x": [1]}), "table/part.parquet")
     for command in (
         ["convert", "table", "out.parquet"],

@@ -13,6 +13,7 @@ import tempfile
 import types
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -585,3 +586,39 @@ def test_credentials_that_a_function_does_not_give(server, monkeypatch, place, k
     monkeypatch.setenv("PENSTOCK_CREDENTIALS", place)
     with pytest.raises(kind, match=message):
         list(ps.TextLineDataset("s3://sealed/a"))
+
+
+@pytest.mark.parametrize(
+    ("table", "data", "described", "reader"),
+    [
+        ("a", "", "_delta_log/0.json", r"ps\.DeltaDataset\('{at}a'\)"),
+        ("a/b[1]", "data/", "metadata/2.metadata.json", r"from_metadata\('{at}a/b\[1\]/metadata/2\.metadata\.json'\)"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["s3", "gs", "memory"])
+def test_deleted_rows_are_not_read_by_a_pattern_of_a_store(
+    server, tmp_path, protocol, table, data, described, reader, capsys
+):
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "x")
+    at = f"{protocol}://{tmp_path.name}/"
+    rows = [f"{table}/{data}year=1/x.parquet", f"{table}/{data}year=2/y.parquet", "plain/x.parquet", "plain/y.parquet"]
+    for name in (*rows, f"{table}/{described}", f"{table}/{described.replace('2.', '1.')}"):
+        server.objects[f"{tmp_path.name}/{name}"] = (tmp_path / "x").read_bytes()
+        if protocol == "memory":
+            fsspec.filesystem("memory").pipe(f"/{tmp_path.name}/{name}", (tmp_path / "x").read_bytes())
+    one_table = at + table.replace("[", "[[]")
+    for files in (
+        f"{one_table}/**/*.parquet",
+        f"{one_table}/{data}year=2/*.parquet",
+        f"{at}**/x.parquet",
+        ps.Dataset.list_files(f"{at}a/**/*.parquet"),
+    ):
+        with pytest.raises(ps.InvalidArgumentError, match=f"is a table of .*{reader.format(at=at)}"):
+            ps.ParquetDataset(files)
+    for found in (f"{one_table}/**/*.parquet", f"{at}a"):
+        assert main(["inspect", found]) == 2
+        assert "the names of the files, instead of a folder or pattern, read all" in capsys.readouterr().err
+    server.lists = 0
+    assert len(ps.ParquetDataset([at + name for name in rows])) == 8 and server.lists == 0
+    assert len(ps.ParquetDataset(f"{at}plain/*.parquet")) == 4
+    assert server.lists == (0 if protocol == "memory" else 3)

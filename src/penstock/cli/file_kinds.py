@@ -17,8 +17,8 @@ from penstock.formats.compression import compression_of
 from penstock.formats.matching import is_pattern, matching_files
 from penstock.formats.media.example_folder import ImageReader
 from penstock.formats.opening import open_bytes
-from penstock.formats.tables.file_columns import refuse_versions
 from penstock.formats.tables.nulls import maskable
+from penstock.formats.tables.table_folders import refuse_versions
 from penstock.paths import has_protocol
 
 _BEGINNING_BYTES: Final = 1 << 12
@@ -137,22 +137,22 @@ def files_of(call: str, given: str) -> list[str]:
             raise ps.InvalidArgumentError(f"{call}: there is no file below {given!r}")
         refuse_versions(call, names)
         return _without_index(names)
-    if not has_protocol(given):
-        if os.path.exists(given):
-            return [given]
-        names = matching_files(call, given)
-        refuse_versions(call, names)
-        return names
+    if not has_protocol(given) and os.path.exists(given):
+        return [given]
     try:
-        return matching_files(call, given)
+        names = matching_files(call, given)
+        if has_protocol(given) and not is_pattern(given):
+            return names
     except ps.InvalidArgumentError:
-        if is_pattern(given) or given.startswith(("http://", "https://")):
+        if not has_protocol(given) or is_pattern(given) or given.startswith(("http://", "https://")):
             raise
-    folder = given.rstrip("/")
-    parts = {name: name.removeprefix(f"{folder}/").split("/") for name in matching_files(call, f"{folder}/**")}
-    return _without_index(
-        [name for name, several in parts.items() if not any(part[0] in "._" for part in several if part)]
-    )
+        folder = given.rstrip("/")
+        parts = {name: name.removeprefix(f"{folder}/").split("/") for name in matching_files(call, f"{folder}/**")}
+        names = _without_index(
+            [name for name, several in parts.items() if not any(part[0] in "._" for part in several if part)]
+        )
+    refuse_versions(call, names)
+    return names
 
 
 def _without_index(names: list[str]) -> list[str]:

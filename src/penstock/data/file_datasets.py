@@ -25,6 +25,7 @@ from penstock.formats.records.record_format import RecordFormat
 from penstock.formats.records.text_lines import TextLines
 from penstock.formats.records.tfrecord import TFRecords
 from penstock.formats.registry import format_of
+from penstock.formats.tables.table_folders import refuse_versions
 from penstock.other_names import other_keywords
 from penstock.paths import has_protocol, local_path
 from penstock.runtime.progress import Progress
@@ -195,7 +196,7 @@ def ParquetDataset(  # noqa: N802  # as the others
     names = dataset_of_names("ParquetDataset", files)
     for listing in names.node.walk():
         if isinstance(listing, Listing):
-            tables.file_columns.refuse_versions("ParquetDataset", listing.columns[0])
+            refuse_versions("ParquetDataset", listing.columns[0])
     return files_by_index("ParquetDataset", names, format)
 
 

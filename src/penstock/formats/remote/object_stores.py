@@ -347,6 +347,6 @@ def _expression(token: str) -> str:
     if token in known:
         return known[token]
     if token.startswith("[") and token.endswith("]") and len(token) > 2:
-        inner = token[1:-1].replace("\\", "\\\\")
+        inner = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
         return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
     return re.escape(token)

@@ -10,8 +10,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,7 +23,6 @@ from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.file_errors import by_library
 from penstock.formats.tables.arrow_columns import values_of
 from penstock.formats.tables.table_records import arrow_types
-from penstock.paths import has_protocol
 
 _NUMBER: Final = b"PARQUET:field_id"
 OLD_NAMES: Final = b"names"
@@ -124,28 +122,6 @@ class TableVersion:
     def columns_in(self, name: str, schema: pa.Schema) -> FileColumns:
         """The columns of the table in a file, which has columns of its own; raises as `FileColumns`."""
         return FileColumns(name, schema, self.schema, self.values[name], self.deleted.get(name))
-
-
-def refuse_versions(call: str, names: Iterable[str]) -> None:
-    """Refuse the files of a folder that is a table with versions: some of their rows are deleted, or of old versions.
-
-    Folders that are not local are not looked into.
-
-    Raises:
-        InvalidArgumentError: a file is in such a folder.
-    """
-    folders = {folder for name in names if not has_protocol(name) for folder in Path(name).parents}
-    for folder in sorted(folders):
-        if (folder / "_delta_log").is_dir():
-            kind, reader = "Delta", f"ps.DeltaDataset({str(folder)!r})"
-        elif newest := max(folder.glob("metadata/*.metadata.json"), default=None):
-            kind, reader = "Iceberg", f"ps.IcebergDataset(pyiceberg.table.StaticTable.from_metadata({str(newest)!r}))"
-        else:
-            continue
-        raise InvalidArgumentError(
-            f"{call}: {str(folder)!r} is a table of {kind}, whose files also have rows that were deleted: {reader} "
-            "reads the rows of one version; the names of the files, instead of a folder or pattern, read all"
-        )
 
 
 class NamedFolders:
