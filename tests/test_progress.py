@@ -37,6 +37,17 @@ def test_a_terminal_shows_a_bar(monkeypatch):
 
 
 @pytest.mark.usefixtures("slow_clock")
+def test_a_cell_of_a_notebook_shows_a_bar(monkeypatch):
+    class Cell(io.StringIO):
+        __module__ = "ipykernel.iostream"
+
+    monkeypatch.setattr(sys, "stderr", Cell())
+    with Progress("saving x", 200) as progress:
+        progress.add(100)
+    assert "\rsaving x: [###############...............] 50%" in sys.stderr.getvalue()
+
+
+@pytest.mark.usefixtures("slow_clock")
 def test_without_a_terminal_a_line_goes_to_stderr_or_to_the_log(capsys, caplog):
     Progress("saving y").add(7)
     assert capsys.readouterr().err == "saving y: 7 rows, 0 rows/s\n"

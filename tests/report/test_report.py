@@ -4,6 +4,8 @@ import html.parser
 import json
 import re
 import resource
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,10 @@ def test_before_the_first_step_nothing_is_claimed():
     assert data.report().lines() == ["nothing was read yet: take some steps first"]
     with iter(ps.Dataset.range(3).with_options(ps.Options(statistics=False))) as iterator:
         assert iterator.report().lines() == ["statistics are off"]
+
+
+def test_a_report_at_the_prompt_is_its_words(report):
+    assert repr(report) == str(report)
 
 
 def test_a_saved_report_is_read_again_unchanged(report, tmp_path):
@@ -123,3 +129,12 @@ def test_bars_of_waits_are_as_long_as_their_counts_say(report):
     waits = report._repr_html_().partition("Waits of steps")[2]
     assert re.findall(r"up to ([^<]+)<", waits) == ["500 ms", "1 s"]
     assert re.findall(r'class="wait" x="0.0" width="([^"]+)"', waits) == ["100.0", "25.0"]
+
+
+def test_a_line_of_a_notebook_is_named_by_its_cell(monkeypatch):
+    shell = SimpleNamespace(
+        compile=SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]") if name == __file__ else None)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with iter(ps.Dataset.range(3)) as iterator:
+        assert re.search(r"^range at Cell In\[3\]:\d+ ", iterator.report().table(), re.MULTILINE)

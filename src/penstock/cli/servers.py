@@ -285,11 +285,11 @@ def _log(options: argparse.Namespace) -> None:
 
 def _run(start: Callable[[], _Server], greeting: str) -> int:
     """Run a server until it ends by itself or is stopped; returns the exit status."""
-    signal.signal(signal.SIGTERM, _terminate)
     _allow_many_descriptors()
-    answer_dumps()
     server: _Server | None = None
     try:
+        signal.signal(signal.SIGTERM, _terminate)
+        answer_dumps()
         server = start()
         say(f"penstock: {greeting.format(server.target)}")
         try:

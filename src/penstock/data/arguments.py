@@ -18,7 +18,15 @@ def user_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{_cell_of(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _cell_of(file: str) -> str:
+    """Return "Cell In[3]" for the file that stands for a cell of a notebook, or of IPython; other names as they are."""
+    python = sys.modules.get("IPython")
+    shell = python and python.get_ipython()
+    cell = shell and shell.compile.format_code_name(file)
+    return " ".join(cell) if cell else file
 
 
 def check_function(call: str, name: str, function: object) -> Callable[..., Any]:

@@ -91,6 +91,8 @@ class Report(Struct):
     def __str__(self) -> str:
         return "\n".join([*self.lines(), "", self.table()])
 
+    __repr__ = __str__  # at Python's prompt
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, with the verdict of each rank."""
         return {

@@ -16,6 +16,11 @@ _LINE_SECONDS: Final = 30.0
 _BAR_WIDTH: Final = 30
 
 
+def _in_notebook() -> bool:
+    """Return whether stderr is shown below a cell of a notebook, where a line can be written anew as on a terminal."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
 class Progress:
     """The amount that is done of something, counted by several threads.
 
@@ -36,7 +41,7 @@ class Progress:
         self._what, self._total, self._done, self._before, self._unit = what, total, done, done, unit
         self._nbytes = 0
         self._started = time.monotonic()
-        self._bar = bar and sys.stderr is not None and sys.stderr.isatty()
+        self._bar = bar and sys.stderr is not None and (sys.stderr.isatty() or _in_notebook())
         self._next = self._started + (_BAR_SECONDS if self._bar else _FIRST_LINE_SECONDS)
         self._shown = False
         self._lock = Lock()
