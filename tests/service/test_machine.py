@@ -244,7 +244,7 @@ def test_the_status_tells_workers_that_left_from_leaving_or_lost_ones() -> None:
     shown = {worker.info.worker_id: worker for worker in dispatcher.tell(GetStatus()).workers}
     assert [shown[worker].left for worker in (gone, leaving, lost, busy)] == [True, False, False, False]
     assert [shown[worker].alive for worker in (gone, leaving, lost, busy)] == [False, True, False, True]
-    assert [shown[worker].rows_per_second for worker in (gone, leaving, lost, busy)] == [0, 2, 0, 2]
+    assert [shown[worker].elements_per_second for worker in (gone, leaving, lost, busy)] == [0, 2, 0, 2]
 
 
 def test_a_worker_with_no_address_or_of_a_stopping_dispatcher_is_refused() -> None:
@@ -967,18 +967,18 @@ def test_the_status_says_what_goes_on() -> None:
     dispatcher.now = _BOOT + 4.0
     dispatcher.tell(WorkerHeartbeat(worker_id=worker, rows=100, bytes=4000, busy_seconds=1.5, seconds=2))
     dispatcher.tell(
-        ConsumerHeartbeat(consumer_id=reader.consumer_id, rows_per_second=50, waiting_fraction=0.25, rounds=[2, 1])
+        ConsumerHeartbeat(consumer_id=reader.consumer_id, elements_per_second=50, waiting_fraction=0.25, rounds=[2, 1])
     )
     dispatcher.now = _BOOT + 5.0
     status = dispatcher.tell(GetStatus())
     assert isinstance(status, Status)
     (shown,) = status.workers
-    assert (shown.rows_per_second, shown.bytes_per_second, shown.busy_fraction) == (50, 2000, 0.75)
+    assert (shown.elements_per_second, shown.bytes_per_second, shown.busy_fraction) == (50, 2000, 0.75)
     assert (shown.seconds_since_heard, status.seconds_up, status.datasets) == (1.0, 5.0, 1)
     (epoch,) = status.epochs
     assert (epoch.job, epoch.positions, epoch.leased, epoch.consumed, epoch.finished) == ("job", 10, 3, 2, False)
     (consumer,) = epoch.consumers
-    assert (consumer.rows_per_second, consumer.waiting_fraction, consumer.round) == (50, 0.25, 3)
+    assert (consumer.elements_per_second, consumer.waiting_fraction, consumer.round) == (50, 0.25, 3)
 
 
 def test_the_status_shows_what_is_read_and_the_last_finished_epoch() -> None:

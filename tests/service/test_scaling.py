@@ -143,7 +143,7 @@ def test_autoscalers_read_how_many_data_workers_are_needed() -> None:
             "penstock_data_workers_busy_ratio",
             "penstock_readers",
             "penstock_readers_waiting_ratio",
-            "penstock_rows_per_second",
+            "penstock_elements_per_second",
             "penstock_bytes_per_second",
             "penstock_datasets",
             "penstock_definition_bytes",

@@ -79,8 +79,8 @@ def test_a_worker_reports_what_it_makes() -> None:
     with ps.service.DispatchServer(config) as dispatcher, worker_for(dispatcher):
         dataset = ps.Dataset.range(1000).map(lambda x: np.full(100, x, np.int64))
         assert len(list(dataset.apply(ps.service.distribute("distributed_epoch", dispatcher.target)))) == 1000
-        (report,) = awaited(dispatcher, lambda workers: workers[0].rows_per_second > 0)
-    assert report.bytes_per_second == pytest.approx(report.rows_per_second * 800)
+        (report,) = awaited(dispatcher, lambda workers: workers[0].elements_per_second > 0)
+    assert report.bytes_per_second == pytest.approx(report.elements_per_second * 800)
     assert report.busy_fraction > 0
 
 

@@ -52,7 +52,7 @@ def worker_rows(status: Status) -> list[list[str]]:
                 str(worker.info.place),
                 worker.info.endpoint.address,
                 f"{worker.seconds_since_heard:.1f} s ago" if worker.alive else "left" if worker.left else "lost",
-                f"{worker.rows_per_second:,.0f}",
+                f"{worker.elements_per_second:,.0f}",
                 f"{worker.bytes_per_second / 1e6:,.1f}",
                 f"{worker.busy_fraction:.0%}",
                 f"{worker.window_hits / asked:.0%}" if asked else "",
@@ -99,7 +99,7 @@ def reader_rows(epoch: EpochStatus) -> list[list[str]]:
             [
                 name,
                 f"{reader.seconds_since_heard:.1f} s ago",
-                f"{reader.rows_per_second:,.0f}",
+                f"{reader.elements_per_second:,.0f}",
                 f"{reader.waiting_fraction:.0%}",
                 f"{reader.leased_positions:,}",
                 str(reader.round) if reader.round >= 0 else "",
@@ -120,7 +120,7 @@ def verdict(epoch: EpochStatus, workers: Sequence[WorkerStatus]) -> Iterator[str
         yield f"readers wait for the data workers, {waiting:.0%} of their time" + (
             ": more workers would help" if busy >= _WAITS else ""
         )
-    elif any(reader.rows_per_second for reader in epoch.consumers):
+    elif any(reader.elements_per_second for reader in epoch.consumers):
         yield "the data workers keep up with the readers"
 
 

@@ -39,7 +39,11 @@ def prometheus_text(status: Status) -> str:
         ("data_workers_busy_ratio", "Share of the time in which a data worker computes, on average.", load.busy),
         ("readers", "Readers.", load.readers),
         ("readers_waiting_ratio", "Share of its time for which the reader waits that waits most.", load.waiting),
-        ("rows_per_second", "Rows that all data workers send.", sum(worker.rows_per_second for worker in alive)),
+        (
+            "elements_per_second",
+            "Elements that all data workers send.",
+            sum(worker.elements_per_second for worker in alive),
+        ),
         ("bytes_per_second", "Bytes that all data workers send.", sum(worker.bytes_per_second for worker in alive)),
         ("datasets", "Registered datasets.", status.datasets),
         ("definition_bytes", "Size of the registered datasets' definitions.", status.definition_bytes),

@@ -42,7 +42,7 @@ class Usage:
         self._rows += rows
 
     @property
-    def rows_per_second(self) -> float:
+    def elements_per_second(self) -> float:
         """The rate; it falls while the caller takes nothing."""
         self._pass_time()
         return self._rows / max(self._seconds, _SHORTEST_SECONDS)
@@ -158,12 +158,12 @@ class SpanPace:
         """Return the number of positions that the caller consumes in this time."""
         if self._usage is None or (self._positions and not self._rows):  # they give no elements
             return _MANY
-        return int(min(self.positions_of(1) * self._usage.rows_per_second * seconds, _MANY))
+        return int(min(self.positions_of(1) * self._usage.elements_per_second * seconds, _MANY))
 
     def holds(self, rows: int) -> bool:
         """Return whether this many elements may be buffered."""
         if self.limit is not None:
             return rows <= self.limit
-        if self._usage is not None and rows > max(_FEWEST, _LEASE_SECONDS * self._usage.rows_per_second):
+        if self._usage is not None and rows > max(_FEWEST, _LEASE_SECONDS * self._usage.elements_per_second):
             return False
         return rows * self._bytes_per_row <= _BUDGET_BYTES

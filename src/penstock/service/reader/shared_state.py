@@ -59,7 +59,7 @@ class HeartbeatCounters:
             version=version,
             rounds=rounds,
             turn=turn,
-            rows_per_second=rows / seconds,
+            elements_per_second=rows / seconds,
             waiting_fraction=min(1.0, waited / seconds),
             lost_workers=lost_workers,
             skipped=self.skipped,

@@ -142,7 +142,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     Attributes:
         rounds: for coordinated reads, how many rounds of each pass its caller has completed.
         turn: the pass that is next.
-        rows_per_second: the rate at which it delivers elements.
+        elements_per_second: the rate at which it delivers elements.
         waiting_fraction: the fraction of the time since the last heartbeat in which its caller waited.
         lost_workers: workers that it cannot reach.
         skipped: the number of elements it skipped because workers were lost over them.
@@ -154,7 +154,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     version: int = -1
     rounds: list[int] = msgspec.field(default_factory=list)
     turn: int = 0
-    rows_per_second: float = 0.0
+    elements_per_second: float = 0.0
     waiting_fraction: float = 0.0
     lost_workers: list[int] = msgspec.field(default_factory=list)
     skipped: int = 0
@@ -259,7 +259,7 @@ class WorkerStatus(Message, frozen=True):
     info: WorkerInfo
     seconds_since_heard: float
     alive: bool
-    rows_per_second: float
+    elements_per_second: float
     bytes_per_second: float
     busy_fraction: float
     window_hits: int = 0
@@ -274,7 +274,7 @@ class ConsumerStatus(Message, frozen=True):
     consumer: str
     trainer: str
     seconds_since_heard: float
-    rows_per_second: float
+    elements_per_second: float
     waiting_fraction: float
     leased_positions: int
     round: int = -1
