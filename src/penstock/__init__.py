@@ -6,8 +6,11 @@ looked up; using it says which extra to install.
 """
 
 import importlib as _importlib
+import time as _time
 import types as _types
 import typing as _typing
+
+_begun = _time.perf_counter()
 
 from penstock.data.dataset import Dataset as Dataset
 from penstock.data.operators.reducing import Reducer as Reducer
@@ -29,6 +32,7 @@ from penstock.options import AutoShardPolicy as AutoShardPolicy
 from penstock.options import Options as Options
 from penstock.spec import RaggedTensorSpec as RaggedTensorSpec
 from penstock.spec import TensorSpec as TensorSpec
+from penstock.statistics import startup as _startup
 from penstock.training.keras.import_hook import connect_when_imported as _connect_when_imported
 
 if _typing.TYPE_CHECKING:
@@ -144,6 +148,7 @@ __all__ = sorted(
 )
 
 _connect_when_imported()
+_startup.seconds["import penstock"] = _time.perf_counter() - _begun
 
 
 def __getattr__(name: str) -> _typing.Any:

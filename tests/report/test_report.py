@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.report.report import load_report
+from penstock.statistics import startup
 from penstock.statistics.schema import Histogram
 
 
@@ -138,3 +139,27 @@ def test_a_line_of_a_notebook_is_named_by_its_cell(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     with iter(ps.Dataset.range(3)) as iterator:
         assert re.search(r"^range at Cell In\[3\]:\d+ ", iterator.report().table(), re.MULTILINE)
+
+
+def test_the_start_tells_of_files_that_were_opened_before_iter(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup, "seconds", {"import penstock": 2.0})
+    (tmp_path / "a.txt").write_text("1\n")
+    files = ps.FilesDataset(tmp_path / "*.txt", "text")
+    assert startup.seconds["files listed and opened"] > 0
+    startup.seconds["files listed and opened"] = 90.0
+    with iter(files.repeat(4)) as iterator:
+        assert list(iterator) == ["1"] * 4
+        report = iterator.report()
+    (start,) = [line for line in report.lines() if line.startswith("start: ")]
+    assert start.startswith("start: import penstock 2 s, files listed and opened 90 s, iter() until the first next() ")
+    assert list(report.ranks[0].start)[3:] == ["first element", "your first step"]
+    assert '<td data-head="took">files listed and opened</td><td data-head="seconds">90 s</td>' in report.html()
+
+
+def test_files_that_a_running_map_opens_are_no_part_of_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup, "seconds", {})
+    path = tmp_path / "a.txt"
+    path.write_text("1\n")
+    with iter(ps.Dataset.range(2).flat_map(lambda _: ps.TextLineDataset(path))) as iterator:
+        assert list(iterator) == ["1", "1"]
+    assert startup.seconds == {}

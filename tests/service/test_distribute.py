@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -60,6 +61,14 @@ def test_a_distributed_epoch_gives_every_element_once(target: str) -> None:
 def test_what_follows_distribute_runs_here(target: str) -> None:
     dataset = through(ps.Dataset.range(5).map(lambda x: x * x), target, "parallel_epochs").map(lambda x: x + 1)
     assert sorted(elements(dataset)) == [1, 1, 2, 2, 5, 5, 10, 10, 17, 17]
+
+
+def test_the_report_tells_how_long_data_workers_took_to_start(target: str) -> None:
+    with iter(through(ps.Dataset.range(5).map(lambda x: time.sleep(0.02) or x), target)) as iterator:
+        given = [next(iterator)]
+        first = iterator.report().ranks[0].start["first rows of data workers"]
+        assert first >= 0.02 and sorted([*given, *iterator]) == [0, 1, 2, 3, 4]
+        assert iterator.report().ranks[0].start["first rows of data workers"] == first
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from penstock.formats.tables.table_folders import refuse_versions
 from penstock.other_names import other_keywords
 from penstock.paths import has_protocol, local_path
 from penstock.runtime.progress import Progress
+from penstock.statistics import startup
 from penstock.structure import LEAF, flatten
 
 _COUNTING_THREADS: Final = 32
@@ -243,6 +244,7 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
         raise _no_files(call)
     counts: dict[str, int] = {}
     with (
+        startup.measured(startup.FILES),
         ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool,
         Progress(f"{call}: looking into files", len(given), unit="files") as progress,
     ):
@@ -274,7 +276,7 @@ def first_with_rows(call: str, files: Dataset, found: Callable[[str, bool], Told
         StorageError: no file describes rows.
     """
     seen: dict[str, None] = {}
-    with iter(files) as names:
+    with startup.measured(startup.FILES), iter(files) as names:
         for name in map(_name_of, names):
             if name in seen:  # names may repeat without end
                 break
@@ -346,8 +348,9 @@ def names_of(call: str, files: Files) -> Node:
     names = [name for one in given for name in _matching(call, one)]
     if not names:
         raise _no_files(call)
-    for name in names:
-        check_exists(call, name)
+    with startup.measured(startup.FILES):
+        for name in names:
+            check_exists(call, name)
     kind = FileNames if names == given else Listing
     return kind("files", (object_column(names),), LEAF, len(names), site=user_site())
 

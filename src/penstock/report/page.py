@@ -87,6 +87,7 @@ def shown(lines: Sequence[str], ranks: Sequence[tuple[Snapshot, Verdict]], slowe
         "<h2>Operators</h2>" + _key() + _plan(snapshot, verdict.operator),
         "<h2>Threads</h2>" + table(("thread", ""), _lanes(snapshot)),
         "<h2>Ranks</h2>" + table(("rank", "waiting", ""), _ranks(ranks)) if len(ranks) > 1 else "",
+        "<h2>Start</h2>" + table(("took", "seconds", ""), _start(snapshot)) if snapshot.start else "",
         "<h2>Waits of steps</h2>" + table(("waits", "steps", ""), _waits(snapshot)),
         "<h2>Slowest steps</h2>" + table(("slowest", "waited", "for", "first row"), slow) if slow else "",
     ]
@@ -160,6 +161,12 @@ def _ranks(ranks: Sequence[tuple[Snapshot, Verdict]]) -> Iterable[tuple[str, str
             f"{verdict.waiting:.0%}",
             bar(1 - verdict.waiting, verdict.waiting),
         )
+
+
+def _start(snapshot: Snapshot) -> Iterable[tuple[str, str, str]]:
+    whole = max(sum(snapshot.start.values()), 1e-9)
+    for name, seconds in snapshot.start.items():
+        yield escape(name), duration(seconds), bar(0, seconds / whole)
 
 
 def _waits(snapshot: Snapshot) -> Iterable[tuple[str, str, str]]:

@@ -69,10 +69,8 @@ class Report(Struct):
             name = f" for {short_name(snapshot.operators[slow.operator])}" if slow.operator >= 0 else ""
             rows = slow.rows and f"; its first row: {slow.rows}"
             yield f"slowest step: step {slow.number} waited {duration(slow.blocked)}{name}{rows}"
-        yield (
-            f"start: the first element took {duration(steps.first)}, asked for {duration(steps.opening)} after iter(); "
-            f"your first step took {duration(steps.first_yours)}"
-        )
+        if snapshot.start:
+            yield "start: " + ", ".join(f"{name} {duration(seconds)}" for name, seconds in snapshot.start.items())
         yield from (f"{short_name(one)}: {one.waste}" for one in snapshot.operators if one.waste)
         yield from snapshot.machine
 

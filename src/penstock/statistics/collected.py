@@ -9,6 +9,7 @@ from socket import gethostname
 from time import perf_counter
 from typing import Protocol, Unpack
 
+from penstock.statistics import startup
 from penstock.statistics.lanes import Arguments, Lane, Result, here
 from penstock.statistics.machine import findings, usable_cores
 from penstock.statistics.schema import Operator, Snapshot, Stage
@@ -108,6 +109,7 @@ class Statistics:
         off: whether nothing is counted any more.
         own: the lane of the present thread.
         meters: what measures each operator, by what tells it from the others.
+        start: the seconds of the start until the first request, and those of data workers.
     """
 
     def __init__(self) -> None:
@@ -117,6 +119,7 @@ class Statistics:
         self.off = False
         self.own = _Own()
         self.meters: dict[tuple[object, ...], Meter] = {}
+        self.start = dict(startup.seconds)
         self._operators: list[Callable[[], Operator] | Operator] = []
         self._lock = threading.Lock()
 
@@ -193,4 +196,10 @@ class Statistics:
         for number, calls in list(self.calls.items()):
             operators[number].threads = 0 if calls.serial else calls.count
         machine = gethostname(), usable_cores(), findings()
-        return Snapshot(self.steps.elapsed, operators, list(stages.values()), steps, rank, *machine)
+        start = {
+            **self.start,
+            "iter() until the first next()": self.steps.opening,
+            "first element": steps.first,
+            "your first step": steps.first_yours,
+        }
+        return Snapshot(self.steps.elapsed, operators, list(stages.values()), steps, rank, *machine, start=start)

@@ -28,11 +28,13 @@ class _Here(threading.local):
         lane: the lane that measures now.
         name: what the thread is for.
         owner: the number of the operator that started it.
+        starts: whether the start of the process is measured now.
     """
 
     lane: "Lane | None" = None
     name = "consumer"
     owner = -1
+    starts = False
 
 
 here = _Here()

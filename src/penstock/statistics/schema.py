@@ -208,7 +208,6 @@ class Steps(Struct):
         yours: the time between the end of one wait and the beginning of the next.
         exposed: the part of `blocked` in which the device had nothing to do, where steps were marked.
         slowest: the steps with the longest waits.
-        opening: seconds from the beginning of the iteration to the first request.
         first: the seconds of the first request.
         first_yours: the seconds until the second one, in which a program is compiled.
     """
@@ -218,7 +217,6 @@ class Steps(Struct):
     yours: Histogram = field(default_factory=Histogram)
     exposed: Histogram = field(default_factory=Histogram)
     slowest: list[SlowStep] = field(default_factory=list)
-    opening: float = 0.0
     first: float = 0.0
     first_yours: float = 0.0
 
@@ -253,7 +251,7 @@ class Steps(Struct):
         later = [replace(one, number=one.number + earlier.count) for one in self.slowest]
         self.slowest = slowest_of(*earlier.slowest, *later)
         self.count += earlier.count
-        self.opening, self.first, self.first_yours = earlier.opening, earlier.first, earlier.first_yours
+        self.first, self.first_yours = earlier.first, earlier.first_yours
 
 
 def _mean(times: Histogram, first: float, several: bool = True) -> float:
@@ -271,6 +269,7 @@ class Snapshot(Struct):
         cores: how many processors it may use.
         machine: sentences about what the machine has too little of.
         off: whether nothing is counted, by an option or after a fault.
+        start: the seconds until the second step, by what took them; imports and files are those of the whole process.
     """
 
     elapsed: float = 0.0
@@ -282,6 +281,7 @@ class Snapshot(Struct):
     cores: int = 1
     machine: list[str] = field(default_factory=list)
     off: bool = False
+    start: dict[str, float] = field(default_factory=dict)
 
     def of(self, number: int) -> Counts:
         """Return all counts of an operator."""
@@ -298,6 +298,7 @@ class Snapshot(Struct):
             return
         self.elapsed += earlier.elapsed
         self.steps.merge(earlier.steps)
+        self.start = earlier.start
         stages = {(stage.name, stage.owner): stage for stage in self.stages}
         for stage in earlier.stages:
             own = stages.get((stage.name, stage.owner))

@@ -22,13 +22,14 @@ class StepClock:
 
     Attributes:
         begun: when it asked first; 0 before.
+        opening: the seconds until then.
     """
 
     def __init__(self) -> None:
         self._steps = Steps()
         self._made = perf_counter()
         self._asked = self._got = 0.0
-        self.begun = 0.0
+        self.begun = self.opening = 0.0
         self._marked = 0
         self._slow = _SHORT
         self._last_yours = 0.0
@@ -54,7 +55,7 @@ class StepClock:
                 tracing.recorder.use(self._got)
         elif not self.begun:
             self.begun = now
-            self._steps.opening = now - self._made
+            self.opening = now - self._made
 
     def get(self, rows: int, operator: int) -> None:
         """Note that the consumer gets elements, for which it waited mostly because of an operator."""

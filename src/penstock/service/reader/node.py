@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +39,7 @@ from penstock.service.wire.dispatcher_messages import (
 from penstock.service.wire.left_out import note_of
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, Span, content_id
 from penstock.service.wire.worker_messages import LeftOut
+from penstock.statistics.startup import DATA_WORKERS
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -187,6 +189,7 @@ class DistributeStream(LiveStream, of=Distribute):
         self._dataset_id = ""
         self._reader: Reader | None = None
         self._began = False
+        self._statistics = run.statistics
         # Elements that this reader had of a later epoch than that of the restored state are delivered again too.
         self._comes_again = run.live.continued and not self._read_twice
         self._replay: Any = run.live.restored.get(self.key)
@@ -199,6 +202,7 @@ class DistributeStream(LiveStream, of=Distribute):
             run.live.add(self)
 
     def pull(self, need: int, allow: int) -> Block | None:
+        asked = time.perf_counter()
         if self._reader is None:
             self._reader = self._start()
         number = self.number
@@ -207,6 +211,8 @@ class DistributeStream(LiveStream, of=Distribute):
         self._first = self.number - (0 if block is None else len(block))
         if block is None and not self._began and self._replay is None:
             self._warn_if_empty()
+        if not self._began and self._statistics is not None:
+            self._statistics.start.setdefault(DATA_WORKERS, time.perf_counter() - asked)
         self._began = True
         return block
 
