@@ -31,6 +31,21 @@ def test_other_names_that_there_are_not_get_the_usual_error():
         _ = numbers().btach
 
 
+@pytest.mark.parametrize("module", ["torch", "jax"])
+def test_arguments_of_pytorchs_data_loader_are_answered(module):
+    pytest.importorskip(module)
+    loader = getattr(ps, module).loader
+    with pytest.raises(ps.InvalidTypeError, match=r"\(batch_size=...\) is DataLoader's and .*: dataset.batch\(n\)"):
+        loader(numbers(), batch_size=32, shuffle=True)
+    with pytest.raises(ps.InvalidTypeError, match=r"unexpected keyword argument 'batchsize'.* takes dataset, "):
+        loader(numbers(), batchsize=32)
+    page = (Path(__file__).parent.parent / "docs" / "pytorch.md").read_text().partition("## Coming from DataLoader")[2]
+    for cell in re.findall(r"^\| ([^|(.]*) \|", page, re.MULTILINE):
+        for argument in set(re.findall(r"`(\w+)`", cell)) - {"dataset", "pin_memory"}:
+            with pytest.raises(ps.InvalidTypeError, match=rf"\({argument}=...\) is DataLoader's and not"):
+                loader(numbers(), **{argument: None})
+
+
 def test_what_the_page_on_other_loaders_advises_exists():
     page = (Path(__file__).parent.parent / "docs" / "coming-from-other-loaders.md").read_text()
     for used in re.findall(r"\bps\.(\w+)", page):

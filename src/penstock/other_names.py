@@ -77,17 +77,17 @@ class OtherNames:
         return kind
 
 
-def other_keywords(names: Names) -> Callable[[Function], Function]:
-    """A function whose errors answer to these names of keywords."""
-    return lambda function: _answering(function, function.__name__, names)
+def other_keywords(names: Names, whose: str = "TensorFlow") -> Callable[[Function], Function]:
+    """A function whose errors answer to these names of keywords, which are another library's or class's."""
+    return lambda function: _answering(function, function.__name__, names, whose)
 
 
-def _answering(function: Function, call: str, names: Names) -> Function:
+def _answering(function: Function, call: str, names: Names, whose: str = "TensorFlow") -> Function:
     @wraps(function)
     def answering(*args: Any, **keywords: Any) -> Any:
         if keywords and not names.keys().isdisjoint(keywords):
             named = type(args[0]).__name__ if call == "__init__" else call
-            raise InvalidTypeError("; ".join(_explained(named, names, keywords)))
+            raise InvalidTypeError("; ".join(_explained(named, names, keywords, whose)))
         try:
             return function(*args, **keywords)
         except TypeError as error:
@@ -100,13 +100,13 @@ def _answering(function: Function, call: str, names: Names) -> Function:
     return answering  # type: ignore[return-value]  # it takes what the function takes
 
 
-def _explained(call: str, names: Names, keywords: Mapping[str, Any]) -> Iterator[str]:
+def _explained(call: str, names: Names, keywords: Mapping[str, Any], whose: str) -> Iterator[str]:
     for theirs in keywords:
         ours = names.get(theirs)
         if isinstance(ours, NotHere):
-            yield f"{call}({theirs}=...) is TensorFlow's and not taken here: {ours.why}"
+            yield f"{call}({theirs}=...) is {whose}'s and not taken here: {ours.why}"
         elif ours is not None:
-            yield f"{call}({theirs}=...) is TensorFlow's name: here it is {call}({ours}=...)"
+            yield f"{call}({theirs}=...) is {whose}'s name: here it is {call}({ours}=...)"
 
 
 class _Absent:

@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.cluster.finding import find_cluster
+from penstock.distribute.feed.data_loader import DATA_LOADER
 from penstock.distribute.feed.dataset import DistributedDataset, agreed_of
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, PartialBatch, checked_options
@@ -20,6 +21,7 @@ from penstock.jax.placement import MeshPlacement
 from penstock.jax.rows import MeshInput, MeshWorkers
 from penstock.jax.shardings import all_processes_have, check_leaf, is_text, shardings_of
 from penstock.options import check_seconds
+from penstock.other_names import other_keywords
 from penstock.spec import LeafSpec, TensorSpec, assuming, with_rows
 from penstock.statistics import tracing
 from penstock.structure import flatten
@@ -65,6 +67,7 @@ class MeshLoader(StepLoader):
         return assuming(held, whole.assumed_axes, dtype=leaf.assumed_dtype)
 
 
+@other_keywords(DATA_LOADER, "DataLoader")
 def loader(
     dataset: Dataset,
     sharding: Any,

@@ -7,12 +7,14 @@ from typing import Any, NoReturn
 import torch
 
 from penstock.data.dataset import Dataset
+from penstock.distribute.feed.data_loader import DATA_LOADER
 from penstock.distribute.feed.dataset import DistributedDataset, agreed_of, inputs_of
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.loader import StepLoader
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch, checked_options
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
+from penstock.other_names import other_keywords
 from penstock.rng import draw_seed
 from penstock.torch.meeting import connected, meeting_of
 from penstock.torch.placing import Placing
@@ -22,6 +24,7 @@ from penstock.torch.tensors import check_dtypes
 _KEY = "penstock"
 
 
+@other_keywords(DATA_LOADER, "DataLoader")
 def loader(
     dataset: Dataset[Any],
     mesh: Any = None,
