@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from until import until
 
 import penstock as ps
 from penstock.runtime.ports import free_port
+from penstock.service.transport.connect import connect
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import Stop, WorkerStatus
-from penstock.service.wire.subjects import Endpoint
+from penstock.service.wire.interfaces import UnreachedDataWorkerError
+from penstock.service.wire.subjects import Endpoint, PassInfo, Span
+from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker import server
 
 Address = str
@@ -96,6 +100,30 @@ def test_a_worker_may_be_started_before_its_dispatcher() -> None:
         starting.join(60)
         assert len(status(dispatcher.target).workers) == 1
         started[0].stop()
+
+
+def test_a_request_waited_a_minute_for_a_killed_dispatcher(start_dispatcher: Callable[..., Any]) -> None:
+    dispatcher, errors = start_dispatcher(), []
+    config = ps.service.WorkerConfig(
+        dispatcher_address=dispatcher.address, dispatcher_timeout_seconds=0.2, heartbeat_seconds=600
+    )
+    span = Span(pass_number=0, start=0, stop=1)
+    request = Fetch(dataset_id="d", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=span)
+
+    def fetch(endpoint: Endpoint) -> None:
+        with pytest.raises(UnreachedDataWorkerError) as caught:
+            list(connect(endpoint).fetch(request))
+        errors.append(str(caught.value))
+
+    with ps.service.WorkerServer(config):
+        (known,) = status(dispatcher.address).workers
+        dispatcher.kill()
+        fetching = threading.Thread(target=fetch, args=(known.info.endpoint,), daemon=True)
+        fetching.start()
+        fetching.join(30)
+        assert [message.partition(" at ")[0] for message in errors] == [
+            "this data worker cannot get the dataset: the dispatcher"
+        ]
 
 
 def test_a_dispatcher_that_never_comes_is_an_error() -> None:

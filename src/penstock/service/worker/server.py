@@ -29,7 +29,7 @@ _DRAIN_SECONDS: Final = 30.0
 """How long a leaving worker continues with its requests."""
 
 _PATIENCE_SECONDS: Final = 60.0
-"""How long a reader's request waits for a dispatcher that cannot be reached."""
+"""How long a reader's request waits, at most, for a dispatcher that cannot be reached."""
 
 
 class WorkerNumbers(msgspec.Struct, frozen=True):
@@ -138,7 +138,8 @@ class _RunningWorker:
 
     def _definition(self, dataset_id: str) -> bytes:
         try:
-            found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
+            patience = min(self._config.dispatcher_timeout_seconds, _PATIENCE_SECONDS)
+            found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=patience)
         except PenstockError as error:
             # The reader should ask again: its own dispatcher may be another one, or be back by then. If the dataset was
             # forgotten here, the reader learns that from its dispatcher, and registers the dataset again.
