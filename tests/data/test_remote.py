@@ -621,3 +621,21 @@ def test_deleted_rows_are_not_read_by_a_pattern_of_a_store(
     assert len(ps.ParquetDataset([at + name for name in rows])) == 8 and server.lists == 0
     assert len(ps.ParquetDataset(f"{at}plain/*.parquet")) == 4
     assert server.lists == (0 if protocol == "memory" else 3)
+
+
+def test_requests_and_repeats_of_an_iteration_are_in_its_report(server, monkeypatch):
+    monkeypatch.setattr(object_stores, "_stores", {})
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(retries, "BUSY_DELAYS", (0.001,) * 3)
+    server.objects["bucket/a"] = lines(1, 2)
+    dataset = ps.TextLineDataset("s3://bucket/a").repeat(3)
+    assert len(list(dataset)) == 6
+    server.requests.clear()
+    server.fail("bucket/a", status(503), status(503))
+    with iter(dataset) as iterator:
+        assert len(list(iterator)) == 6
+        report = iterator.report()
+    stores = report.ranks[0].stores
+    assert (stores.requests, stores.repeats, stores.nbytes) == (server.requests["bucket/a"], 2, 12)
+    assert 0.001 <= stores.waited <= 0.002
+    assert any(line.startswith("stores: 5 requests for 12 B; 2 of them were repeats") for line in report.lines())

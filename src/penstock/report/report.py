@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import StorageError
+from penstock.printing import in_bytes
 from penstock.report.cause import calls_of
 from penstock.report.costs import HEADS, costs
 from penstock.report.page import page, shown
@@ -71,6 +72,11 @@ class Report(Struct):
             yield f"slowest step: step {slow.number} waited {duration(slow.blocked)}{name}{rows}"
         if snapshot.start:
             yield "start: " + ", ".join(f"{name} {duration(seconds)}" for name, seconds in snapshot.start.items())
+        if (stores := snapshot.stores).requests:
+            yield (
+                f"stores: {stores.requests:,} requests for {in_bytes(stores.nbytes)}; {stores.repeats:,} of them were "
+                f"repeats after faults, before which threads waited {duration(stores.waited)}"
+            )
         yield from (f"{short_name(one)}: {one.waste}" for one in snapshot.operators if one.waste)
         yield from snapshot.machine
 

@@ -12,8 +12,9 @@ from typing import Protocol, Unpack
 from penstock.statistics import startup
 from penstock.statistics.lanes import Arguments, Lane, Result, here
 from penstock.statistics.machine import findings, usable_cores
-from penstock.statistics.schema import Operator, Snapshot, Stage
+from penstock.statistics.schema import Operator, Requests, Snapshot, Stage
 from penstock.statistics.steps import StepClock
+from penstock.statistics.stores import stores
 
 _logger = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class Statistics:
         self.own = _Own()
         self.meters: dict[tuple[object, ...], Meter] = {}
         self.start = dict(startup.seconds)
+        self._stores = stores.since(Requests())
         self._operators: list[Callable[[], Operator] | Operator] = []
         self._lock = threading.Lock()
 
@@ -202,4 +204,5 @@ class Statistics:
             "first element": steps.first,
             "your first step": steps.first_yours,
         }
-        return Snapshot(self.steps.elapsed, operators, list(stages.values()), steps, rank, *machine, start=start)
+        own = list(stages.values()), steps, rank, *machine
+        return Snapshot(self.steps.elapsed, operators, *own, start=start, stores=stores.since(self._stores))

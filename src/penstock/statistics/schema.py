@@ -178,6 +178,29 @@ class Stage(Struct):
         return sum(counts.waited for counts in self.operators.values())
 
 
+class Requests(Struct):
+    """Requests to remote stores.
+
+    Attributes:
+        requests: how many were sent, repeats among them. Those that a client repeats by itself count once.
+        repeats: how many were sent again, after a temporary fault.
+        nbytes: the bytes of files in the answers.
+        waited: the seconds that threads waited before repeats.
+    """
+
+    requests: int = 0
+    repeats: int = 0
+    nbytes: int = 0
+    waited: float = 0.0
+
+    def merge(self, other: "Requests") -> None:
+        """Count others too."""
+        self.requests += other.requests
+        self.repeats += other.repeats
+        self.nbytes += other.nbytes
+        self.waited += other.waited
+
+
 class SlowStep(Struct):
     """A step that waited long.
 
@@ -270,6 +293,7 @@ class Snapshot(Struct):
         machine: sentences about what the machine has too little of.
         off: whether nothing is counted, by an option or after a fault.
         start: the seconds until the second step, by what took them; imports and files are those of the whole process.
+        stores: the requests of the process to stores during the iteration.
     """
 
     elapsed: float = 0.0
@@ -282,6 +306,7 @@ class Snapshot(Struct):
     machine: list[str] = field(default_factory=list)
     off: bool = False
     start: dict[str, float] = field(default_factory=dict)
+    stores: Requests = field(default_factory=Requests)
 
     def of(self, number: int) -> Counts:
         """Return all counts of an operator."""
@@ -299,6 +324,7 @@ class Snapshot(Struct):
         self.elapsed += earlier.elapsed
         self.steps.merge(earlier.steps)
         self.start = earlier.start
+        self.stores.merge(earlier.stores)
         stages = {(stage.name, stage.owner): stage for stage in self.stages}
         for stage in earlier.stages:
             own = stages.get((stage.name, stage.owner))

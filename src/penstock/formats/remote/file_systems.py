@@ -142,7 +142,12 @@ def _asked(name: str, request: Callable[[], Result], done: str = "read") -> Resu
         StorageError: instead of the errors of clients, which have no class in common.
     """
     try:
-        return retries.with_retries(request, _delays_after, lambda error: _seconds_asked(_faults(error)))
+        return retries.with_retries(
+            request,
+            _delays_after,
+            lambda found: len(found) if isinstance(found, bytes) else 0,
+            lambda error: _seconds_asked(_faults(error)),
+        )
     except PenstockError:
         raise
     except Exception as error:

@@ -196,7 +196,13 @@ def matching(pattern: str) -> list[str]:
 
 def _retried(request: Callable[[], Result]) -> Result:
     """Return the result of a request, which is sent again while its server is too busy; obstore does it for others."""
-    return retries.with_retries(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else ())
+    return retries.with_retries(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else (), _nbytes)
+
+
+def _nbytes(found: Any) -> int:
+    """Return the size of the content that comes with an answer; a list of names has none."""
+    begin, end = getattr(found, "range", (0, 0))
+    return int(end - begin)
 
 
 def _is_busy(error: Exception) -> bool:

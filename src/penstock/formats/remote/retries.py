@@ -4,7 +4,9 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from penstock.statistics.stores import stores
 
 BUSY: Final = frozenset((408, 429, 500, 502, 503, 504))
 """The answers of servers that refuse a request for the moment."""
@@ -22,6 +24,7 @@ Result = TypeVar("Result")
 def with_retries(
     request: Callable[[], Result],
     delays_after: Callable[[Exception], Sequence[float]],
+    nbytes: Callable[[Any], int],
     asked: Callable[[Exception], float] = lambda error: 0.0,
 ) -> Result:
     """Return the result of a request, which is sent again after temporary faults.
@@ -30,12 +33,16 @@ def with_retries(
         request: sends it.
         delays_after: the most seconds between requests that fail in this way; the least are half of them. It gives
             none if sending the request again would not help.
+        nbytes: the size of the content in a result.
         asked: the seconds that the server asks to wait after such a failure.
     """
     sent, waited = 0, 0.0
     while True:
+        stores.count(requests=1, repeats=bool(sent))
         try:
-            return request()
+            result = request()
+            stores.count(nbytes=nbytes(result))
+            return result
         except Exception as error:
             delays = delays_after(error)
             if sent >= len(delays):
@@ -46,6 +53,7 @@ def with_retries(
             if waited > MOST_SECONDS:
                 raise
         time.sleep(delay)
+        stores.count(waited=delay)
         sent += 1
 
 
