@@ -80,6 +80,20 @@ def test_bad_rows_below_are_no_reason_to_shift_lengths():
     assert [len(row["tokens"]) for row in skipping] == LENGTHS
 
 
+def test_texts_that_fail_have_lengths_only_from_an_array():
+    def tokens(number):
+        return np.full(2, 6 // (int(number) - 3))  # which fails for 3
+
+    failing = ps.Dataset.range(6).map(tokens).with_options(ps.Options(on_error="skip"))
+    with pytest.raises(ZeroDivisionError) as raised:
+        failing.with_lengths()
+    assert "element 3" in "".join(raised.value.__notes__)
+    for documents in (failing.with_lengths([2] * 6), failing):
+        rows = iter(documents.pack(4))
+        assert [row["tokens"][::2].tolist() for row in rows] == [[-2, -3], [-6, 6], [3, 0]]
+        assert rows.errors.count == 1
+
+
 def refused(message, kind=ps.InvalidArgumentError):
     return pytest.raises(kind, match=message)
 

@@ -1407,6 +1407,8 @@ class Dataset(Generic[Element]):
             InvalidArgumentError: another number of lengths than elements, or elements that are not read by number.
             InvalidTypeError: lengths that are no integers.
             ElementError: an element without such a leaf, or whose length is no integer.
+            Exception: that of a step which fails, also under `on_error="skip"`, since all elements keep their numbers.
+                Give the lengths of such elements as an array, or `pack` without this: then they are skipped.
             StorageError: the lengths at `path` are those of another dataset.
 
         Example:
