@@ -21,6 +21,7 @@ NAMES = (
     "statistics",
     "operators",
     "files",
+    "many_files",
     "formats",
     "saving",
     "remote",
