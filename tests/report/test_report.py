@@ -163,3 +163,18 @@ def test_files_that_a_running_map_opens_are_no_part_of_the_start(tmp_path, monke
     with iter(ps.Dataset.range(2).flat_map(lambda _: ps.TextLineDataset(path))) as iterator:
         assert list(iterator) == ["1", "1"]
     assert startup.seconds == {}
+
+
+def test_rows_of_a_mixture_are_counted_by_source_after_a_restore_too():
+    sources = {"a": ps.Dataset.range(100), "b": ps.Dataset.range(100).map(lambda x: -x - 1)}
+    mixed = ps.Dataset.mix(sources, {"a": 0.75, "b": 0.25}, seed=1).take(80)
+    whole = list(mixed)
+    with iter(mixed) as iterator:
+        state = [next(iterator) for _ in range(20)] and iterator.state_dict()
+    with iter(mixed) as iterator:
+        iterator.load_state_dict(state)
+        assert list(iterator) == whole[20:]
+        data = iterator.report().to_dict()["ranks"][0]
+    (stage,) = data["stages"]
+    rows = [stage["operators"][str(number)]["rows"] for number, _ in enumerate(data["operators"][:3])]
+    assert rows == [45, 15, 15] == [sum(x >= 0 for x in whole[20:])] + [sum(x < 0 for x in whole[20:])] * 2
