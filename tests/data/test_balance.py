@@ -26,6 +26,12 @@ def test_slices_cost_alike_and_the_rows_of_a_step_stay() -> None:
     assert balanced.with_options(ps.Options(seed=0)).batch(4).at(0).shape == (4, 128)
 
 
+def test_ranks_cost_alike_also_when_their_micro_batches_are_the_slices() -> None:
+    data = ps.Dataset.from_list([9, 1, 6, 4, 5, 5])
+    (batch,) = data.batch(6).balance(float, slices=6)
+    assert [int(rank.sum()) for rank in batch.reshape(2, 3)] == [15, 15]  # two ranks with three micro-batches
+
+
 def test_the_costs_are_those_of_rows_before_they_are_padded() -> None:
     texts = ps.Dataset.from_list([[1, 2, 3, 4], [1], [1, 2], [1, 2, 3]])
     padded = texts.padded_batch(4).balance(len, slices=2)

@@ -1701,7 +1701,7 @@ class Dataset(Generic[Element]):
                 then reads all rows of a batch. None: the lengths of the rows, which `with_lengths` knows without
                 reading.
             slices: how many; None: those for the replicas in sync of whatever distributes the dataset. Below a data
-                service, and for micro-batches, give the number.
+                service, and for micro-batches, give the number: halves of the slices cost alike too, then their halves.
             window: of this many batches the rows are also divided among the batches, so that steps cost alike. Which
                 rows are in a batch depends on the window and the costs only, never on the number of ranks.
 

@@ -48,6 +48,19 @@ def alike(costs: Costs, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array([row for part in parts for row in sorted(part)], np.int64)
 
 
+def neighbours_alike(costs: Costs) -> npt.NDArray[np.int64]:
+    """Return slices in an order in which groups of neighbours cost alike too: the micro-batches of each rank.
+
+    Their number is divided by its prime factors, the smallest first.
+    """
+    count = len(costs)
+    factor = next((number for number in range(2, count) if count % number == 0), count)
+    if factor == count:
+        return np.arange(count)
+    groups = alike(costs, [count // factor] * factor).reshape(factor, -1)
+    return np.concatenate([group[neighbours_alike(costs[group])] for group in groups])
+
+
 def _sums(load: list[float], cost: list[float]) -> list[float]:
     return [one + other for one, other in zip(load, cost, strict=True)]
 
@@ -104,7 +117,11 @@ class Balance(SameElements):
         if self.rule is not None:
             for number, rows in enumerate(batches):
                 own = order[number * self.batch_size :][:rows]
-                own[:] = own[alike(costs[own], [stop - start for start, stop in self.rule.bounds(rows)])]
+                sizes = [stop - start for start, stop in self.rule.bounds(rows)]
+                own[:] = own[alike(costs[own], sizes)]
+                if len(set(sizes)) == 1:
+                    slices = own.reshape(len(sizes), -1)
+                    own[:] = slices[neighbours_alike(costs[slices].sum(axis=1))].reshape(-1)
         return order
 
     def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
