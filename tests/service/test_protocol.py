@@ -23,6 +23,7 @@ DIGESTS = {
     11: "48f0fc82cbe15307",
     12: "df5c07b0e99d9e04",
     13: "63904379bec3ce8b",
+    14: "561cbc07b2bccd81",
 }
 """What the messages of each protocol are, by its number."""
 
