@@ -191,7 +191,7 @@ def test_workers_that_distribute_in_different_ways_are_named(disagreements) -> N
 def test_a_dataset_that_one_worker_cannot_distribute_fails_on_all_at_once(disagreements) -> None:
     first, second = disagreements.of("refused_by_one")
     kind, message = second["error"]
-    assert kind == "ElementError" and "add .batch(global_batch_size) before distribute_dataset" in message
+    assert kind == "ElementError" and "add .batch(global_batch_size) to the dataset" in message
     assert first["error"] == ["WorkerError", f"distribute_dataset failed on worker 1 of 2: ElementError: {message}"]
     message = (
         "call 2 that distributes a dataset is distribute_dataset on worker 0 and distribute_dataset with "
