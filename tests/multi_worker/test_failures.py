@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 from typing import Any
 
 import jax
@@ -22,11 +23,22 @@ def disagreements(workers) -> Any:
     return ended
 
 
-def test_a_killed_worker_is_named(workers) -> None:
-    ended = workers("failures", "killed")
-    assert ended.statuses == [1, -signal.SIGKILL]
-    assert "[0] penstock.errors.WorkerError: worker 1 of 2 was lost: its process has ended" in ended.errors
-    assert ended.seconds < SECONDS
+@pytest.fixture(scope="module")
+def killed(workers) -> Any:
+    return workers("failures", "killed")
+
+
+def test_a_killed_worker_is_named(killed) -> None:
+    assert killed.statuses == [1, -signal.SIGKILL]
+    assert "[0] penstock.errors.WorkerError: worker 1 of 2 was lost: its process has ended" in killed.errors
+    assert killed.seconds < SECONDS
+
+
+def test_a_report_names_a_killed_worker_with_its_host_and_last_step(killed) -> None:
+    told = re.search(r"^\[0\] rank 1 \(host (.+)\) (.+); its last word came at step (\d)$", killed.errors, re.MULTILINE)
+    assert told is not None, killed.errors
+    assert told.groups() == (socket.gethostname(), "was lost: its process has ended", "0")
+    assert "[0] slowest step: " in killed.errors
 
 
 def test_the_others_end_with_worker_0(workers) -> None:

@@ -59,11 +59,17 @@ def test_each_rank_reports_what_the_others_have_told():
                 ranks[rank].ask()
                 ranks[rank].given()
         assert [one.rank for one in ranks[0].report().ranks] == [0]
-        ranks[1].tell()  # too early
-        ranks[1].tell(last=True)
+        assert ranks[0].report().lines()[0] == "rank 1 has told nothing of its steps yet"
+        ranks[1].tell()
         until(lambda: len(ranks[0].report().ranks) == 2)
         assert [(one.rank, one.steps.count) for one in ranks[0].report().ranks] == [(0, 3), (1, 5)]
+        assert not ranks[0].report().missing
         assert [one.rank for one in ranks[1].report().ranks] == [1]
+        ranks[1].ask()
+        ranks[1].given()
+        ranks[1].tell()  # too early
+        ranks[1].tell(last=True)
+        until(lambda: ranks[0].report().ranks[1].steps.count == 6)
     finally:
         for end in ends:
             end.close()

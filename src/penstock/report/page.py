@@ -77,7 +77,7 @@ def shown(lines: Sequence[str], ranks: Sequence[tuple[Snapshot, Verdict]], slowe
     """Return a report as HTML: its words, its operators, and pictures of the slowest rank and of all."""
     snapshot, verdict = ranks[slowest]
     first, *lines = lines
-    words = "".join(f'<p class="{line.split(":")[0]}">{escape(line)}</p>' for line in lines)
+    words = "".join(f'<p class="{escape(line.split(":")[0])}">{escape(line)}</p>' for line in lines)
     slow = [
         (f"step {one.number:,}", duration(one.blocked), *_named(snapshot, one.operator, one.rows))
         for one in snapshot.steps.slowest

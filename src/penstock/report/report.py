@@ -26,11 +26,13 @@ class Report(Struct):
 
     Attributes:
         ranks: the statistics of each rank.
+        missing: sentences about ranks that were lost, or that have told nothing.
         penstock: the version that made it.
         schema: the number of its format.
     """
 
     ranks: list[Snapshot]
+    missing: list[str] = []
     penstock: str = VERSION
     schema: int = _SCHEMA
 
@@ -50,10 +52,9 @@ class Report(Struct):
         snapshot, verdict = self.ranks[self.slowest], self.verdicts[self.slowest]
         if not verdict.step:
             unread = "nothing was read yet" if not snapshot.steps.count else "nothing was measured yet"
-            return ["statistics are off" if snapshot.off else f"{unread}: take some steps first"]
-        return [
-            line for line in (_waiting(snapshot, verdict), *_limit(snapshot, verdict), *self._rest(snapshot)) if line
-        ]
+            unread = "statistics are off" if snapshot.off else f"{unread}: take some steps first"
+            return [*self.missing, unread]
+        return [*self.missing, _waiting(snapshot, verdict), *_limit(snapshot, verdict), *self._rest(snapshot)]
 
     def _rest(self, snapshot: Snapshot) -> Iterator[str]:
         others = [v.waiting for rank, v in enumerate(self.verdicts) if rank != self.slowest]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -18,10 +19,15 @@ def _kill_oneself(number: int) -> None:
 
 
 def killed(strategy: Any) -> Any:
-    for number, step in enumerate(strategy.distribute_dataset(rows(400).filter(lambda row: row != 3).batch(4))):
-        if strategy._workers.index == 1:
-            _kill_oneself(number)
-        strategy.reduce("SUM", step, axis=0)
+    steps = iter(strategy.distribute_dataset(rows(400).filter(lambda row: row != 3).batch(4)))
+    try:
+        for number, step in enumerate(steps):
+            if strategy._workers.index == 1:
+                _kill_oneself(number)
+            strategy.reduce("SUM", step, axis=0)
+    except ps.WorkerError:
+        sys.stderr.write(f"{steps.report()}\n")
+        raise
 
 
 def coordinator_killed(strategy: Any) -> Any:

@@ -91,6 +91,9 @@ class Control:
             longest that the process waits for the others at its own end, and for a call that all make. By default it
             is 30 s, and 300 s for such a call.
         member: what users call a worker, for errors.
+
+    Attributes:
+        lost: why each worker that has failed did, in the order in which that was learned.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Control:
         self._waits_at: dict[tuple[int, str], float] = {}
         self._told: dict[tuple[str, int], msgspec.Raw] = {}
         self._left: set[int] = set()
+        self.lost: dict[int, str] = {}
         self._input_failures: dict[str, InputFailed] = {}
         self._given: dict[str, int] = {}  # the last step that was handed out, for each topic
         self._answered = 0  # questions of `asked_to_end`
@@ -459,6 +463,7 @@ class Control:
 
     def _note_failure(self, failed: WorkerFailed) -> None:
         with self._changed:
+            self.lost.setdefault(failed.worker, failed.reason)
             if self._failure is not None:
                 return
             self._failure = f"{self._name(failed.worker)} {failed.reason}"

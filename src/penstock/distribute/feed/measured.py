@@ -36,7 +36,7 @@ class MeasuredSteps:
         self._control = control
         self._topic = topic
         self._worker = worker
-        self._told = time.monotonic()
+        self._told = -_TELL_SECONDS  # the first step is told at once, with the host
         self._meter = NO_METER
         if statistics is not None:
             cut = "step: cut into slices, agreed on and put on the devices"
@@ -97,9 +97,23 @@ class MeasuredSteps:
         return StepMark(self._statistics)
 
     def report(self) -> Report:
-        """Return the report of this worker, and of others as far as they have told."""
+        """Return the report of this worker, and of others as far as they have told; it waits for none of them."""
         if self._statistics is None:
             return Report([Snapshot(off=True)])
         others = {} if self._control is None else self._control.told(self._topic, Snapshot)
         ranks = {**others, self._worker: self._of_run()}
-        return Report([ranks[worker] for worker in sorted(ranks)])
+        missing = [] if self._control is None else _missing(self._control, ranks)
+        return Report([ranks[worker] for worker in sorted(ranks)], missing)
+
+
+def _missing(control: Control, ranks: dict[int, Snapshot]) -> list[str]:
+    """Return a sentence for each worker that was lost, in that order, and for those of which nothing is known yet."""
+    lost = [(worker, why) for worker, why in list(control.lost.items()) if worker != control.worker]
+    found = [
+        f"rank {worker} (host {ranks[worker].host}) {why}; its last word came at step {ranks[worker].steps.count}"
+        if worker in ranks
+        else f"rank {worker} {why}, before it told of its first step"
+        for worker, why in lost
+    ]
+    silent = set(range(control.workers)) - ranks.keys() - dict(lost).keys()
+    return [*found, *(f"rank {worker} has told nothing of its steps yet" for worker in sorted(silent))]
