@@ -1,16 +1,19 @@
 """Datasets give through dispatcher and workers what they give in process; here all of them are one process."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from past_errors import read_past_errors
+from until import until
 
 import penstock as ps
 
@@ -387,3 +390,19 @@ def test_every_data_worker_warned_of_the_fifth_epoch_of_a_source(
     with caplog.at_level(logging.WARNING, "penstock"):
         elements(through(mixed.map(abs).take(3000), target, mode))
     assert [message.partition(" begins")[0] for message in caplog.messages] == ["mix: epoch 5 of source 'books'"]
+
+
+@pytest.mark.parametrize("protocol", ["shared_memory", "network"])
+def test_an_error_of_a_dataset_that_cannot_be_sent_kept_sockets_open(protocol: str, target: str) -> None:
+    def sockets() -> int:
+        return sum(file.resolve().name.startswith("socket:") for file in Path("/proc/self/fd").iterdir())
+
+    elements(through(ps.Dataset.range(5), target, data_transfer_protocol=protocol))
+    gc.collect()
+    before = sockets()
+    iterator = iter(through(ps.Dataset.range(50).window(10), target, data_transfer_protocol=protocol))
+    with pytest.raises(ps.errors.InvalidTypeError, match="cannot be sent") as caught:
+        next(iterator)
+    iterator.close()
+    until(lambda: sockets() <= before)
+    assert caught.value is not None

@@ -6,8 +6,9 @@ import pytest
 from deciding import CheckedMachine
 
 from penstock.service.config import DispatcherConfig
+from penstock.service.dispatcher.machine.knowledge import Knowledge
 from penstock.service.dispatcher.machine.report import log_lines
-from penstock.service.dispatcher.machine.state import Consumer, Epoch, State
+from penstock.service.dispatcher.machine.state import Consumer, Epoch
 from penstock.service.dispatcher.machine.updates import Stopping
 from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
@@ -568,10 +569,10 @@ def test_readers_are_told_when_little_is_left() -> None:
 def test_a_lease_far_from_the_end_looks_at_no_other_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher, first, _ = two_readers(1000)
 
-    def readers(state: State, epoch: Epoch) -> list[Consumer]:
+    def readers(known: Knowledge, epoch: Epoch) -> list[Consumer]:
         pytest.fail("there may be hundreds of them")
 
-    monkeypatch.setattr(State, "readers", readers)
+    monkeypatch.setattr(Knowledge, "readers", readers)
     assert dispatcher.ask(first, 250, unread=0).spans == [span(0, 250)], "its share of a half"
     assert dispatcher.ask(first, 10, consumed=[span(0, 250)], unread=5).spans == [span(250, 260)]
 
@@ -927,6 +928,30 @@ def test_a_restored_consumer_finds_as_many_passes_as_its_state_has() -> None:
     assert len(reader.passes) == 3
 
 
+class CountedLookups(dict[int, Consumer]):
+    """Readers of a dispatcher, of which it is counted how often one is looked at."""
+
+    lookups = 0
+
+    def __getitem__(self, number: int) -> Consumer:
+        self.lookups += 1
+        return super().__getitem__(number)
+
+
+def test_a_worker_that_joined_had_all_readers_scanned_that_ever_were() -> None:
+    dispatcher = Dispatcher()
+    dataset = dispatcher.dataset(10)
+    readers = [dispatcher.opened(dataset, consumer=f"reader {number}") for number in range(50)]
+    assert len(dispatcher.lease(readers[0], 10).spans) == 1
+    for reader in readers[1:]:
+        dispatcher.release(reader)
+    state = dispatcher.machine.state
+    state.consumers = counted = CountedLookups(state.consumers)
+    dispatcher.worker()
+    dispatcher.tell(GetStatus())
+    assert counted.lookups < 10 + len(readers), "the status counts the consumed positions of all once"
+
+
 # The end
 
 
@@ -942,9 +967,9 @@ def test_a_drained_dispatcher_lets_readers_come_to_their_end() -> None:
     assert numbers(dispatcher.drained(reader)) == list(range(10))
     dispatcher.release(reader)
     assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is True
-    assert not dispatcher.machine.state.may_end
+    assert not dispatcher.machine.may_end
     dispatcher.tell(WorkerHeartbeat(worker_id=worker, left=True))
-    assert dispatcher.machine.state.may_end
+    assert dispatcher.machine.may_end
 
 
 def test_a_dispatcher_that_stops_now_tells_everybody() -> None:
@@ -955,7 +980,7 @@ def test_a_dispatcher_that_stops_now_tells_everybody() -> None:
     assert dispatcher.beat(reader).stopping is True
     assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is True
     dispatcher.wait(7)
-    assert dispatcher.machine.state.may_end, "a worker that does not answer is not waited for"
+    assert dispatcher.machine.may_end, "a worker that does not answer is not waited for"
 
 
 def test_the_status_says_what_goes_on() -> None:

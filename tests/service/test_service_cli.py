@@ -105,6 +105,30 @@ def test_sigterm_lets_a_worker_finish_what_it_was_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_function_printed_after_the_program_had_ended_was_an_error_of_a_reader() -> None:
+    def noisy(x: int) -> int:
+        print("row", x)  # noqa: T201
+        return x
+
+    with ps.service.DispatchServer() as dispatcher:
+        arguments = ["worker", "--dispatcher", dispatcher.target.split("://")[1], "--until-input-ends"]
+        worker = Forked("-m", "penstock", *arguments, pipes=("stdin", "stdout"))
+        assert worker.stdin is not None and worker.stdout is not None
+        try:
+            assert worker.stdout.readline().startswith("penstock: data worker at ")
+            worker.stdout.close()
+            noise = ps.Dataset.range(3).map(noisy)
+            noise = noise.apply(ps.service.distribute("distributed_epoch", dispatcher.target))
+            assert [int(x) for x in noise] == [0, 1, 2]
+            worker.stdin.close()
+            assert worker.wait(60) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+            worker.stdin.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
     with running("dispatcher", "--port", "0") as (dispatcher, line):
@@ -163,6 +187,14 @@ def status_of_main(*arguments: str) -> int:
         raise SystemExit(main(arguments))
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def test_a_status_of_a_service_with_a_token_of_its_own_did_not_say_how(capsys: pytest.CaptureFixture[str]) -> None:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(token="a-token-of-its-own")) as dispatcher:
+        assert status_of_main("status", dispatcher.target) == 1
+    assert "lets in the program that has started it alone: call service.status() there" in capsys.readouterr().err
+    with ps.service.local(num_workers=1) as service:
+        assert len(service.status().workers) == 1
 
 
 @pytest.mark.parametrize("command", ["dispatcher", "worker", "status", "stop"])

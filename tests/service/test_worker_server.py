@@ -104,9 +104,7 @@ def test_a_worker_may_be_started_before_its_dispatcher() -> None:
 
 def test_a_request_waited_a_minute_for_a_killed_dispatcher(start_dispatcher: Callable[..., Any]) -> None:
     dispatcher, errors = start_dispatcher(), []
-    config = ps.service.WorkerConfig(
-        dispatcher_address=dispatcher.address, dispatcher_timeout_seconds=0.2, heartbeat_seconds=600
-    )
+    config = ps.service.WorkerConfig(dispatcher_address=dispatcher.address, heartbeat_seconds=600)
     span = Span(pass_number=0, start=0, stop=1)
     request = Fetch(dataset_id="d", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=span)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
@@ -38,6 +38,16 @@ class _Server(Protocol):
 
 class _Terminated(BaseException):
     """SIGTERM has come, or standard input has ended."""
+
+
+class _RelayedOutput(FileIO):
+    """Output that another program passes on; once that has ended, it is lost, and is no error of who prints."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except BrokenPipeError:
+            return memoryview(content).nbytes
 
 
 def add_dispatcher(commands: Commands) -> None:
@@ -239,8 +249,7 @@ def _worker(options: argparse.Namespace) -> int:
         # Functions of datasets see the end of the input at once, and their output is passed on line by line.
         watched = os.dup(0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)
+        sys.stdout = TextIOWrapper(BufferedWriter(_RelayedOutput(1, "w", closefd=False)), line_buffering=True)
         end_with_parent()  # when it is killed, also in the middle of a user's function
         watcher = partial(_terminate_at_end_of_input, watched)
         threading.Thread(target=watcher, name="penstock-input", daemon=True).start()

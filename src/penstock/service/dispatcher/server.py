@@ -244,7 +244,7 @@ class _RunningDispatcher:
                 if looked - before > 4 * pause:  # this process was suspended, perhaps with its whole machine
                     self._machine.was_away(looked)
                 self._pass_time()
-                over = self._machine.state.may_end
+                over = self._machine.may_end
         self._server.stop()
         with self._lock:
             self._close_journal()

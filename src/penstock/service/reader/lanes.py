@@ -235,7 +235,6 @@ class Lanes:
             return
         error = options.poison(task.pass_number, asked.start)
         if not options.by_position:
-            # Not raised here: its traceback would keep the connection to the worker open.
             self._shared.fail(error)
             return
         _logger.error("%s", error)

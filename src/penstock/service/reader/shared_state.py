@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
+from traceback import clear_frames
 
 from penstock.runtime.conditions import BoundedCondition
 from penstock.service.reader.epoch_progress import EpochProgress
@@ -112,7 +113,11 @@ class SharedState:
         self.arrived.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """End the reader with an error, which the caller gets."""
+        """End the reader with an error, which the caller gets. What its frames held, such as a line, is released."""
+        met: BaseException | None = error
+        while met is not None:
+            clear_frames(met.__traceback__)
+            met = met.__cause__ or met.__context__
         with self.changed:
             self.failure = self.failure or error
             self.wake()

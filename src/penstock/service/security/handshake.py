@@ -19,7 +19,8 @@ def not_admitted(what: str, address: str, secret: bytes) -> str:
     reason = "the token is another one" if secret else "it asks for a token, and none came with this call"
     return (
         f"the {what} at {address} does not let this process in: {reason}. It must be of the same user on the same "
-        "machine, or know the file that the service has as --token-file by the environment's PENSTOCK_TOKEN_FILE"
+        "machine, or know the file that the service has as --token-file by the environment's PENSTOCK_TOKEN_FILE. "
+        "A service of ps.service.local lets in the program that has started it alone: call service.status() there"
     )
 
 

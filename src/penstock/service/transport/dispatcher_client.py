@@ -30,7 +30,7 @@ from penstock.service.security.resolving import (
 )
 from penstock.service.wire.address import TLS_PROTOCOL
 from penstock.service.wire.dispatcher_answers import check_answer
-from penstock.service.wire.dispatcher_messages import FromDispatcher
+from penstock.service.wire.dispatcher_messages import FromDispatcher, GetDataset, RegisterDataset
 from penstock.service.wire.envelope import NO_ENTRY, sealed, unsealed
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import Message, Refused
@@ -143,10 +143,13 @@ class DispatcherClient:
         """
         patience = self._patience if patience_seconds is None else patience_seconds
         begun = time.monotonic()
+        limit = min(max(patience, _SHORTEST_CALL), _LONGEST_CALL)
+        if isinstance(message, (GetDataset, RegisterDataset)):  # the definition may be large
+            limit = _LONGEST_CALL
         warn_at, pause = begun + _WARN_SECONDS, _FIRST_PAUSE
         while True:
             try:
-                reply = self._send_once(message, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
+                reply = self._send_once(message, limit)
             except _NoAnswer as no_answer:
                 now = time.monotonic()
                 if now >= begun + patience or (self._hurried.is_set() and not self._closed.is_set()):

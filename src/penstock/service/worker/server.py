@@ -28,8 +28,8 @@ _logger = logging.getLogger(__name__)
 _DRAIN_SECONDS: Final = 30.0
 """How long a leaving worker continues with its requests."""
 
-_PATIENCE_SECONDS: Final = 60.0
-"""How long a reader's request waits, at most, for a dispatcher that cannot be reached."""
+_PATIENCE_SECONDS: Final = 2.0
+"""How long a reader's request waits, at most, for a dispatcher that cannot be reached: the reader asks again."""
 
 
 class WorkerNumbers(msgspec.Struct, frozen=True):

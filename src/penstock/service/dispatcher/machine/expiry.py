@@ -45,14 +45,16 @@ class Expiry:
 
     def _silent_consumers(self, dropped_jobs: set[int]) -> Iterator[Update]:
         state, config = self._known.state, self._known.config
-        for consumer_id, job_id in self._known.volatile.readers.items():
-            epoch = state.epochs[state.consumers[consumer_id].epoch_id]
+        for epoch_id, consumers in self._known.volatile.readers.items():
+            epoch = state.epochs[epoch_id]
+            if epoch.job_id in dropped_jobs:
+                continue
             # No other consumer waits for the elements of one that leases nothing, so it may be silent as long as its
             # job is kept.
             waited_for = state.leased(epoch) or state.stopping
             patience = config.lease_seconds if waited_for else max(config.job_gc_seconds, config.lease_seconds)
-            if job_id not in dropped_jobs and self._known.consumer_silence(consumer_id) > patience:
-                yield ConsumerGone(consumer_id=consumer_id)
+            silent = (number for number in consumers if self._known.consumer_silence(number) > patience)
+            yield from (ConsumerGone(consumer_id=number) for number in silent)
 
     def _late_passes(self, dropped_jobs: set[int]) -> Iterator[Update]:
         """The passes of coordinated reads that began without workers, some time after the first worker joined."""
@@ -78,7 +80,7 @@ class Expiry:
         if not job.name:
             return 0.0
         epochs = [self._known.state.epochs[epoch_id] for epoch_id in job.epochs]
-        finished = all(self._known.state.finished(epoch) for epoch in epochs)
+        finished = all(self._known.finished(epoch) for epoch in epochs)
         return self._known.config.finished_job_seconds if finished else self._known.config.job_gc_seconds
 
     def _unused_datasets(self) -> Iterator[DatasetDropped]:

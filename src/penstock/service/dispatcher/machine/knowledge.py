@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.service.config import DispatcherConfig
-from penstock.service.dispatcher.machine.state import Epoch, Job, State
+from penstock.service.dispatcher.machine.state import Consumer, Epoch, Job, State
 from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.dispatcher.machine.volatile import Observation, VolatileState
 from penstock.service.wire.dispatcher_messages import FromDispatcher
@@ -50,6 +50,33 @@ class Knowledge:
         draft.replace_state()
         for update in draft.updates:
             self.volatile.follow(update, self.state, self.now)
+
+    def readers(self, epoch: Epoch) -> list[Consumer]:
+        """The consumers of an epoch that are alive."""
+        return [self.state.consumers[number] for number in self.volatile.readers.get(epoch.epoch_id, ())]
+
+    def finished(self, epoch: Epoch) -> bool:
+        """Return whether every position of a leased epoch is consumed. Others end with their consumers."""
+        if not self.state.leased(epoch) or not epoch.ledgers or any(ledger.free != 0 for ledger in epoch.ledgers):
+            return False
+        return not any(reader.leased or reader.owed for reader in self.readers(epoch))  # those that are gone have none
+
+    @property
+    def being_read(self) -> bool:
+        """Return whether anything has consumers that are alive."""
+        return bool(self.volatile.readers)
+
+    @property
+    def workers_may_go(self) -> bool:
+        """Return whether the workers are no longer needed: the service ends, at once or after its last reader."""
+        return self.state.stopping == "now" or (self.state.stopping == "drain" and not self.being_read)
+
+    @property
+    def may_end(self) -> bool:
+        """Return whether the dispatcher is to end and is no longer needed."""
+        if self.state.stopping == "leave":
+            return not self.being_read
+        return self.workers_may_go and not any(worker.alive for worker in self.state.workers.values())
 
     def worker_silence(self, worker_id: int) -> float:
         """The seconds since a worker last sent a message."""

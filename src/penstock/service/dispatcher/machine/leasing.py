@@ -109,7 +109,7 @@ class Leasing:
             free += ledger.free
         if wanted <= free // (2 * len(epoch.consumers)):  # there may be hundreds, of which some are gone
             return wanted
-        readers = len(self._known.state.readers(epoch))
+        readers = len(self._known.readers(epoch))
         return min(wanted, max(1, free // (2 * readers)) if readers > 1 else free)
 
     def _recalled(self, consumer: Consumer, epoch: Epoch, message: Lease) -> list[Returned]:
@@ -117,7 +117,7 @@ class Leasing:
 
         A restored consumer leases the positions owed to it as it needs them, perhaps never: no other should wait.
         """
-        others = [other for other in self._known.state.readers(epoch) if other is not consumer and other.owed]
+        others = [other for other in self._known.readers(epoch) if other is not consumer and other.owed]
         if not others:
             return []
         owner = max(others, key=lambda other: count(other.owed))
@@ -135,7 +135,7 @@ class Leasing:
     def _empty_answer(self, consumer: Consumer, epoch: Epoch, ledgers: list[Ledger]) -> Leased:
         """The answer if nothing can be leased now: the end, or when to ask again."""
         nothing_left = bool(ledgers) and all(ledger.free == 0 for ledger in ledgers)
-        others = [other for other in self._known.state.readers(epoch) if other is not consumer]
+        others = [other for other in self._known.readers(epoch) if other is not consumer]
         if nothing_left and not any(self._may_give_back(other) for other in others):
             return Leased(ended=True)
         recalls = any(self._known.volatile.consumers[other.consumer_id].unread > 0 for other in others)
@@ -160,7 +160,7 @@ class Leasing:
             return False
         return any(
             now - consumers[other.consumer_id].starving_at < _STARVING_SECONDS
-            for other in self._known.state.readers(epoch)
+            for other in self._known.readers(epoch)
             if other is not consumer
         )
 

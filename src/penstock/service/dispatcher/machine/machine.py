@@ -79,6 +79,11 @@ class Machine:
         """The lasting state, which the journal keeps."""
         return self._known.state
 
+    @property
+    def may_end(self) -> bool:
+        """Return whether the dispatcher is to end and is no longer needed."""
+        return self._known.may_end
+
     def answer(self, message: ToDispatcher, now: float) -> FromDispatcher:
         """Carry out a message, and return the answer. One that cannot be carried out is refused, and changes nothing.
 

@@ -167,7 +167,7 @@ class Opening:
         """
         if message.consumer_index < 0:
             return []
-        for consumer in self._known.state.readers(epoch):
+        for consumer in self._known.readers(epoch):
             if consumer.consumer_index != message.consumer_index or consumer.name == message.consumer:
                 continue
             if not self._known.may_be_dead(consumer.consumer_id):
@@ -184,7 +184,7 @@ class Opening:
         """The last report of the slowest of the other consumers that are not silent."""
         others = [
             self._known.volatile.consumers[consumer.consumer_id].report
-            for consumer in self._known.state.readers(epoch)
+            for consumer in self._known.readers(epoch)
             if consumer.consumer_index != message.consumer_index
             and self._known.consumer_silence(consumer.consumer_id) <= self._known.config.lease_seconds
         ]

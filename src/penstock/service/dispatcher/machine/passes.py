@@ -7,6 +7,7 @@ import msgspec
 
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.config import DispatcherConfig
+from penstock.service.dispatcher.machine.knowledge import Knowledge
 from penstock.service.dispatcher.machine.state import Epoch, Ledger, State, Worker
 from penstock.service.dispatcher.machine.updates import PassAdded, PassMoved, Update, WorkerLost
 from penstock.service.wire.policy import ShardingPolicy
@@ -57,10 +58,11 @@ def added(epoch_id: int, passes: Iterable[PassInfo]) -> list[PassAdded]:
     return [PassAdded(epoch_id=epoch_id, info=info, home=info.worker_id) for info in passes]
 
 
-def on_join(state: State, worker: Worker, gone: set[int]) -> Iterator[PassAdded | PassMoved]:
+def on_join(known: Knowledge, worker: Worker, gone: set[int]) -> Iterator[PassAdded | PassMoved]:
     """The changes of epochs being read when a worker joins, while those others go."""
+    state = known.state
     for epoch in state.epochs.values():
-        if state.finished(epoch):
+        if known.finished(epoch):
             continue
         parameters = state.jobs[epoch.job_id].parameters
         info = state.datasets[parameters.dataset_id].info

@@ -1,5 +1,6 @@
 """Reports of a dispatcher for people: the answer to `penstock status`, and the lines of its log."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from penstock.printing import one_line
@@ -47,13 +48,12 @@ def status(known: Knowledge) -> Status:
 def _shown_epochs(known: Knowledge) -> Iterator[Epoch]:
     """For each job, the epochs that are read, and the newest down to the first that is finished."""
     state = known.state
-    read = {state.consumers[number].epoch_id for number in known.volatile.readers}
     for job in state.jobs.values():
         epochs = [state.epochs[epoch_id] for epoch_id in job.epochs]
         newest = next(
-            (number for number, epoch in enumerate(reversed(epochs), 1) if state.finished(epoch)), len(epochs)
+            (number for number, epoch in enumerate(reversed(epochs), 1) if known.finished(epoch)), len(epochs)
         )
-        yield from (epoch for epoch in epochs[:-newest] if epoch.epoch_id in read)
+        yield from (epoch for epoch in epochs[:-newest] if epoch.epoch_id in known.volatile.readers)
         yield from epochs[len(epochs) - newest :]
 
 
@@ -85,7 +85,7 @@ def _epoch(known: Knowledge, epoch: Epoch) -> EpochStatus:
         epoch=epoch.number,
         dataset_id=job.parameters.dataset_id,
         policy=job.parameters.policy,
-        finished=state.finished(epoch),
+        finished=known.finished(epoch),
         positions=sum(lengths) if min(lengths, default=-2) >= 0 else (-2 if -2 in lengths or not lengths else -1),
         leased=sum(count(owner.leased) + count(owner.owed) for owner in owners),
         consumed=sum(count(owner.consumed) for owner in owners),
@@ -152,10 +152,11 @@ def leaves(state: State, update: Update, updates: Sequence[Update]) -> bool:
 
 
 def _stopping(state: State, mode: str) -> str:
+    alive = Counter(consumer.epoch_id for consumer in state.consumers.values() if consumer.alive)
     readers = [
-        f"{len(alive)} of epoch {epoch.number} of {_job(state, epoch.job_id)}"
-        for epoch in state.epochs.values()
-        if (alive := state.readers(epoch))
+        f"{alive[number]} of epoch {epoch.number} of {_job(state, epoch.job_id)}"
+        for number, epoch in state.epochs.items()
+        if alive[number]
     ]
     if not readers:
         return "stopping"

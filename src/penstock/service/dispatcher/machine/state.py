@@ -166,31 +166,10 @@ class State(msgspec.Struct):
         epochs = (self.epochs[epoch_id] for epoch_id in reversed(job.epochs))  # most ask for the newest
         return next((epoch for epoch in epochs if epoch.number == number), None)
 
-    def readers(self, epoch: Epoch) -> list[Consumer]:
-        """The consumers of an epoch that are alive."""
-        return [reader for number in epoch.consumers if (reader := self.consumers[number]).alive]
-
     @property
     def definition_bytes(self) -> int:
         """The size of the definitions of all datasets, in bytes."""
         return sum(len(dataset.definition) for dataset in self.datasets.values())
-
-    @property
-    def being_read(self) -> bool:
-        """Return whether anything has consumers that are alive."""
-        return any(consumer.alive for consumer in self.consumers.values())
-
-    @property
-    def workers_may_go(self) -> bool:
-        """Return whether the workers are no longer needed: the service ends, at once or after its last reader."""
-        return self.stopping == "now" or (self.stopping == "drain" and not self.being_read)
-
-    @property
-    def may_end(self) -> bool:
-        """Return whether the dispatcher is to end and is no longer needed."""
-        if self.stopping == "leave":
-            return not self.being_read
-        return self.workers_may_go and not any(worker.alive for worker in self.workers.values())
 
     def present(self) -> list[Worker]:
         """The workers that can be asked, by place."""
@@ -201,12 +180,3 @@ class State(msgspec.Struct):
         """Return whether consumers of an epoch lease its positions, instead of owning them all or counting rounds."""
         job = self.jobs[epoch.job_id]
         return bool(job.name) and not job.parameters.num_consumers and not job.parameters.cross_trainer
-
-    def finished(self, epoch: Epoch) -> bool:
-        """Return whether every position of a leased epoch is consumed. Others end with their consumers."""
-        if not self.leased(epoch) or not epoch.ledgers:
-            return False
-        owners = (self.consumers[number] for number in epoch.consumers)
-        return all(ledger.free == 0 for ledger in epoch.ledgers) and not any(
-            owner.leased or owner.owed for owner in owners
-        )

@@ -141,7 +141,7 @@ class VolatileState:
     Attributes:
         started: when this dispatcher began.
         changes: the last changes of workers and passes.
-        readers: the consumers that are alive, and the job of each. The lasting state has those of all epochs of a job,
+        readers: the consumers that are alive, by epoch. The lasting state has those of all epochs of a job,
             because one that is restored gets back its positions.
         idle_since: since when a job has no live consumer; jobs that have one are missing.
         begun_at: when an epoch was begun.
@@ -155,7 +155,7 @@ class VolatileState:
     changes: Changes
     workers: dict[int, WorkerPresence] = field(default_factory=dict)
     consumers: dict[int, ConsumerPresence] = field(default_factory=dict)
-    readers: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, list[int]] = field(default_factory=dict)
     idle_since: dict[int, float] = field(default_factory=dict)
     begun_at: dict[int, float] = field(default_factory=dict)
     asked_at: dict[str, float] = field(default_factory=dict)
@@ -165,11 +165,10 @@ class VolatileState:
     @classmethod
     def beginning(cls, state: State, now: float, life: int) -> "VolatileState":
         """The volatile state of a dispatcher that starts with this lasting state."""
-        readers = {
-            number: state.epochs[consumer.epoch_id].job_id
-            for number, consumer in state.consumers.items()
-            if consumer.alive
-        }
+        readers: dict[int, list[int]] = {}
+        for number, consumer in state.consumers.items():
+            if consumer.alive:
+                readers.setdefault(consumer.epoch_id, []).append(number)
         volatile = cls(
             started=now,
             changes=Changes(life),
@@ -179,7 +178,7 @@ class VolatileState:
             },
             consumers={number: ConsumerPresence(now) for number in state.consumers},
             readers=readers,
-            idle_since=dict.fromkeys(state.jobs.keys() - readers.values(), now),
+            idle_since=dict.fromkeys(state.jobs.keys() - {state.epochs[number].job_id for number in readers}, now),
             begun_at=dict.fromkeys(state.epochs, now),
             asked_at=dict.fromkeys(state.datasets, now),
             leased=dict.fromkeys(state.epochs, 0),
@@ -211,26 +210,34 @@ class VolatileState:
             case ConsumerOpened():
                 if update.replaces >= 0:
                     self.leased[update.epoch_id] -= self.consumers.pop(update.replaces).leased
-                    self.readers.pop(update.replaces, None)
+                    self._forget_reader(update.replaces, update.epoch_id)
                 self.consumers[update.consumer_id] = ConsumerPresence(now)
-                self.readers[update.consumer_id] = job_id = state.epochs[update.epoch_id].job_id
-                self.idle_since.pop(job_id, None)
+                self.readers.setdefault(update.epoch_id, []).append(update.consumer_id)
+                self.idle_since.pop(state.epochs[update.epoch_id].job_id, None)
             case PassEnded():
                 for consumer_id in state.epochs[update.epoch_id].consumers:
                     self.count_leased(state.consumers[consumer_id])
             case ConsumerGone():
                 if consumer := state.consumers.get(update.consumer_id):  # one that is replaced at once is already gone
                     self.count_leased(consumer)
-                    read = self.readers.pop(update.consumer_id, None)
-                    if read is not None and read not in self.readers.values():
-                        self.idle_since[read] = now
+                    self._forget_reader(update.consumer_id, consumer.epoch_id)
+                    job = state.jobs[state.epochs[consumer.epoch_id].job_id]
+                    if self.readers.keys().isdisjoint(job.epochs):
+                        self.idle_since.setdefault(job.job_id, now)
             case JobDropped():
                 self.idle_since.pop(update.job_id, None)
                 for number in self.begun_at.keys() - state.epochs.keys():
                     del self.begun_at[number], self.leased[number]
+                    self.readers.pop(number, None)
                 for number in self.consumers.keys() - state.consumers.keys():
                     del self.consumers[number]
-                    self.readers.pop(number, None)
+
+    def _forget_reader(self, consumer_id: int, epoch_id: int) -> None:
+        alive = self.readers.get(epoch_id, [])
+        if consumer_id in alive:
+            alive.remove(consumer_id)
+        if not alive:
+            self.readers.pop(epoch_id, None)
 
     def count_leased(self, consumer: Consumer) -> None:
         """Count the leased positions of a consumer again."""

@@ -32,7 +32,7 @@ class Workers:
             InvalidArgumentError: its address is malformed, or not in the dispatcher's list.
         """
         state = self._known.state
-        if state.stopping == "now" or (state.stopping and not state.being_read):
+        if state.stopping == "now" or (state.stopping and not self._known.being_read):
             raise ServiceError("this dispatcher is stopping: it takes no more workers")
         address = message.endpoint.address
         if not is_address(address):
@@ -51,7 +51,7 @@ class Workers:
         place, colocated = self._place(address, gone), COLOCATED in message.tags
         info = WorkerInfo(worker_id=state.next_worker, endpoint=message.endpoint, place=place, colocated=colocated)
         joined = WorkerJoined(info=info, tags=message.tags)
-        moved = on_join(state, Worker(info, message.tags), gone)
+        moved = on_join(self._known, Worker(info, message.tags), gone)
         return [*losing(state, gone), joined, *moved], self._welcome(info.worker_id)
 
     def _welcome(self, worker_id: int) -> WorkerWelcome:
@@ -68,7 +68,7 @@ class Workers:
             changes = [WorkerLeaving(worker_id=message.worker_id), *losing(state, {message.worker_id})]
         elif message.leaving and not worker.leaving:
             changes = [WorkerLeaving(worker_id=message.worker_id), *on_loss(state, {message.worker_id})]
-        return changes, WorkerNews(known=True, datasets=sorted(state.datasets), stopping=state.workers_may_go)
+        return changes, WorkerNews(known=True, datasets=sorted(state.datasets), stopping=self._known.workers_may_go)
 
     def _place(self, address: str, gone: set[int]) -> int:
         """The place of a worker at this address, while those others go."""
