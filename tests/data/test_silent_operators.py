@@ -1,8 +1,5 @@
 """An operator that says nothing of itself is never divided, cut or passed: it stays where it sees all elements."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import pytest
 
 import penstock as ps
@@ -12,11 +9,8 @@ from penstock.data.shards import EveryNth, NotByFile, divided_by_file, shard_of_
 from penstock.service.worker.cut import check_shared, cut
 
 
-@dataclass(frozen=True, eq=False)
-class Silent(SameElements):
+class Silent(SameElements, name="silent"):
     """An operator with the defaults of everything that may be said."""
-
-    name: ClassVar[str] = "silent"
 
     @property
     def indexable(self):

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -59,11 +59,9 @@ def elements(production, start, stop, *, skip=0, **more):
             raise AssertionError("no end")
 
 
-@dataclass(frozen=True, eq=False)
-class Delivered(OneInput):
+class Delivered(OneInput, name="delivered"):
     """Elements that were produced elsewhere, in place of the nodes that produced them."""
 
-    name = "delivered"
     values: Callable[[int], list] = field(repr=False)
 
     @property

@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -347,9 +347,25 @@ else:
     derived = _Derived
 
 
-@dataclass(frozen=True, eq=False)
-class Node(ABC):
-    """A step of a dataset. Subclasses add their inputs and arguments as fields."""
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
+class _FrozenFields:
+    """A class of which each subclass is a frozen dataclass."""
+
+    name: ClassVar[str]
+    """The public method that makes this node."""
+
+    def __init_subclass__(cls, name: str = "", **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        dataclass(frozen=True, eq=False)(cls)
+        if name:
+            cls.name = name
+
+
+class Node(_FrozenFields, ABC):
+    """A step of a dataset. Subclasses add their inputs and arguments as fields, and say `name=` where they are made.
+
+    `class Take(SameElements, name="take")` is what the method `take` makes.
+    """
 
     site: str = field(default="", kw_only=True, repr=False)
     """The line of the user's code that added this node."""
@@ -357,9 +373,6 @@ class Node(ABC):
     """The seed drawn when this node was made, if it draws alike in all epochs and was given no seed."""
     part: int = field(default=0, kw_only=True, repr=False)
     """The number of the part that this node and those above it read, if it selects one of several parts of the data."""
-
-    name: ClassVar[str]
-    """The public method that makes this node."""
 
     leaves_out_failures: ClassVar[bool] = False
     """Whether it skips the elements of its input that fail."""
@@ -738,7 +751,7 @@ def spans(input: Node, epoch: int, begins: npt.NDArray[np.int64], offsets: range
     return input, epoch, places[0], rows[places]
 
 
-class KnownLength(Node):
+class KnownLength:
     """A source of `length` rows. Its identity does not include their content, which may change as a `map` may."""
 
     length: int
@@ -752,7 +765,6 @@ class KnownLength(Node):
         return self.length
 
 
-@dataclass(frozen=True, eq=False)
 class ByMethod(Node):
     """A node that several methods make: `method` names the one that did."""
 
@@ -763,7 +775,6 @@ class ByMethod(Node):
         return self.method
 
 
-@dataclass(frozen=True, eq=False)
 class OneInput(Node):
     """A node over one input."""
 
@@ -781,7 +792,6 @@ class OneInput(Node):
         yield self.input, epoch, np.arange(len(positions)), positions
 
 
-@dataclass(frozen=True, eq=False)
 class ByIndex(OneInput):
     """A node that is read by index where its input is."""
 
@@ -790,7 +800,6 @@ class ByIndex(OneInput):
         return self.input.indexable
 
 
-@dataclass(frozen=True, eq=False)
 class AnyNumber(OneInput):
     """A node that makes any number of elements of its input."""
 
@@ -799,7 +808,6 @@ class AnyNumber(OneInput):
         return any_number(self.input)
 
 
-@dataclass(frozen=True, eq=False)
 class SameElements(ByIndex):
     """A node that yields elements of its input, perhaps not all of them, or in another order."""
 
@@ -829,7 +837,6 @@ class SameElements(ByIndex):
         return self.input.reading(run, epoch, sources)
 
 
-@dataclass(frozen=True, eq=False)
 class SomeElements(AnyNumber):
     """A node that yields some of its input's elements in their order; which ones is known only by reading."""
 

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import Any
 
@@ -50,7 +50,6 @@ class PickedElements(Node):
         return block
 
 
-@dataclass(frozen=True, eq=False)
 class SeveralInputs(Node):
     """A node over several inputs, read by index if all of them are."""
 

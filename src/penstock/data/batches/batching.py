@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,6 @@ class LocalSlices:
         return np.concatenate([np.arange(start, stop) for start, stop in slices]), size
 
 
-@dataclass(frozen=True, eq=False)
 class Batching(ByIndex):
     """A node of batches: it decides which rows go into which batch; `batches` puts them together."""
 
@@ -222,11 +221,9 @@ class BatchStream(OperatorStream[Batching], of=Batching):
             raise
 
 
-@dataclass(frozen=True, eq=False)
-class Batch(Batching):
+class Batch(Batching, name="batch"):
     """`batch_size` consecutive elements stacked along a new leading axis."""
 
-    name: ClassVar[str] = "batch"
     num_parallel_calls: int | None = None
 
     @property
@@ -265,14 +262,12 @@ class Batch(Batching):
         return column_of(stacked)
 
 
-@dataclass(frozen=True, eq=False)
-class RaggedBatch(Batching):
+class RaggedBatch(Batching, name="ragged_batch"):
     """`batch_size` consecutive elements; a leaf with an axis of unknown length becomes an object array of its rows.
 
     The input's specification decides, not the rows of one batch: all batches must be of one kind.
     """
 
-    name: ClassVar[str] = "ragged_batch"
     memory = "copies rows"
 
     @property

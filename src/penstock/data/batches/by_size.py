@@ -1,8 +1,8 @@
 """batch_by: batches of as many rows as fit into a budget."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,9 @@ from penstock.errors import ElementError
 from penstock.runtime.threads import failures
 
 
-@dataclass(frozen=True, eq=False)
-class BatchBy(PaddedBatch):
+class BatchBy(PaddedBatch, name="batch_by"):
     """Consecutive rows, as many as fit into a budget, padded to one shape. The input gives pairs of `WithCosts`."""
 
-    name: ClassVar[str] = "batch_by"
     keeps_numbers = False
     indexable = False
     fails = True

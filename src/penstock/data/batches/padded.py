@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +18,9 @@ _SHORT = 512
 """The length up to which rows of one axis are padded all at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class PaddedBatch(Batching):
+class PaddedBatch(Batching, name="padded_batch"):
     """`batch_size` consecutive elements padded to one shape and stacked."""
 
-    name: ClassVar[str] = "padded_batch"
     padded_shapes: Any = None
     padding_values: Any = None
     memory = "copies rows"

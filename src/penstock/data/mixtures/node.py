@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ _SHOWN = 8
 """How many sources a label lists."""
 
 
-@dataclass(frozen=True, eq=False)
 class SourceEpochs(Repeat):
     """The epochs of one source of a mixture: it warns when there are many of them."""
 
@@ -67,11 +66,9 @@ class _SourceEpochsStream(RepeatStream, of=SourceEpochs):
         return super()._opened(number)
 
 
-@dataclass(frozen=True, eq=False)
-class Mix(OneOfSeveral):
+class Mix(OneOfSeveral, name="mix"):
     """Elements of named sources by their weights, each in its own order."""
 
-    name: ClassVar[str] = "mix"
     depends_on = DependsOn.ANY
     not_in_states = ("start",)
     names: tuple[str, ...]
@@ -215,11 +212,9 @@ class MixState:
         return MixState({}, [None, 0, 0], [], False), 0
 
 
-@dataclass(frozen=True, eq=False)
-class TurnNumbers(Integers):
+class TurnNumbers(Integers, name="turns"):
     """The number of the source of each element of a mixture."""
 
-    name: ClassVar[str] = "turns"
     cardinality = INFINITE_CARDINALITY
     order: MixOrder
 

@@ -2,9 +2,8 @@
 
 import heapq
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,11 +20,9 @@ _TOGETHER = 256
 """The number of elements of a source whose lengths are looked up together."""
 
 
-@dataclass(frozen=True, eq=False)
-class TokenTurns(Node):
+class TokenTurns(Node, name="turns"):
     """The number of the source of each element: the one that has given the fewest tokens for its weight comes next."""
 
-    name: ClassVar[str] = "turns"
     fails = False
     cardinality = UNKNOWN_CARDINALITY
     spec = TensorSpec((), np.int64)

@@ -1,8 +1,8 @@
 """from_arrow_stream: the rows of batches of Arrow that come one after the other, of which one at a time is held."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +17,9 @@ from penstock.runtime.threads import failures
 from penstock.structure import flatten
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowStream(Node):
+class ArrowStream(Node, name="from_arrow_stream"):
     """The rows of the stream that a function opens for each epoch."""
 
-    name: ClassVar[str] = "from_arrow_stream"
     cardinality = UNKNOWN_CARDINALITY
     spec = None
     spec_from_call = True

@@ -1,10 +1,10 @@
 """balance: rows in an order in which the consecutive slices of each batch cost alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heappop, heapreplace
 from operator import add
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -65,14 +65,12 @@ def _sums(load: list[float], cost: list[float]) -> list[float]:
     return [one + other for one, other in zip(load, cost, strict=True)]
 
 
-@dataclass(frozen=True, eq=False)
-class Balance(SameElements):
+class Balance(SameElements, name="balance"):
     """The rows of batches in another order: alike in cost are the batches of a window, and the slices of each batch.
 
     The input gives pairs of `WithCosts`, or its lengths are the costs, which are known without reading rows.
     """
 
-    name: ClassVar[str] = "balance"
     depends_on = DependsOn.NEIGHBOURS
     not_in_states = ("slices", "rule")  # the order within batches changes no state
     batch_size: int

@@ -1,8 +1,5 @@
 """assert_cardinality: a length that the user declares, and that is checked."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from penstock.data.block import Block
 from penstock.data.node import SameElements, derived
 from penstock.data.operator_streams import OperatorStream
@@ -11,11 +8,9 @@ from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
 
 
-@dataclass(frozen=True, eq=False)
-class AssertCardinality(SameElements):
+class AssertCardinality(SameElements, name="assert_cardinality"):
     """The same elements, of which there must be `expected`."""
 
-    name: ClassVar[str] = "assert_cardinality"
     expected: int
 
     @derived

@@ -1,6 +1,6 @@
 """Elements of several datasets, selected by choices: sample_from_datasets and choose_from_datasets."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial, reduce
 from typing import Any
 
@@ -27,7 +27,6 @@ _BYTES = 1 << 22
 _ENDLESS = 1 << 62
 
 
-@dataclass(frozen=True, eq=False)
 class Choose(ByMethod):
     """The next element of the dataset whose number `choice` yields; `name` is the method that made the node."""
 

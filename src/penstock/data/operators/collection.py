@@ -11,16 +11,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked, locked_entries
 from penstock.data.element_kinds import of_one_kind
 from penstock.data.functions.apply import note
-from penstock.data.node import KnownLength, Run, derived
+from penstock.data.node import KnownLength, Node, Run, derived
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats import tables
 from penstock.positions import by_part
@@ -152,11 +152,9 @@ class ArrowRows(CollectionRows):
         return Block(tuple(map(np.asarray, columns)), structure, len(indices))
 
 
-@dataclass(frozen=True, eq=False)
-class Source(KnownLength):
+class Source(KnownLength, Node, name="from_source"):
     """The rows of a collection of the user's."""
 
-    name: ClassVar[str] = "from_source"
     indexable = True
     source: Any = field(repr=False)
     length: int = field(repr=False)

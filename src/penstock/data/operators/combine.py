@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,9 @@ from penstock.runtime.threads import failures
 from penstock.structure import Structure
 
 
-@dataclass(frozen=True, eq=False)
-class Zip(SeveralInputs):
+class Zip(SeveralInputs, name="zip"):
     """Tuples of one element of each input; as many as the shortest input has."""
 
-    name: ClassVar[str] = "zip"
     structure: Structure = field(repr=False)
 
     @property
@@ -108,14 +106,12 @@ class ZipStream(Stream, of=Zip):
             cursor.close()
 
 
-@dataclass(frozen=True, eq=False)
-class Concatenate(OneOfSeveral):
+class Concatenate(OneOfSeveral, name="concatenate"):
     """All elements of the first input, then all of the second, and so on.
 
     A chain of them is one node, which goes through all inputs in a loop, however many there are.
     """
 
-    name: ClassVar[str] = "concatenate"
     depends_on = DependsOn.ANY
 
     @derived

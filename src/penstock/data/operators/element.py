@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,9 @@ from penstock.runtime.threads import failures, threads_of
 from penstock.spec import TensorSpec, describe_mismatch
 
 
-@dataclass(frozen=True, eq=False)
-class Map(HasOutputSignature, ByIndex):
+class Map(HasOutputSignature, ByIndex, name="map"):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
-    name: ClassVar[str] = "map"
     depends_on = DependsOn.ANY
     keeps_numbers = True
     function: Callable[..., Any]
@@ -191,7 +189,6 @@ _NUMBERS: Final = frozenset({int, float, np.int32, np.int64, np.float32, np.floa
 """Types of costs that are checked without making an array of them."""
 
 
-@dataclass(frozen=True, eq=False)
 class WithCosts(Map):
     """Pairs of an element and what the function says that it costs: a number, or several."""
 
@@ -277,11 +274,9 @@ class MapStream(FunctionStream[Map]):
         return output
 
 
-@dataclass(frozen=True, eq=False)
-class Filter(SomeElements):
+class Filter(SomeElements, name="filter"):
     """The elements for which `predicate` is true."""
 
-    name: ClassVar[str] = "filter"
     depends_on = DependsOn.ANY
     predicate: Callable[..., Any]
 

@@ -26,7 +26,6 @@ _BYTES: Final = 1 << 19
 """Limits for reading ahead: the time of a read from one slot, and the time and size of a block."""
 
 
-@dataclass(frozen=True, eq=False)
 class Interleave(ByMethod, AnyNumber):
     """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 

@@ -4,9 +4,8 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain, count, islice
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.data.block import Block
 from penstock.data.column_builder import ColumnBuilder, block_of_row
@@ -22,11 +21,9 @@ from penstock.runtime.threads import failures
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class Generator(HasOutputSignature, Node):
+class Generator(HasOutputSignature, Node, name="from_generator"):
     """The values that a function's iterator yields."""
 
-    name: ClassVar[str] = "from_generator"
     source = GENERATOR
     paced = True
     cardinality = UNKNOWN_CARDINALITY

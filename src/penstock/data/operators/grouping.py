@@ -28,7 +28,6 @@ _FEW_GROUPS: Final = 32
 _LENGTH_FUNCTION: Final = "bucket_by_sequence_length(element_length_func)"
 
 
-@dataclass(frozen=True, eq=False)
 class GroupByWindow(ByMethod, AnyNumber):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
@@ -308,7 +307,6 @@ def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
     return zip(*leaves, strict=True)
 
 
-@dataclass(frozen=True, eq=False)
 class Bucket(GroupByWindow):
     """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
 

@@ -1,7 +1,7 @@
 """ignore_errors: the elements of the input, without those that fail."""
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import field
+from typing import Any
 
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, Run, SameElements, derived
@@ -13,15 +13,13 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
 
 
-@dataclass(frozen=True, eq=False)
-class IgnoreErrors(SameElements):
+class IgnoreErrors(SameElements, name="ignore_errors"):
     """The elements of the input, without those that raise an exception.
 
     Attributes:
         automatic: whether `Options(on_error="skip")` inserted it.
     """
 
-    name: ClassVar[str] = "ignore_errors"
     depends_on = DependsOn.ANY
     leaves_out_failures = True
     indexable = False

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ _FILES_AHEAD: Final = 32
 """Half as many as formats keep open."""
 
 
-@dataclass(frozen=True, eq=False)
 class IndexedFiles(ByMethod, OneInput):
     """The rows of the files that the input names, one file after the other.
 
@@ -210,7 +209,6 @@ class IndexedFiles(ByMethod, OneInput):
         return Block(tuple(map(np.asarray, columns)), structure, len(rows))
 
 
-@dataclass(frozen=True, eq=False)
 class FolderFiles(ByMethod, ByIndex):
     """The names of files: a dataset that is sharded by file is divided by them.
 

@@ -1,7 +1,7 @@
 """with_lengths: the length of each element, known without reading it."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,9 @@ _MOST = (1 << 32) - 1
 """The largest length that is kept: four bytes for each element."""
 
 
-@dataclass(frozen=True, eq=False)
-class WithLengths(SameElements):
+class WithLengths(SameElements, name="with_lengths"):
     """The elements of the input, whose lengths are the elements of `of`, by the same positions."""
 
-    name: ClassVar[str] = "with_lengths"
     depends_on = DependsOn.ALL  # of a part of the elements they would be those of others
     of: Node = field(repr=False)
 

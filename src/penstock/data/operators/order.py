@@ -2,9 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +26,9 @@ from penstock.structure import LEAF, PAIR
 _INFINITE_REPEATS = 1 << 32
 
 
-@dataclass(frozen=True, eq=False)
-class Repeat(PickedElements, SameElements):
+class Repeat(PickedElements, SameElements, name="repeat"):
     """The epochs of the input one after the other: `count` of them, or infinitely many (None)."""
 
-    name: ClassVar[str] = "repeat"
     depends_on = DependsOn.ANY
     count: int | None
 
@@ -132,11 +129,9 @@ class RepeatStream(OneInputStream, of=Repeat):
         self._input.restore(position)
 
 
-@dataclass(frozen=True, eq=False)
-class Take(SameElements):
+class Take(SameElements, name="take"):
     """The first `count` elements."""
 
-    name: ClassVar[str] = "take"
     count: int
 
     @derived
@@ -170,11 +165,9 @@ class TakeStream(OperatorStream[Take], of=Take):
         return block
 
 
-@dataclass(frozen=True, eq=False)
-class Skip(SameElements):
+class Skip(SameElements, name="skip"):
     """All elements but the first `count`."""
 
-    name: ClassVar[str] = "skip"
     count: int
 
     @derived
@@ -237,11 +230,9 @@ def _end(passed_over: BaseException | None) -> Block | None:
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class Shard(SameElements):
+class Shard(SameElements, name="shard"):
     """Every `num_shards`-th element, beginning with element `index`."""
 
-    name: ClassVar[str] = "shard"
     num_shards: int
     index: int
 
@@ -302,11 +293,9 @@ class ShardStream(OperatorStream[Shard], of=Shard):
                 return block.take(wanted)
 
 
-@dataclass(frozen=True, eq=False)
-class ShardHint(SameElements):
+class ShardHint(SameElements, name="shard"):
     """A mark where `AutoShardPolicy.HINT` inserts each worker's `shard`; it cannot be read before that."""
 
-    name: ClassVar[str] = "shard"
     depends_on = DependsOn.ANY
     indexable = False
     cardinality = UNKNOWN_CARDINALITY
@@ -322,11 +311,9 @@ class ShardHint(SameElements):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Enumerate(SameElements):
+class Enumerate(SameElements, name="enumerate"):
     """(start + position, element) for every element."""
 
-    name: ClassVar[str] = "enumerate"
     start: int = 0
 
     def spec_over(self, *inputs: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,9 @@ from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.runtime.threads import OwnThread
 
 
-@dataclass(frozen=True, eq=False)
-class OwnStack(SameElements):
+class OwnStack(SameElements, name="own_stack"):
     """The elements of the input, made by another thread while the reader waits."""
 
-    name: ClassVar[str] = "own_stack"
     depends_on = DependsOn.ANY
     identity = None  # it changes no elements
 

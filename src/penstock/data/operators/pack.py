@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,8 +40,7 @@ class _Plans(DatasetCache[int, PackedParts]):
     bound = ProcessBound(lambda: _PLANS_BYTES, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Pack(OneInput):
+class Pack(OneInput, name="pack"):
     """Rows of `rows.packing.length` tokens, each with parts of one document or several.
 
     Where the lengths of the documents are known and their order is the same in every epoch, a row is found by its
@@ -49,7 +48,6 @@ class Pack(OneInput):
     once. Otherwise windows are planned as they are read.
     """
 
-    name: ClassVar[str] = "pack"
     depends_on = DependsOn.ANY
     rows: PackedRows = field(repr=False)
 

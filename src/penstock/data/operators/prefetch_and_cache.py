@@ -1,8 +1,8 @@
 """Operators that keep elements: prefetch and cache."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,9 @@ from penstock.runtime.progress import Progress
 from penstock.runtime.threads import failures
 
 
-@dataclass(frozen=True, eq=False)
-class Prefetch(SameElements):
+class Prefetch(SameElements, name="prefetch"):
     """The elements of the input; a thread makes up to `buffer_size` of them in advance."""
 
-    name: ClassVar[str] = "prefetch"
     depends_on = DependsOn.ANY
     keeps_numbers = True
     indexable = False
@@ -49,8 +47,7 @@ class Prefetch(SameElements):
         return PrefetchedStream(self.input.open(own, epoch), rows, run.threads, skips)
 
 
-@dataclass(frozen=True, eq=False)
-class Cache(SameElements):
+class Cache(SameElements, name="cache"):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
     Over an indexable input each row is kept when it is first read, in any order, and several processes may fill a
@@ -58,7 +55,6 @@ class Cache(SameElements):
     Every epoch has the rows of epoch 0, so a shuffle below a cache is frozen.
     """
 
-    name: ClassVar[str] = "cache"
     varies = False
     filename: str = ""
     rows: CachedRows = field(repr=False, kw_only=True)

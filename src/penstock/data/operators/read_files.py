@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ _NAMES_TOGETHER: Final = 64
 """The number of names that are read at a time where this runs no user's code and cannot fail."""
 
 
-@dataclass(frozen=True, eq=False)
 class ReadFiles(ByMethod, AnyNumber):
     """The records of the files that the input names, one file after the other.
 

@@ -1,9 +1,8 @@
 """Operators that split batches into rows, and combine their rows into batches of other sizes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +30,12 @@ class _Elements(DatasetCache[tuple[int, int], Block]):
     bound = ProcessBound(lambda: _KEPT_BYTES, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Unbatch(OneInput):
+class Unbatch(OneInput, name="unbatch"):
     """The rows along the leading axis of every element: by index where their number is known, else as a stream.
 
     By index, elements of which some rows were asked for are kept for the next ones, up to a bound.
     """
 
-    name: ClassVar[str] = "unbatch"
     depends_on = DependsOn.ANY
 
     @property
@@ -177,11 +174,9 @@ class UnbatchStream(OperatorStream[OneInput], of=Unbatch):
         return batch
 
 
-@dataclass(frozen=True, eq=False)
-class Rebatch(OneInput):
+class Rebatch(OneInput, name="rebatch"):
     """The rows of batches, in batches of other sizes, which are used in turn."""
 
-    name: ClassVar[str] = "rebatch"
     depends_on = DependsOn.ANY
     batch_sizes: tuple[int, ...]
     drop_remainder: bool = False

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -52,11 +52,9 @@ class Reducer:
                 raise InvalidTypeError(f"Reducer({name}=...) takes a function, got {getattr(self, name)!r}")
 
 
-@dataclass(frozen=True, eq=False)
-class GroupByReducer(AnyNumber):
+class GroupByReducer(AnyNumber, name="group_by_reducer"):
     """For each key, in the order of the keys, the result of `finalize_function` on the reduced elements."""
 
-    name: ClassVar[str] = "group_by_reducer"
     key_function: Callable[..., Any]
     init_function: Callable[[Any], Any]
     reduce_function: Callable[[Any, Any], Any]

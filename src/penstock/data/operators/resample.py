@@ -1,8 +1,7 @@
 """rejection_resample: elements dropped at random, so that their classes come in given proportions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +18,9 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, PAIR
 
 
-@dataclass(frozen=True, eq=False)
-class RejectionResample(OneInput):
+class RejectionResample(OneInput, name="rejection_resample"):
     """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
 
-    name: ClassVar[str] = "rejection_resample"
     depends_on = DependsOn.ANY
     varies = True
     draws_random = True

@@ -1,9 +1,9 @@
 """from_sampler: the rows whose numbers an object of the user's draws, which may learn from what it is told of them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import index
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
 
 
-@dataclass(frozen=True, eq=False)
-class FromSampler(OneInput):
+class FromSampler(OneInput, name="from_sampler"):
     """The rows of the input at the positions that `iter(sampler)` gives."""
 
-    name: ClassVar[str] = "from_sampler"
     varies = paced = True
     indexable = False
     cardinality = UNKNOWN_CARDINALITY

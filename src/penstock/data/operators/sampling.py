@@ -1,9 +1,9 @@
 """sample: elements drawn at random, each by its weight."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,13 @@ _PIECE_ROWS = 1 << 16
 """The rows that wait for their turn are computed for so many at a time, to take little memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sample(SameElements):
+class Sample(SameElements, name="sample"):
     """`count` elements of the input, drawn anew in each epoch.
 
     Attributes:
         held: the edges between the shares of the rows, or their weights.
     """
 
-    name: ClassVar[str] = "sample"
     varies = True
     draws_random = True
     count: int

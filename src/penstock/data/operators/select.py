@@ -1,9 +1,9 @@
 """select: the elements at given positions."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,9 @@ _PIECE_ROWS = 1 << 22
 """The most numbers of a memory-mapped file that are in memory while they are checked."""
 
 
-@dataclass(frozen=True, eq=False)
-class Select(SameElements):
+class Select(SameElements, name="select"):
     """The elements of the input at the positions `rows`, in that order."""
 
-    name: ClassVar[str] = "select"
     rows: range | Column = field(repr=False)
 
     @derived

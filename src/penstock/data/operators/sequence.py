@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, islice
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,11 +27,9 @@ from penstock.structure import map_structure
 _NUMBERS: Final = (int, float)
 
 
-@dataclass(frozen=True, eq=False)
-class Scan(HasOutputSignature, OneInput):
+class Scan(HasOutputSignature, OneInput, name="scan"):
     """The outputs of `function(state, element)`, which returns the next state and an output."""
 
-    name: ClassVar[str] = "scan"
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
@@ -125,11 +123,9 @@ class ScanStream(FunctionStream[Scan], of=Scan):
         self._input.restore(position)
 
 
-@dataclass(frozen=True, eq=False)
-class TakeWhile(SomeElements):
+class TakeWhile(SomeElements, name="take_while"):
     """The elements up to the first for which `predicate` is false."""
 
-    name: ClassVar[str] = "take_while"
     predicate: Callable[..., Any]
 
 
@@ -157,11 +153,9 @@ class TakeWhileStream(FunctionStream[TakeWhile], of=TakeWhile):
         return block.slice(0, taken) if taken else None
 
 
-@dataclass(frozen=True, eq=False)
-class Unique(SomeElements):
+class Unique(SomeElements, name="unique"):
     """The elements that have not come before."""
 
-    name: ClassVar[str] = "unique"
     memory = "remembers every element"
 
 

@@ -1,8 +1,8 @@
 """shuffle: a random order in which reading can begin at any position, by index and over a stream."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ _FEW = 8
 """At most a 32nd of the buffer of a stream is read and returned at a time, but at least this many rows."""
 
 
-@dataclass(frozen=True, eq=False)
-class Shuffle(SameElements):
+class Shuffle(SameElements, name="shuffle"):
     """A random order in which no element comes more than `buffer_size` - 1 positions early.
 
     Shorter inputs than the buffer are permuted as a whole. Longer ones are permuted inside windows of `buffer_size`
@@ -34,7 +33,6 @@ class Shuffle(SameElements):
     `docs/design/data-shuffle.md`.
     """
 
-    name: ClassVar[str] = "shuffle"
     depends_on = DependsOn.ANY
     draws_random = True
     buffer_size: int
@@ -90,7 +88,6 @@ class Shuffle(SameElements):
         return sources
 
 
-@dataclass(frozen=True, eq=False)
 class ClumpedShuffle(Shuffle):
     """A random order in which rows that cost little to read together come near each other.
 

@@ -3,9 +3,9 @@
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,9 @@ def _followed(node: Node) -> tuple[Node, ...]:
     return below if node.indexable or node.keeps_numbers else ()
 
 
-@dataclass(frozen=True, eq=False)
-class NamedRows(OneInput):
+class NamedRows(OneInput, name="skip_rows"):
     """Elements among which some are named: by the rows that they are made of, or by their numbers."""
 
-    name: ClassVar[str] = "skip_rows"
     keeps_numbers = True
     rows: frozenset[tuple[str, int]] = field(repr=False)
     """Rows by their file, or else their source, and their number there."""
@@ -73,7 +71,6 @@ class NamedRows(OneInput):
         """Return what comes of elements of the input, of which some are named; perhaps none."""
 
 
-@dataclass(frozen=True, eq=False)
 class DropRows(NamedRows, SomeElements):
     """The other elements. A state counts those of the input, so the names may change when it is restored."""
 
@@ -91,7 +88,6 @@ class DropRows(NamedRows, SomeElements):
         yield self.input, epoch, places, left[positions[places]]
 
 
-@dataclass(frozen=True, eq=False)
 class MaskRows(NamedRows, SameElements):
     """Pairs of an element and whether it counts: not if it is named."""
 

@@ -1,8 +1,8 @@
 """Sources of elements: numbers and arrays."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
 
 
-@dataclass(frozen=True, eq=False)
 class Integers(Node):
     """int64 numbers that are computed from their positions."""
 
@@ -25,11 +24,9 @@ class Integers(Node):
     spec = TensorSpec((), np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Range(Integers):
+class Range(Integers, name="range"):
     """The integers of `range(start, stop, step)`."""
 
-    name: ClassVar[str] = "range"
     start: int
     stop: int
     step: int
@@ -42,11 +39,9 @@ class Range(Integers):
         return _numbers(indices, self.start, self.step)
 
 
-@dataclass(frozen=True, eq=False)
-class Counter(Integers):
+class Counter(Integers, name="counter"):
     """The infinite sequence of start, start + step and so on."""
 
-    name: ClassVar[str] = "counter"
     cardinality = INFINITE_CARDINALITY
     start: int
     step: int
@@ -55,7 +50,6 @@ class Counter(Integers):
         return _numbers(indices, self.start, self.step)
 
 
-@dataclass(frozen=True, eq=False)
 class Draws(Integers):
     """Infinitely many random integers: a function of (seed, epoch, position)."""
 
@@ -72,22 +66,17 @@ class Draws(Integers):
         return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Random(Draws):
+class Random(Draws, name="random"):
     """Numbers in [0, 2**32)."""
-
-    name: ClassVar[str] = "random"
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         words = hash_positions(self._key(run, epoch), indices) >> np.uint64(32)
         return Block((words.astype(np.int64),), LEAF, len(indices))
 
 
-@dataclass(frozen=True, eq=False)
-class Choices(Draws):
+class Choices(Draws, name="choices"):
     """Numbers of datasets, drawn by weight: the choice of `sample_from_datasets`."""
 
-    name: ClassVar[str] = "choices"
     weights: tuple[float, ...]
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
@@ -98,8 +87,7 @@ class Choices(Draws):
         return Shares(self.weights)
 
 
-@dataclass(frozen=True, eq=False)
-class Slices(ByMethod, KnownLength):
+class Slices(KnownLength, ByMethod):
     """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
 
     indexable = True
@@ -138,7 +126,6 @@ class Slices(ByMethod, KnownLength):
         return block.read_only()
 
 
-@dataclass(frozen=True, eq=False)
 class FileNames(Slices):
     """Names of files. Their order matters, but not the directory that contains all of them."""
 
@@ -160,25 +147,21 @@ class FileNames(Slices):
         return ["1 name" if self.length == 1 else f"{self.length:,} names"]
 
 
-@dataclass(frozen=True, eq=False)
 class PlannedNames(FileNames):
     """Names of the files of a version of a table, by which a state knows them."""
 
     identity = {}  # noqa: RUF012  # as everywhere, it is not written to
 
 
-@dataclass(frozen=True, eq=False)
 class Listing(FileNames):
     """Names of the files that existed when the dataset was made, and the classes named by their folders."""
 
     classes: tuple[str, ...] = field(default=(), repr=False)
 
 
-@dataclass(frozen=True, eq=False)
-class TimeseriesWindows(KnownLength):
+class TimeseriesWindows(KnownLength, Node, name="timeseries_windows"):
     """Windows of `sequence_length` rows of the data; window i begins at row `start + i * sequence_stride`."""
 
-    name: ClassVar[str] = "timeseries_windows"
     indexable = True
     fails = False
     columns: tuple[Column, ...] = field(repr=False)

@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,12 @@ _TOGETHER = 256
 """The most windows of a stream that are made together, because a block of datasets hides the size of their rows."""
 
 
-@dataclass(frozen=True, eq=False)
-class Window(ByIndex):
+class Window(ByIndex, name="window"):
     """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements.
 
     The rows of many windows are read together, and each window is a view of them.
     """
 
-    name: ClassVar[str] = "window"
     depends_on = DependsOn.NEIGHBOURS
     not_in_states = ("dataset_of",)
     fails = False

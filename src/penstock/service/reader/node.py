@@ -4,9 +4,9 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -47,8 +47,7 @@ _logger = logging.getLogger(__name__)
 _NOTHING_READ: Final = {"passes": {}, "turn": 0, "first": 0, "order": []}
 
 
-@dataclass(frozen=True, eq=False)
-class Distribute(Node):
+class Distribute(Node, name="distribute"):
     """The elements of a registered dataset, produced by the workers of a service.
 
     Attributes:
@@ -61,7 +60,6 @@ class Distribute(Node):
         ordered: whether elements keep their order in process.
     """
 
-    name: ClassVar[str] = "distribute"
     paced = True
     varies = True
     settings: DistributeOptions

@@ -5,8 +5,7 @@ So elements are counted from the last request for rows: `position` is the first 
 elements and failures since. That is exact wherever it is resumed, and `skip` may extend over the following positions.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
@@ -24,11 +23,8 @@ from penstock.service.worker.user_calls import UserCalls
 from penstock.service.worker.window import rows_of
 
 
-@dataclass(frozen=True, eq=False)
-class SpanRows(OneInput):
+class SpanRows(OneInput, name="rows"):
     """The rows of one `SpanRun`, of a node that is read by index."""
-
-    name: ClassVar[str] = "rows"
 
     @property
     def cardinality(self) -> int:

@@ -1,7 +1,5 @@
 """The nodes and the seed that a worker runs for a pass, by its policy."""
 
-from dataclasses import dataclass
-
 from penstock.data.node import Node, Run
 from penstock.data.operators.order import Shard
 from penstock.data.plan import with_inputs
@@ -15,7 +13,6 @@ from penstock.service.wire.subjects import PassInfo
 from penstock.service.worker.cut import base_of, without_prefetch
 
 
-@dataclass(frozen=True, eq=False)
 class PassShard(Shard):
     """A pass's shard of elements that every pass makes: only the first reports rows skipped among them."""
 
