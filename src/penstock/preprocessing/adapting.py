@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.accumulators.passes import one_pass
+from penstock.data.block import is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.preprocessing.layer import LearningLayer, check_finite
@@ -13,8 +14,8 @@ from penstock.service.security.resolving import Service
 class _SummarizeColumns:
     """Accumulators of what each layer learns from its column."""
 
-    def __init__(self, layers: Mapping[str, LearningLayer], where: str) -> None:
-        self._layers, self._where = dict(layers), where
+    def __init__(self, layers: Mapping[str, LearningLayer], where: str, vectors: bool) -> None:
+        self._layers, self._where, self._vectors = dict(layers), where, vectors
 
     def empty(self) -> dict[str, Any]:
         """Return accumulators of no rows."""
@@ -24,8 +25,11 @@ class _SummarizeColumns:
         """Return accumulators of these rows."""
         summaries = self.empty()
         for name, layer in self._layers.items():
+            column = batch[name]
+            if self._vectors and column.ndim == 1 and not is_ragged(column):
+                column = column[:, None]
             try:
-                layer.summarize(summaries[name], batch[name])
+                layer.summarize(summaries[name], column)
             except Exception as error:
                 error.add_note(f"penstock: in {self._where} {name!r}")
                 raise
@@ -67,7 +71,13 @@ def adapt_all(layers: Mapping[str, LearningLayer], dataset: Any, service: Servic
 
 
 def adapt_columns(
-    layers: Mapping[str, LearningLayer], rows: Dataset, service: Service | None, what: str, where: str
+    layers: Mapping[str, LearningLayer],
+    rows: Dataset,
+    service: Service | None,
+    what: str,
+    where: str,
+    *,
+    vectors: bool = False,
 ) -> None:
     """Learn from a checked dataset.
 
@@ -77,8 +87,9 @@ def adapt_columns(
         service: whose workers read and learn; None for this process.
         what: is done, for a progress bar.
         where: it went wrong, for errors, before the name of the column.
+        vectors: whether a single value is a vector of length 1.
     """
-    found, _ = one_pass(rows, _SummarizeColumns(layers, where), service, what)
+    found, _ = one_pass(rows, _SummarizeColumns(layers, where, vectors), service, what)
     for name, layer in layers.items():
         try:
             layer.learn(found[name])

@@ -1,11 +1,9 @@
 """CategoryEncoding: integers as one-hot, multi-hot or count vectors."""
 
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.encode import Floats, encode
@@ -40,32 +38,20 @@ class CategoryEncoding(ArrayLayer):
 
     def __call__(self, inputs: Any, count_weights: Any = None) -> Floats:
         """The vectors of these integers; `count_weights`, of the same shape, is the weight of each."""
-        return self._weighted(inputs, count_weights, 0)
+        return self._transform(inputs, count_weights, leading=0)
 
-    def _map_block(self, column: Column, count_weights: Column | None = None) -> Any:
-        if is_ragged(column):
-            weights = repeat(None) if count_weights is None else count_weights
-            return column_of([self(row, weight) for row, weight in zip(column, weights, strict=False)])
-        return self._weighted(column, count_weights, 1)
-
-    def _weighted(self, inputs: Any, count_weights: Any, leading: int) -> Floats:
+    def _transform(self, inputs: Any, count_weights: Any = None, *, leading: int) -> Floats:
+        indices = _integers(inputs)
         if count_weights is None:
-            return self._transform(inputs, leading)
+            return encode(indices, self.output_mode, self.num_tokens, leading)
         if self.output_mode != "count":
             raise InvalidArgumentError(f"count_weights needs output_mode='count', this layer's is {self.output_mode!r}")
         weights = as_floats("count_weights", count_weights)
-        indices = _integers(inputs)
         if weights.shape != indices.shape:
             raise InvalidArgumentError(
                 f"count_weights must have the inputs' shape {indices.shape}, got {weights.shape}"
             )
         return encode(indices, "count", self.num_tokens, leading, weights)
-
-    def _transform(self, inputs: Any, leading: int) -> Floats:
-        return encode(_integers(inputs), self.output_mode, self.num_tokens, leading)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"num_tokens": self.num_tokens, "output_mode": self.output_mode}
 
 
 def _integers(inputs: Any) -> Any:

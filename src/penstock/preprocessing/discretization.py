@@ -12,7 +12,7 @@ from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.preprocessing.boundaries import Boundaries
-from penstock.preprocessing.configuration import arguments_of, plain
+from penstock.preprocessing.configuration import arguments_of
 from penstock.preprocessing.encode import encode
 from penstock.preprocessing.layer import LearningLayer, as_floats, check_choice, columns_of, in_pieces
 
@@ -101,15 +101,11 @@ class Discretization(LearningLayer):
         )
         if self.output_mode == "int":
             return bins[()]
-        return encode(bins, self.output_mode, len(self.bin_boundaries) + 1, leading)
+        return encode(bins, self.output_mode, self.depth or 0, leading)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "bin_boundaries": self.bin_boundaries,
-            "num_bins": self.num_bins,
-            "epsilon": plain(self.epsilon),
-            "output_mode": self.output_mode,
-        }
+    @property
+    def depth(self) -> int | None:
+        return None if self.bin_boundaries is None else len(self.bin_boundaries) + 1
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

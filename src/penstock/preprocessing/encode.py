@@ -44,7 +44,7 @@ def encode_rows(
     output = np.zeros(count * depth, np.float32)
     inside = (indices >= 0) & (indices < depth)
     places = rows[inside] * depth + indices[inside]
-    if mode == "count":
+    if mode in ("count", "tf_idf"):  # the layer multiplies counts by weights
         np.add.at(output, places, np.float32(1) if weights is None else weights.reshape(-1)[inside])
     else:
         output[places] = 1

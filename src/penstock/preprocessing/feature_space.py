@@ -19,7 +19,6 @@ from penstock.preprocessing.hashing import Hashing
 from penstock.preprocessing.layer import Layer, LearningLayer, check_choice, check_finite
 from penstock.preprocessing.lookups import IntegerLookup, StringLookup
 from penstock.preprocessing.scaling import Normalization, Rescaling
-from penstock.preprocessing.text_vectorization import TextVectorization
 from penstock.service.security.resolving import Service
 
 _TYPES = (
@@ -192,10 +191,17 @@ class FeatureSpace(Layer):
             if isinstance(feature.preprocessor, LearningLayer) and feature.preprocessor.can_adapt
         }
         if layers:
-            rows, specs = dataset.map(_FeaturesOf(list(layers))), dataset.element_spec
-            if isinstance(specs, Mapping) and any(specs[name].shape for name in layers if name in specs):
-                rows = rows.unbatch()
-            adapt_columns(layers, rows, service, "FeatureSpace.adapt", "FeatureSpace.adapt(data), feature")
+            specs = dataset.element_spec
+            if not isinstance(specs, Mapping):
+                raise InvalidTypeError(
+                    f"FeatureSpace.adapt(data) takes elements that are dictionaries, got {specs!r:.100}: "
+                    "use map(lambda features, label: features)"
+                )
+            batched = any(_of(specs, name).shape for name in layers)
+            rows = dataset.map(_Chosen(list(layers)))
+            rows = rows.unbatch() if batched else rows
+            what, where = "FeatureSpace.adapt", "FeatureSpace.adapt(data), feature"
+            adapt_columns(layers, rows, service, what, where, vectors=True)
         return self
 
     def __call__(self, data: Mapping[str, Any], *others: Any) -> Any:
@@ -209,13 +215,13 @@ class FeatureSpace(Layer):
                 f"FeatureSpace takes a dictionary of features, got {(data, *others) if others else data!r:.100}: of "
                 "elements with labels use map(lambda features, label: (space(features), label))"
             )
-        return self._encoded({name: _as_array(data, name) for name in self.features}, 0)
+        return self._encoded({name: _as_array(_of(data, name)) for name in self.features}, 0)
 
     def _map_block(self, columns: Mapping[str, Column]) -> Any:
         """The results for all rows of these columns."""
         used = {name: columns[name] for name in self.features}
         layers = [feature.preprocessor for feature in self.features.values()]
-        if not any(map(is_ragged, used.values())) and not any(map(_pads, layers)):
+        if not any(map(is_ragged, used.values())) and not any(getattr(layer, "pads", False) for layer in layers):
             return self._encoded(used, 1)
         rows = [self(dict(zip(used, row, strict=True))) for row in zip(*used.values(), strict=True)]
         if self.output_mode == "concat":
@@ -233,7 +239,7 @@ class FeatureSpace(Layer):
             for name, array in data.items()
         }
         results = {
-            name: _output(numbers[name], feature.output_mode, feature.depth, name)
+            name: _output(numbers[name], feature.output_mode, getattr(feature.preprocessor, "depth", None), name)
             for name, feature in self.features.items()
         }
         for cross in self.crosses:
@@ -271,43 +277,25 @@ class FeatureSpace(Layer):
         return cls(features, crosses=crosses, **own)
 
 
-def _pads(layer: Any) -> bool:
-    """Return whether the layer pads rows to the longest of those that it is called with."""
-    return isinstance(layer, TextVectorization) and layer.pads
-
-
-class _FeaturesOf:
-    """Some features of each element, each with an axis for its values."""
+class _Chosen:
+    """Some features of each element, or of all elements of a block."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
 
-    def __call__(self, *element: Any) -> dict[str, Array]:
-        (features,) = element if len(element) == 1 else (element,)
-        if not isinstance(features, Mapping):
-            raise InvalidTypeError(
-                f"FeatureSpace.adapt(data) takes elements that are dictionaries, got {features!r:.100}: "
-                "use map(lambda features, label: features)"
-            )
-        return {name: self._one(name, features) for name in self._names}
+    def __call__(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: features[name] for name in self._names}
 
-    def _map_block(self, columns: Mapping[str, Column]) -> dict[str, Column]:
-        return {name: self._of_column(name, columns[name]) for name in self._names}
-
-    def _of_column(self, name: str, column: Column) -> Column:
-        if is_ragged(column):
-            return column_of([self._one(name, {name: row}) for row in column])
-        return column if column.ndim > 2 else column[..., None]
-
-    def _one(self, name: str, features: Mapping[str, Any]) -> Array:
-        array = _as_array(features, name)
-        return array if array.ndim > 1 else array[..., None]
+    _map_block = __call__
 
 
-def _as_array(data: Mapping[str, Any], name: str) -> Array:
+def _of(data: Mapping[str, Any], name: str) -> Any:
     if name not in data:
         raise InvalidArgumentError(f"FeatureSpace: feature {name!r} is not there, got {sorted(data)}")
-    value = data[name]
+    return data[name]
+
+
+def _as_array(value: Any) -> Array:
     if isinstance(value, (str, bytes)):
         return np.array(value, object)
     array = np.asarray(value)

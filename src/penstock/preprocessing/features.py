@@ -6,30 +6,9 @@ from typing import Any
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.preprocessing.category_encoding import CategoryEncoding
 from penstock.preprocessing.configuration import plain
-from penstock.preprocessing.discretization import Discretization
-from penstock.preprocessing.hashed_crossing import HashedCrossing
-from penstock.preprocessing.hashing import Hashing
 from penstock.preprocessing.layer import ArrayLayer, check_choice
-from penstock.preprocessing.lookups import IntegerLookup, StringLookup
-from penstock.preprocessing.scaling import Normalization, Rescaling
-from penstock.preprocessing.text_vectorization import TextVectorization
 
-_LAYERS: Mapping[str, type[ArrayLayer]] = {
-    layer.__name__: layer
-    for layer in (
-        CategoryEncoding,
-        Discretization,
-        HashedCrossing,
-        Hashing,
-        IntegerLookup,
-        Normalization,
-        Rescaling,
-        StringLookup,
-        TextVectorization,
-    )
-}
 _IDENTITY = "TFDIdentity"  # what Keras calls the layer of a plain "float"
 
 
@@ -55,16 +34,6 @@ class Feature:
                 f"Feature(preprocessor=...) takes a layer of ps.preprocessing, got {self.preprocessor!r}"
             )
 
-    @property
-    def depth(self) -> int | None:
-        """Return how many different integers the layer can return; None if it returns something else."""
-        layer = self.preprocessor
-        if isinstance(layer, (IntegerLookup, StringLookup)):
-            return layer.vocabulary_size()
-        if isinstance(layer, Discretization) and layer.bin_boundaries is not None:
-            return len(layer.bin_boundaries) + 1
-        return layer.num_bins if isinstance(layer, Hashing) else None
-
     def get_config(self) -> dict[str, Any]:
         """The feature as plain data."""
         layer = self.preprocessor
@@ -78,9 +47,10 @@ class Feature:
         if described is None or described["class_name"] == _IDENTITY:
             return Feature(config["dtype"], None, config["output_mode"])
         name = described["class_name"]
-        if name not in _LAYERS:
+        if name not in ArrayLayer.classes:
             raise InvalidArgumentError(f"FeatureSpace.from_config: ps.preprocessing has no layer {name!r}")
-        return Feature(config["dtype"], _LAYERS[name].from_config(described["config"]), config["output_mode"])
+        layer = ArrayLayer.classes[name].from_config(described["config"])
+        return Feature(config["dtype"], layer, config["output_mode"])
 
 
 @dataclass(frozen=True)
@@ -111,8 +81,7 @@ class Cross:
 
     def get_config(self) -> dict[str, Any]:
         """The cross as plain data."""
-        names = plain(self.feature_names)
-        return {"feature_names": names, "crossing_dim": self.crossing_dim, "output_mode": self.output_mode}
+        return {name: plain(value) for name, value in vars(self).items()}
 
 
 def unwrapped(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.encode import encode
@@ -41,16 +40,8 @@ class HashedCrossing(ArrayLayer):
         self.num_bins = check_integer("HashedCrossing", "num_bins", num_bins, minimum=1)
         self.output_mode = check_choice("HashedCrossing", "output_mode", output_mode, ("int", "one_hot"))
 
-    def __call__(self, *inputs: Any) -> Any:
-        """The bins of these features, or their vectors."""
-        return self._transform(inputs[0] if len(inputs) == 1 else inputs, 0)
-
-    def _map_block(self, *columns: Column) -> Any:
-        if any(map(is_ragged, columns)):
-            return column_of([self(*row) for row in zip(*columns, strict=True)])
-        return np.asarray(self._transform(columns, 1))
-
-    def _transform(self, inputs: Any, leading: int) -> Any:
+    def _transform(self, *given: Any, leading: int) -> Any:
+        inputs = given[0] if len(given) == 1 else given
         if not isinstance(inputs, (tuple, list)) or len(inputs) < 2:
             raise InvalidArgumentError(
                 f"HashedCrossing takes a tuple or a list of at least two features, got {inputs!r:.100}"
@@ -64,9 +55,6 @@ class HashedCrossing(ArrayLayer):
             hashes = joined_fingerprints(hashes, words)
         bins = (hashes % np.uint64(self.num_bins)).astype(np.int64).reshape(shapes[0])
         return bins[()] if self.output_mode == "int" else encode(bins, "one_hot", self.num_bins, leading)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"num_bins": self.num_bins, "output_mode": self.output_mode}
 
 
 def _words(feature: Any) -> tuple[Words, Shape]:

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.encode import encode
 from penstock.preprocessing.hashes import fingerprint64, siphash, spans
 from penstock.preprocessing.layer import ArrayLayer, check_choice
@@ -51,6 +50,10 @@ class Hashing(ArrayLayer):
         self.salt = None if salt is None else _key(salt)
         self.output_mode = check_choice("Hashing", "output_mode", output_mode, ("int", "one_hot", "multi_hot", "count"))
 
+    @property
+    def depth(self) -> int:
+        return self.num_bins
+
     def _transform(self, inputs: Any, leading: int) -> Any:
         values, shape = _as_text(inputs)
         bins = self._bins(values).reshape(shape)
@@ -65,15 +68,6 @@ class Hashing(ArrayLayer):
             mask = pa.scalar(encode_text(value, "utf-8"), TEXT)
             bins = np.where(pc.equal(values, mask).to_numpy(zero_copy_only=False), 0, bins + 1)
         return bins
-
-    def get_config(self) -> dict[str, Any]:
-        salt = None if self.salt is None else list(self.salt)
-        return {
-            "num_bins": self.num_bins,
-            "mask_value": plain(self.mask_value),
-            "salt": salt,
-            "output_mode": self.output_mode,
-        }
 
 
 def _key(salt: int | Sequence[int]) -> tuple[int, int]:

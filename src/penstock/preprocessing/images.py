@@ -1,6 +1,6 @@
 """Flips and crops of images, in NumPy: CenterCrop, RandomCrop and RandomFlip."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,9 +31,6 @@ class _Crop:
         self.width = check_integer(call, "width", width, minimum=1)
         self.data_format = check_choice(call, "data_format", data_format, _FORMATS)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"height": self.height, "width": self.width, "data_format": self.data_format}
-
 
 class CenterCrop(_Crop, ArrayLayer):
     """Crops images to their centre, in their own dtype.
@@ -59,7 +56,7 @@ class CenterCrop(_Crop, ArrayLayer):
         return _cropped(self, images, rows // 2, columns // 2).copy()
 
 
-class RandomImageLayer(Layer):
+class RandomImageLayer(Layer, ABC):
     """A layer that changes an image by random numbers of the generator that `map(layer, seed=...)` passes to it."""
 
     draws: ClassVar[bool] = True
@@ -164,9 +161,6 @@ class RandomFlip(RandomImageLayer):
             _copy_flipped(before, after, upside_down & ~mirrored, (down,))
             _copy_flipped(before, after, mirrored & upside_down, (down, across))
         return output
-
-    def get_config(self) -> dict[str, Any]:
-        return {"mode": self.mode, "data_format": self.data_format}
 
 
 def _copy_flipped(source: Images, target: Images, chosen: npt.NDArray[np.bool_], axes: tuple[int, ...]) -> None:

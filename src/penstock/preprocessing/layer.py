@@ -17,7 +17,7 @@ from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.preprocessing import convert
-from penstock.preprocessing.configuration import arguments_of
+from penstock.preprocessing.configuration import arguments_of, plain
 from penstock.structure import LEAF
 
 Array = npt.NDArray[Any]
@@ -25,18 +25,18 @@ Array = npt.NDArray[Any]
 _ENDING = ("take", "take_while")  # the operators that end an infinite dataset
 
 
-class Layer(ABC):
+class Layer:
     """A function that can be described by plain data, and built again from it."""
 
     why_not_keras: ClassVar[str] = ""
     """Why this layer cannot be used inside a Keras model; empty if it can."""
 
-    @abstractmethod
     def get_config(self) -> dict[str, Any]:
         """The arguments that rebuild this layer, including its learned values.
 
         Plain data for JSON, except for functions of yours.
         """
+        return {name: plain(getattr(self, name)) for name in signature(type(self)).parameters}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -68,21 +68,32 @@ class Layer(ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-class ArrayLayer(Layer):
+class ArrayLayer(Layer, ABC):
     """A layer that is called on an element, on a batch, or on a block of rows."""
 
+    classes: ClassVar[dict[str, type["ArrayLayer"]]] = {}
+    """All layers by their names."""
+
+    def __init_subclass__(cls) -> None:
+        ArrayLayer.classes.setdefault(cls.__name__, cls)
+
+    @property
+    def depth(self) -> int | None:
+        """Return how many different integers the layer can return; None if it returns something else."""
+        return None
+
     @abstractmethod
-    def _transform(self, inputs: Any, leading: int) -> Any:
+    def _transform(self, *inputs: Any, **leading: Any) -> Any:
         """The results for inputs whose first `leading` axes only count the rows of a block."""
 
-    def __call__(self, inputs: Any) -> Any:
-        return self._transform(inputs, 0)
+    def __call__(self, *inputs: Any) -> Any:
+        return self._transform(*inputs, leading=0)
 
-    def _map_block(self, column: Column) -> Any:
-        """The results for all rows of a column, for `dataset.map`: the same as for each row alone."""
-        if is_ragged(column):
-            return column_of([self(row) for row in column])
-        return np.asarray(self._transform(column, 1))
+    def _map_block(self, *columns: Column) -> Any:
+        """The results for all rows of some columns, for `dataset.map`: the same as for each row alone."""
+        if any(map(is_ragged, columns)):
+            return column_of([self(*row) for row in zip(*columns, strict=True)])
+        return np.asarray(self._transform(*columns, leading=1))
 
 
 class LearningLayer(ArrayLayer):
@@ -165,11 +176,12 @@ def _never_ends(node: Node) -> bool:
     return node.cardinality == INFINITE_CARDINALITY
 
 
-def in_pieces(columns: Iterable[Array], rows: int) -> Iterator[Array]:
-    """The same rows in pieces of `rows`, so that the rounding of sums does not depend on block sizes."""
+def in_pieces(columns: Iterable[Array], numbers: int) -> Iterator[Array]:
+    """The same rows in pieces of so many numbers, so that the rounding of sums does not depend on block sizes."""
     pending: list[Array] = []
     count = 0
     for column in columns:
+        rows = max(1, numbers // max(1, int(np.prod(column.shape[1:]))))
         pending.append(column)
         count += len(column)
         if count >= rows:

@@ -105,9 +105,6 @@ class StringLookup(IndexLookup):
     def _oov_buckets(self, values: pa.Array) -> Numbers:
         return (fingerprint64(*spans(values)) % np.uint64(self.num_oov_indices)).astype(np.int64)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "encoding": self.encoding}
-
 
 class IntegerLookup(IndexLookup):
     """Maps integers to indices.

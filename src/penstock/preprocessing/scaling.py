@@ -1,7 +1,6 @@
 """Normalization and Rescaling."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -11,7 +10,6 @@ from penstock.accumulators.moments import Moments
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.layer import ArrayLayer, LearningLayer, as_floats, columns_of, in_pieces
 
 _NUMBERS_AT_ONCE = 1 << 18
@@ -48,9 +46,6 @@ class Rescaling(ArrayLayer):
             rows, element = values.shape[:leading], values.shape[leading:]
             values = values.reshape(*rows, *[1] * missing, *element)
         return values * scale + offset
-
-    def get_config(self) -> dict[str, Any]:
-        return {"scale": plain(self.scale), "offset": plain(self.offset)}
 
 
 class Normalization(LearningLayer):
@@ -122,7 +117,7 @@ class Normalization(LearningLayer):
         elements = _doubles(rows)
         if self.axis and elements.ndim < 2:
             self._refuse_single_numbers("")
-        summary.add(_kept_axes_last(elements, self._kept(elements.ndim) if self.axis else []))
+        summary.add(_kept_axes_last(elements, self._kept(elements.ndim)))
 
     def learn(self, summary: Moments) -> None:
         if not np.any(summary.count):
@@ -138,11 +133,7 @@ class Normalization(LearningLayer):
                 if samples.size:
                     yield samples
             return
-        pieces = self._samples_of(data)
-        first = next(pieces, None)
-        if first is not None:
-            rows = max(1, _NUMBERS_AT_ONCE // max(1, int(np.prod(first.shape[1:]))))
-            yield from in_pieces(chain([first], pieces), rows)
+        yield from in_pieces(self._samples_of(data), _NUMBERS_AT_ONCE)
 
     def _samples_of(self, dataset: Dataset) -> Iterator[npt.NDArray[np.float64]]:
         places = None
@@ -152,7 +143,7 @@ class Normalization(LearningLayer):
             if self.axis and axes < 2:
                 self._check_axes_exist(dataset, axes)
             batch = elements.reshape(-1, *elements.shape[2:]) if axes > 1 else elements
-            kept = self._kept(batch.ndim) if self.axis else []
+            kept = self._kept(batch.ndim)
             if 0 in kept:
                 raise InvalidArgumentError(
                     f"Normalization(axis={_shown(self.axis)}).adapt(dataset): axis 0 counts the samples of a batch, "
@@ -198,14 +189,6 @@ class Normalization(LearningLayer):
         mean = self.mean.reshape(shape)
         deviation = np.maximum(np.sqrt(self.variance), _SMALLEST_DEVIATION).reshape(shape)
         return mean + values * deviation if self.invert else (values - mean) / deviation
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "axis": list(self.axis),
-            "mean": None if self.mean is None else self.mean.tolist(),
-            "variance": None if self.variance is None else self.variance.tolist(),
-            "invert": self.invert,
-        }
 
     def _keras_config(self) -> dict[str, Any]:
         if self.mean is None:

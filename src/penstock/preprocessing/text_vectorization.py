@@ -9,24 +9,17 @@ import pyarrow as pa
 from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.counts import TokenCounts
-from penstock.preprocessing.layer import LearningLayer, check_choice
+from penstock.preprocessing.layer import check_choice
 from penstock.preprocessing.lookups import StringLookup
 from penstock.preprocessing.text import Function, Tokens, grams, split_texts, standardized
-from penstock.preprocessing.tokens import Shape, text_array
+from penstock.preprocessing.tokens import Shape
 
 _STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
 _MODES = ("int", "multi_hot", "count", "tf_idf")
 
 
-class _Words(StringLookup):
-    """The vocabulary of a TextVectorization."""
-
-    shown_as = "TextVectorization"
-
-
-class TextVectorization(LearningLayer):
+class TextVectorization(StringLookup):
     """Maps texts to the indices of their words, or to one vector for each text.
 
     Args:
@@ -57,8 +50,6 @@ class TextVectorization(LearningLayer):
                [5, 4, 1]])
     """
 
-    why_not_keras = "Keras's own needs TensorFlow, and XLA has no strings"
-
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -86,10 +77,9 @@ class TextVectorization(LearningLayer):
                 raise InvalidArgumentError(f"{call}(output_sequence_length=...) needs output_mode='int'")
         self.standardize, self.split, self.ngrams = standardize, split, ngrams
         self._widths = _widths(ngrams)
-        self.output_mode = output_mode
         self.output_sequence_length = output_sequence_length
-        self._lookup = _Words(
-            max_tokens=max_tokens,
+        super().__init__(
+            max_tokens,
             mask_token="",
             vocabulary=vocabulary,
             idf_weights=idf_weights,
@@ -100,8 +90,8 @@ class TextVectorization(LearningLayer):
         )
 
     @property
-    def can_adapt(self) -> bool:
-        return self._lookup.can_adapt
+    def depth(self) -> None:
+        return None
 
     @property
     def pads(self) -> bool:
@@ -109,39 +99,28 @@ class TextVectorization(LearningLayer):
         return self.output_mode == "int" and self.output_sequence_length is None
 
     def _add(self, summary: TokenCounts, rows: Any) -> None:
-        tokens = self._tokens(*self._texts(rows), leading=1)
+        tokens = self._tokens(*self._arrow(rows), leading=1)
         summary.add_documents(tokens.values, tokens.rows, len(tokens.lengths))
-
-    def summary(self) -> TokenCounts:
-        return self._lookup.summary()
-
-    def learn(self, summary: TokenCounts) -> None:
-        self._lookup.learn(summary)
-
-    def _texts(self, inputs: Any) -> tuple[pa.LargeBinaryArray, Shape]:
-        return text_array("TextVectorization", inputs, self._lookup.encoding)
 
     def _tokens(self, texts: pa.LargeBinaryArray, shape: Shape, leading: int) -> Tokens:
         """The tokens of each text; without splitting, those along the last axis of an element belong together."""
-        texts = standardized(texts, self.standardize, self._lookup.encoding)
+        texts = standardized(texts, self.standardize, self.encoding)
         if self.split is not None:
-            tokens = split_texts(texts, self.split, self._lookup.encoding)
+            tokens = split_texts(texts, self.split, self.encoding)
         else:
             outer, length = (shape[:-1], shape[-1]) if len(shape) > leading else (shape, 1)
             tokens = Tokens(texts, np.full(int(np.prod(outer)), length))
         return tokens if self._widths is None else grams(tokens, self._widths)
 
     def _transform(self, inputs: Any, leading: int) -> Any:
-        texts, shape = self._texts(inputs)
+        texts, shape = self._arrow(inputs)
         outer = (*shape[:leading], *self._outer_shape(shape[leading:]))
         tokens = self._tokens(texts, shape, leading)
         if self.output_mode != "int":
-            vectors = self._lookup.encode_documents(
-                tokens.rows, self._lookup.indices_of(tokens.values), len(tokens.lengths)
-            )
+            vectors = self.encode_documents(tokens.rows, self.indices_of(tokens.values), len(tokens.lengths))
             return vectors.reshape(*outer, vectors.shape[-1])
         if len(shape) == leading and self.split is None and self._widths is None:
-            return self._lookup.indices_of(tokens.values).reshape(shape)[()]
+            return self.indices_of(tokens.values).reshape(shape)[()]
         rows = self._padded(tokens)
         return rows.reshape(*outer, rows.shape[-1])
 
@@ -164,41 +143,18 @@ class TextVectorization(LearningLayer):
         rows = np.zeros((len(tokens.lengths), length), np.int64)
         positions = tokens.positions
         kept = positions < length
-        rows[tokens.rows[kept], positions[kept]] = self._lookup.indices_of(tokens.values)[kept]
+        rows[tokens.rows[kept], positions[kept]] = self.indices_of(tokens.values)[kept]
         return rows
 
-    def _map_block(self, column: Column) -> Any:
+    def _map_block(self, *columns: Column) -> Any:
         if not self.pads:
-            return super()._map_block(column)
+            return super()._map_block(*columns)
+        (column,) = columns
         if is_ragged(column) or column.ndim > 1 or self.split is None:
             return column_of([self(row) for row in column])
-        tokens = self._tokens(*self._texts(column), leading=1)
-        indices = self._lookup.indices_of(tokens.values)
+        tokens = self._tokens(*self._arrow(column), leading=1)
+        indices = self.indices_of(tokens.values)
         return column_of(np.split(indices, np.cumsum(tokens.lengths)[:-1]))
-
-    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
-        """From now on, look words up in this list, array or file; see `StringLookup.set_vocabulary`."""
-        self._lookup.set_vocabulary(vocabulary, idf_weights)
-
-    def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[str]:
-        """The words in the order of their indices; first those for padding and for unknown words."""
-        return self._lookup.get_vocabulary(include_special_tokens=include_special_tokens)
-
-    def vocabulary_size(self) -> int:
-        """The number of indices, including those of padding and of unknown words."""
-        return self._lookup.vocabulary_size()
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("max_tokens", "pad_to_max_tokens", "vocabulary", "idf_weights", "encoding", "cache_dir")
-        lookup = self._lookup.get_config()
-        return {
-            "standardize": self.standardize,
-            "split": self.split,
-            "ngrams": plain(self.ngrams),
-            "output_mode": self.output_mode,
-            "output_sequence_length": self.output_sequence_length,
-            **{name: lookup[name] for name in names},
-        }
 
 
 def _widths(ngrams: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
