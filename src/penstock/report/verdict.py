@@ -88,7 +88,8 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
             return more, max(times.values())
         return f"num_parallel_calls={count} instead of {operator.threads}{told}", _longest(times, work / count)
     stage = _stage_of(snapshot, number)
-    work = stage.operators[number].seconds / steps
+    # A shuffle with a small buffer gives the other operators few rows at a time, too.
+    work = (stage.busy if operator.name == "shuffle" else stage.operators[number].seconds) / steps
     rest = {**times, (stage.name, stage.owner): times[stage.name, stage.owner] - work}
     beside = ""
     if stage.name == "consumer":
@@ -116,8 +117,8 @@ def _fewer_or_cheaper(operator: Operator, counts: Counts) -> str:
         return "its elements are tiny: use prefetch(ps.AUTOTUNE), which hands over many at a time, or larger batches"
     if operator.name == "shuffle":
         return "give shuffle a larger buffer_size: more rows move at a time"
-    if "decodes up to" in operator.memory:
-        return "each row in random order decodes a whole row group: use shuffle(clump=16), or save() the data once"
+    if (clump := re.search(r"decodes up to .*?(shuffle\(clump=\d+\))", operator.memory)) is not None:
+        return f"each row in random order decodes a whole row group: use {clump[1]}, or save() the data once"
     if counts.processor_share < _COMPUTES:
         if operator.name == "from_source":
             return (
@@ -153,9 +154,12 @@ def _stage_of(snapshot: Snapshot, number: int) -> Stage:
 
 
 def holds_lock(snapshot: Snapshot, calls: Counts) -> bool:
-    """Return whether calls keep Python's lock: others wait for it, and together they use one processor at most."""
+    """Return whether calls keep Python's lock: others wait for it, and together they use one processor at most.
+
+    On a machine with other work they use far less of it.
+    """
     processors = calls.seconds * calls.processor_share / max(snapshot.elapsed, 1e-9)
-    return calls.lock_share > 0.5 and 0.2 < processors < 1.2
+    return calls.lock_share > 0.3 and 0.05 < processors < 1.2
 
 
 def short_name(operator: Operator) -> str:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from penstock.statistics import tracing
+from penstock.statistics.machine import queued
 from penstock.statistics.schema import Counts, Operator
 
 Arguments = TypeVarTuple("Arguments")
@@ -94,10 +95,10 @@ class Lane:
     def _try_lock(self, number: int) -> None:
         """Count whether another thread waits for Python's lock, by leaving it."""
         counts = self.counts[number]
-        begun = perf_counter()
+        begun = perf_counter() - queued()
         sleep(0)  # leaves the lock long enough for another thread to wake up
         counts.lock_asked += 1
-        counts.lock_waited += perf_counter() - begun > _LOCK_SECONDS
+        counts.lock_waited += perf_counter() - queued() - begun > _LOCK_SECONDS
 
     def begin_thorough(self, number: int, function: Callable[..., Result]) -> Callable[..., Result]:
         """Measure an operator's processor time; returns its function, marked in the trace of the user's framework."""

@@ -13,6 +13,7 @@ _PRESSURE: Final = {
     "io": "programs waited for the disk",
     "memory": "programs waited for memory",
 }
+_QUEUED: Final = Path("/proc/thread-self/schedstat")
 _CGROUPS: Final = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
 
 
@@ -21,6 +22,13 @@ def usable_cores() -> int:
     with suppress(AttributeError):  # macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def queued() -> float:
+    """Return the seconds in which this thread has waited for a free processor; 0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(_QUEUED.read_bytes().split()[1]) / 1e9
+    return 0.0
 
 
 def findings() -> list[str]:
