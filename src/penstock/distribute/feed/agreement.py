@@ -70,7 +70,7 @@ class AgreedInput:
 
     def of_every_step(self) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
-        inputs, lengths = self.inputs, self.lengths
+        inputs = self.inputs
         cut, batch_rows = inputs.slices_per_batch, self._rows_of_batches()
         if self.partial is PartialBatch.RAGGED and inputs.workers.replicas_in_sync == 1:
             return batch_rows
@@ -82,11 +82,13 @@ class AgreedInput:
             return None
         if not inputs.has_own_data:
             return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
-        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
-            return None
-        rows = lengths[0].rows // cut
-        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self.steps - 1, 0))
-        return rows if all(size == rows for sizes in ends for size in sizes) else None
+        sizes = {size for step in self._kinds_of_steps() for size in step}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def _kinds_of_steps(self) -> list[set[int]]:
+        """The numbers of rows that replicas have in each kind of step; none where lengths are not known."""
+        kinds = self.inputs.kinds_of_steps(self.lengths or [])
+        return [sizes for _, of_workers in kinds if any(sizes := {size for own in of_workers for size in own})]
 
     def _rows_of_batches(self) -> int | None:
         """The rows of every batch; None where functions may change them and the last batch may be short."""
@@ -102,35 +104,23 @@ class AgreedInput:
         """
         if self.partial is not PartialBatch.RAGGED:
             return set()
-        inputs, lengths = self.inputs, self.lengths
-        if lengths is None:
+        if self.lengths is None:
             return {full, full - 1} if self.of_every_step() is None else set()
-        one = lengths[0]
-        if not inputs.has_own_data:
-            batches = [slice_bounds(one.rows_of_batch(batch), inputs.slices_per_batch) for batch in (0, one.count - 1)]
-            steps = [{stop - start for start, stop in bounds} for bounds in batches]
-        else:
-            ends = [inputs.sizes_at(lengths, step) for step in (0, max(self.steps - 1, 0))]
-            steps = [{size for sizes in end for size in sizes} for end in ends]
-        return next((sizes for sizes in steps if len(sizes) > 1), set())
+        return next((sizes for sizes in self._kinds_of_steps() if len(sizes) > 1), set())
 
     def may_be_none(self) -> bool:
         """Return whether some replica may be left without rows in a step that others have, as far as is known."""
-        inputs, lengths = self.inputs, self.lengths
+        inputs = self.inputs
         if self.partial is not PartialBatch.RAGGED or inputs.workers.replicas_in_sync == 1:
             return False
-        if lengths is None:
-            spec = inputs.dataset.element_spec
-            rows = None if 0 in flatten(spec)[0][0].assumed_axes else rows_of_batches(spec)
-            ends = inputs.has_own_data and self.steps != INFINITE_CARDINALITY
-            return rows is None or ends or _has_empty(rows, inputs.slices_per_batch)
-        if not inputs.has_own_data:
-            return any(_has_empty(rows, inputs.slices_per_batch) for rows in {lengths[0].rows, lengths[0].last})
-        # Between these batches all are alike.
-        batches = {batch for one in lengths for batch in (0, one.count - 1, one.count) if batch >= 0}
-        turns = range(inputs.steps_of(1))
-        steps = [inputs.sizes_at(lengths, batch * len(turns) + turn) for batch in batches for turn in turns]
-        return any(any(map(any, sizes)) and not all(map(all, sizes)) for sizes in steps)
+        if self.lengths is not None:
+            return any(0 in sizes for sizes in self._kinds_of_steps())
+        spec = inputs.dataset.element_spec
+        rows = None if 0 in flatten(spec)[0][0].assumed_axes else rows_of_batches(spec)
+        ends = inputs.has_own_data and self.steps != INFINITE_CARDINALITY
+        return (
+            rows is None or ends or 0 in {stop - start for start, stop in slice_bounds(rows, inputs.slices_per_batch)}
+        )
 
 
 def agree_on_input(call: str, inputs: Inputs, partial: PartialBatch, control: Control | None) -> AgreedInput:
@@ -238,12 +228,6 @@ def _over_files_of_the_first(call: str, inputs: Inputs, control: Control) -> Inp
         if unreadable:
             raise StorageError(f"{call}: {unreadable}")
     return inputs
-
-
-def _has_empty(rows: int, slices: int) -> bool:
-    """Return whether a batch of `rows` rows leaves one of `slices` slices without any."""
-    start, stop = slice_bounds(rows, slices)[-1]
-    return start == stop
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -232,8 +231,6 @@ class DistributedIterator(Iterator[Any]):
         # Held while the thread is started, so that `close` in another thread finds it.
         self._starting = threading.RLock()
         self._position = self._source.position()
-        self._handed_out: list[Outcome] | None = None  # since `_returning_unused` began
-        self._unused: deque[Outcome] = deque()  # steps to hand out again, because the caller did not use them
         self._taken: int | None = 0  # steps handed out in this epoch; None after a state that does not say it
         self._ended = False
         self._closed = False
@@ -329,8 +326,7 @@ class DistributedIterator(Iterator[Any]):
 
     def _next(self) -> Any:
         refuse_in_replica("next(distributed_iterator)")
-        if self._closed:
-            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        self._check_open()
         if os.getpid() != self._process:
             raise ClosedError(
                 "this distributed iterator was made in another process, where its threads run: call "
@@ -345,11 +341,10 @@ class DistributedIterator(Iterator[Any]):
             raise StopIteration
         if self._control is not None:
             self._control.check_in_main(self._feed.topic)
-        if not self._handed_out:  # otherwise the caller may still take a state before the steps that are returned
-            self._source.consumed(self._position)
+        self._source.consumed(self._position)
         try:
             self._feed.measured.ask()
-            outcome = self._unused.popleft() if self._unused else self._feed.measured.awaited(self._outcome)
+            outcome = self._feed.measured.awaited(self._outcome)
         except Closed:
             if self._ended:  # met by another thread
                 raise StopIteration from None
@@ -358,8 +353,6 @@ class DistributedIterator(Iterator[Any]):
             return self._given(outcome)
         if outcome.position is not None:
             self._position = outcome.position
-        if self._handed_out is not None:
-            self._handed_out.append(outcome)
         if isinstance(outcome, StepFailure):
             self._end_together(outcome)
             try:
@@ -371,14 +364,16 @@ class DistributedIterator(Iterator[Any]):
         self._stop()
         raise StopIteration
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+
     def _given(self, step: Step) -> Any:
         """The value of a step that is handed out now."""
         self._feed.measured.given()
         if self._control is not None:
             self._control.check_step(self._feed.topic, step.number)
             self._feed.given = step.number + 1
-        if self._handed_out is not None:
-            self._handed_out.append(step)
         self._dataset._handed_out(step.value)
         # No call comes after this: a signal handler would count a step that the caller has not got yet.
         self._position = step.position
@@ -400,19 +395,15 @@ class DistributedIterator(Iterator[Any]):
     @contextmanager
     def _returning_unused(self) -> Iterator[None]:
         """A context after which steps that were handed out and not used come again, if it ends in a `RowsVaryError`."""
-        before, taken, self._handed_out = self._position, self._taken, []
+        before, taken = self._source.state_at(self._position), self._taken
         try:
             yield
         except RowsVaryError as error:
-            used, unused = self._handed_out[: error.begun], self._handed_out[error.begun :]
-            self._position = used[-1].position if used else before
-            self._taken = None if taken is None else taken + len(used)
-            self._unused.extendleft(reversed(unused))
-            self._feed.given = next((one.number for one in unused if isinstance(one, Step)), self._feed.given)
-            self._ended = False
+            self.load_state_dict(before)
+            self._taken = taken
+            for _ in range(error.begun):
+                next(self)
             raise
-        finally:
-            self._handed_out = None
 
     def _end_together(self, failure: StepFailure) -> None:
         """With other workers a failure is final: they cannot skip the step that one of them lost."""
@@ -476,12 +467,10 @@ class DistributedIterator(Iterator[Any]):
                 stays as it was.
             ClosedError: the iterator was closed.
         """
-        if self._closed:
-            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        self._check_open()
         if remix:
             state = for_dataset(self._shared_node(), plain(state))
         self._stop()
-        self._unused.clear()
         self._taken = None
         before = self._source.state_at(self._position)
         try:
@@ -540,10 +529,8 @@ class DistributedIterator(Iterator[Any]):
         if len(states) == workers.shares and "worker" in states[0]:
             self.load_state_dict(states[workers.share])
             return
-        if self._closed:
-            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        self._check_open()
         self._stop()
-        self._unused.clear()
         self._source.close(self._position)
         assert isinstance(self._dataset._inputs, DividedInput)
         self._source = self._dataset._inputs.open_joined(states)
@@ -558,7 +545,6 @@ class DistributedIterator(Iterator[Any]):
         self._closed = True
         # Ctrl-C must not wait for a source that does not answer.
         ended = self._stop(interrupted=self._interrupted or isinstance(sys.exception(), KeyboardInterrupt))
-        self._unused.clear()
         if ended:  # otherwise the thread still reads it
             self._source.close(self._position)
 

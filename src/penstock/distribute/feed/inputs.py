@@ -1,7 +1,7 @@
 """Inputs of a distributed dataset: one dataset that the workers divide, or datasets that a function makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -116,9 +116,24 @@ class Inputs(ABC):
         """The lengths of every worker's data, where this worker can know them without asking."""
         return None if self.lengths is None or self.workers.count > 1 else [self.lengths]
 
-    @abstractmethod
+    def kinds_of_steps(self, lengths: list[Lengths]) -> Iterator[tuple[int, Sizes]]:
+        """The rows of every replica at each kind of step, per worker, and how many neighbours are alike.
+
+        Of data without an end these are its kinds, and their numbers mean nothing.
+        """
+        turns = max(1, self.steps_of(1))
+        ends = [self.steps_of(one.count) // turns for one in lengths if one.count != INFINITE_CARDINALITY]
+        # Between these batches all are alike.
+        edges = sorted({0, *ends, *(max(end - 1, 0) for end in ends)})
+        if len(ends) < len(lengths):
+            edges.append(edges[-1] + 1)
+        for start, stop in pairwise(edges):
+            for turn in range(turns):
+                yield stop - start, self.sizes_at(lengths, start * turns + turn)
+
     def steps_with_rows(self, lengths: list[Lengths]) -> int:
-        """The number of steps in which some replica gets a row, given every worker's lengths."""
+        """The number of steps in which some replica gets a row, given every worker's lengths, all with an end."""
+        return sum(count for count, sizes in self.kinds_of_steps(lengths) if any(map(any, sizes)))
 
     @abstractmethod
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
@@ -345,25 +360,16 @@ class DividedInput(Inputs):
         return known if len(known) == len(every) else None
 
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
-        batch, turn = divmod(step, self.workers.shares)
+        batch, turn = divmod(step, self.steps_of(1))
         replicas = self.workers.replicas
-        slices = [self.rule.bounds(own.rows_of_batch(batch)) for own in lengths]
+        taken = [range(turn * replicas, (turn + 1) * replicas)] * len(lengths)
+        if not self.has_own_data:
+            taken = [self.workers.of(worker).own_slices for worker in range(len(lengths))]
+        bounds = [self.rule.bounds(own.rows_of_batch(batch)) for own in lengths]
         return [
-            tuple(stop - start for start, stop in bounds[turn * replicas : (turn + 1) * replicas]) for bounds in slices
+            tuple(stop - start for start, stop in (cut[number] for number in numbers))
+            for cut, numbers in zip(bounds, taken, strict=True)
         ]
-
-    def steps_with_rows(self, lengths: list[Lengths]) -> int:
-        counts = [one.count for one in lengths]
-        if INFINITE_CARDINALITY in counts:
-            return INFINITE_CARDINALITY
-        # Between these batches all are alike.
-        edges = sorted({0, *counts, *(max(count - 1, 0) for count in counts)})
-        turns = range(self.workers.shares)
-        return sum(
-            (stop - start)
-            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.shares + turn))) for turn in turns)
-            for start, stop in pairwise(edges)
-        )
 
     def open_joined(self, states: list[dict[str, Any]]) -> JoinedWorkers:
         """The steps that the workers with these states would take, each with different data; in this worker's epochs.
@@ -463,9 +469,6 @@ class FunctionInput(Inputs):
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         replicas = self.workers.replicas
         return [tuple(own.rows_of_batch(step * replicas + replica) for replica in range(replicas)) for own in lengths]
-
-    def steps_with_rows(self, lengths: list[Lengths]) -> int:
-        return longest([scaled(one.count, self.steps_of) for one in lengths])
 
     def cardinality(self) -> int:
         return longest([scaled(dataset.cardinality(), self.steps_of) for dataset in self._datasets])
