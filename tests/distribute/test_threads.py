@@ -187,18 +187,23 @@ def test_a_waiting_iterator_ends_when_it_is_closed_from_elsewhere() -> None:
 
 
 def test_close_while_the_first_step_is_asked_for_leaks_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(10**9).batch(4)))
-    closer = threading.Thread(target=steps.close)
-
     class ClosedAtOnce(Prefetcher):
         """Another thread calls `close` once the prefetching thread runs."""
 
-        def start(self) -> None:
-            super().start()
-            closer.start()
-            closer.join(0.2)
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            start = self._thread.start
+
+            def closing() -> None:
+                start()
+                closer.start()
+                closer.join(0.2)
+
+            self._thread.start = closing
 
     monkeypatch.setattr(input, "Prefetcher", ClosedAtOnce)
+    steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(10**9).batch(4)))
+    closer = threading.Thread(target=steps.close)
     with contextlib.suppress(ps.errors.ClosedError):  # or the first step, which was made already
         next(steps)
     closer.join(timeout=30)

@@ -254,13 +254,8 @@ class Strategy(ABC):
             >>> float(strategy.reduce("MEAN", state))
             2.0
         """
-        # The usual call is checked here: in steps of small models every call of Python's shows.
-        if type(args) is not tuple or kwargs is not None or not callable(fn):
-            check_call(fn, args, kwargs)
-        refuse_in_replica("strategy.run")
-        return self._run(
-            fn, args, kwargs, checked_argument_numbers(donate_argnums, len(args)) if donate_argnums != () else ()
-        )
+        check_call(fn, args, kwargs)
+        return self._run(fn, args, kwargs, checked_argument_numbers(donate_argnums, len(args)))
 
     @abstractmethod
     def _run(
@@ -331,10 +326,13 @@ class Strategy(ABC):
         # With other workers a failure is final: they cannot continue without this one.
         with iterator._returning_unused() if isinstance(iterator, DistributedIterator) else nullcontext():
             batches, failure = take_batches(iterator, steps, at_once=self._control is not None)
-            rows_vary = (
-                (lambda: iterator._dataset._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
+            loop = StepLoop(
+                fn,
+                steps,
+                donate_state,
+                lambda: isinstance(iterator, DistributedIterator) and iterator._dataset._rows_vary,
             )
-            state_and_results = self._run_steps(StepLoop(fn, steps, donate_state, rows_vary), batches, state)
+            state_and_results = self._run_steps(loop, batches, state)
         if failure is not None:
             raise failure
         return state_and_results[1] if state is None else state_and_results

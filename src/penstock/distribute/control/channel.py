@@ -107,7 +107,6 @@ class Control:
     ) -> None:
         self.worker = worker
         self.workers = workers
-        self.sent = 0
         self.call_seconds = call_seconds(failure_timeout_seconds)
         self.failure_timeout_seconds = (
             FAILURE_TIMEOUT_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
@@ -396,7 +395,6 @@ class Control:
         """Send a message to all other workers, waiting at most `seconds`."""
         try:
             self._line.send(message, seconds=seconds)
-            self.sent += 1
         except OSError as error:  # the receiving thread reports what happened to the hub
             _logger.debug("a message could not be sent: %r", error)
 

@@ -3,7 +3,6 @@
 import itertools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -227,9 +226,6 @@ class DistributedIterator(Iterator[Any]):
         self._buffer_size = dataset._options.per_replica_buffer_size
         dataset._inputs.ahead = self._buffer_size > 0
         self._source = dataset._inputs.open()
-        self._prefetcher: Prefetcher | None = None
-        # Held while the thread is started, so that `close` in another thread finds it.
-        self._starting = threading.RLock()
         self._position = self._source.position()
         self._taken: int | None = 0  # steps handed out in this epoch; None after a state that does not say it
         self._ended = False
@@ -246,6 +242,7 @@ class DistributedIterator(Iterator[Any]):
         self._feed = self._dataset._feed(self._source)
         # A thread that waits for other workers must not outlive an iterator that is no longer referenced.
         weakref.finalize(self, self._feed.close).atexit = False
+        self._prefetcher = Prefetcher(self._feed, self._buffer_size) if self._buffer_size else None
 
     @property
     def element_spec(self) -> Any:
@@ -419,19 +416,9 @@ class DistributedIterator(Iterator[Any]):
     def _outcome(self) -> Outcome:
         self._awaited = object()
         try:
-            return self._feed() if self._buffer_size == 0 else self._prefetched()
+            return self._feed() if self._prefetcher is None else self._prefetcher.get()
         finally:
             self._awaited = None
-
-    def _prefetched(self) -> Outcome:
-        with self._starting:
-            if self._closed or self._ended:
-                raise Closed
-            if self._prefetcher is None:
-                self._prefetcher = Prefetcher(self._feed, self._buffer_size)
-            prefetcher = self._prefetcher
-            prefetcher.start()
-        return prefetcher.get()
 
     def get_next(self) -> Any:
         """The next step, as `next` gives it.
@@ -551,9 +538,7 @@ class DistributedIterator(Iterator[Any]):
     def _stop(self, *, interrupted: bool = False) -> bool:
         """End the background thread; returns whether it has ended."""
         self._feed.close()
-        with self._starting:
-            prefetcher, self._prefetcher = self._prefetcher, None
-        return prefetcher is None or prefetcher.close(interrupted=interrupted)
+        return self._prefetcher is None or self._prefetcher.close(interrupted=interrupted)
 
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError(

@@ -59,7 +59,8 @@ _LEFT_SECONDS = 1.0
 class Prefetcher:
     """Calls `produce` in a background thread until it gives a `StepsEnded`, and holds up to `depth` outcomes.
 
-    The thread runs from `start` on. It does not keep this object alive: it ends when this is closed or forgotten.
+    The thread runs from the first `get` on. It does not keep this object alive: it ends when this is closed or
+    forgotten.
     """
 
     def __init__(self, produce: Callable[[], Outcome], depth: int) -> None:
@@ -69,28 +70,26 @@ class Prefetcher:
             target=_fill, args=(produce, self._channel), name="penstock-distribute", daemon=True
         )
         self._started = False
+        self._starting = threading.RLock()
         # The garbage collector must not wait for the thread, which may wait for a lock of the collecting thread.
         weakref.finalize(self, self._channel.close).atexit = False
         # At exit it is waited for: device libraries crash if a thread uses them while they shut down.
         end_at_exit(self._thread, partial(_close_at_exit, self._channel))
 
-    def start(self) -> None:
-        """Start the thread, unless that was done.
-
-        If Ctrl-C comes meanwhile, the thread may be making a step already, or not run at all: this is closed then.
-        """
-        if self._started:
-            return
-        try:
-            self._thread.start()
-        except BaseException:
-            self._channel.close()
-            raise
-        finally:
-            self._started = True
-
     def get(self) -> Outcome:
-        """The next outcome; waits for it. Must not be called again after a `StepsEnded`."""
+        """The next outcome; waits for it. Must not be called again after a `StepsEnded`.
+
+        Raises:
+            Closed: this was closed, also by Ctrl-C while the thread was started: that may be making a step already.
+        """
+        with self._starting:
+            if not self._started:
+                self._started = True
+                try:
+                    self._thread.start()
+                except BaseException:
+                    self._channel.close()
+                    raise
         return self._channel.get()
 
     def close(self, *, interrupted: bool = False) -> bool:

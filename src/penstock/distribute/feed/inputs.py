@@ -362,7 +362,7 @@ class DividedInput(Inputs):
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         batch, turn = divmod(step, self.steps_of(1))
         replicas = self.workers.replicas
-        taken = [range(turn * replicas, (turn + 1) * replicas)] * len(lengths)
+        taken: list[Sequence[int]] = [range(turn * replicas, (turn + 1) * replicas)] * len(lengths)
         if not self.has_own_data:
             taken = [self.workers.of(worker).own_slices for worker in range(len(lengths))]
         bounds = [self.rule.bounds(own.rows_of_batch(batch)) for own in lengths]

@@ -149,24 +149,15 @@ class GlobalBatches(StepSource):
         self._rule = rule
         self._local = local
         self._pairs = pairs
-        self._structure = Structure("none", leaf_count=0)
 
     def next(self) -> HostStep:
         element = next(self._batches)
         batch, whole = element if self._pairs else (element, None)
-        leaves, structure = self._flat(batch)
+        leaves, structure = flatten(batch)
         rows = rows_of(leaves, structure)
         # In a pair the batch holds this worker's rows and no others.
         cut = _cut_of(rows if whole is None else int(whole), self._rule, self._local, whole is not None)
         return HostStep(structure, [_cut_leaf(leaf, cut) for leaf in leaves], cut.sizes, cut.all_sizes)
-
-    def _flat(self, batch: Any) -> tuple[list[Any], Structure]:
-        """Variant of `flatten` that reuses the structure of the batch before, where it is the same."""
-        found = self._structure.quick_leaves(batch)
-        if found is not None and set(map(type, found)) == {np.ndarray}:
-            return list(found), self._structure
-        leaves, self._structure = flatten(batch)
-        return leaves, self._structure
 
     def position(self) -> Any:
         return self._batches.position()

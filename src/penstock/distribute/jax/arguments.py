@@ -10,7 +10,6 @@ import numpy as np
 from penstock.distribute.control.messages import ArrayShape
 from penstock.distribute.jax.device_dtypes import fits_device, is_key
 from penstock.distribute.jax.program import Mode, is_per_replica, mode_of
-from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import LeafSpec, TensorSpec, as_leaf
 
@@ -48,20 +47,6 @@ class Signature:
         if self.ready:
             return self.all_arrays
         return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
-
-
-def any_output(result: Any) -> Any:
-    """One array of a result, or None: the last one, which often is the loss, and likely to be reduced next.
-
-    Flattening the whole result would cost more than the rest of the bookkeeping.
-    """
-    if isinstance(result, jax.Array):
-        return result
-    while isinstance(result, (tuple, dict)) and result:
-        result = next(reversed(result.values())) if isinstance(result, dict) else result[-1]
-    if isinstance(result, PerReplica):
-        return result.stacked
-    return next(iter(jax.tree.leaves(result)), None)
 
 
 def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> jax.ShapeDtypeStruct:

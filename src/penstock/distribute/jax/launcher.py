@@ -7,7 +7,6 @@ from typing import Any
 import jax
 
 from penstock.distribute.control.channel import Control
-from penstock.distribute.jax.arguments import any_output
 from penstock.distribute.jax.stateful_program import StatefulProgram
 
 _STATUS = re.compile("[A-Z_]+: ")
@@ -44,7 +43,8 @@ class Launcher:
             if self._control is not None and _is_of_a_device(error):
                 self._control.raise_cause_of(error)
             raise
-        self._running = any_output(result)  # all outputs become ready together
+        # All outputs become ready together. The last one often is the loss, and likely to be reduced next.
+        self._running = next(reversed(jax.tree.leaves(result)), None)
         if self._running is None and isinstance(program, StatefulProgram):
             self._running = program.a_written_value()
         return result

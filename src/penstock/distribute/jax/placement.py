@@ -31,17 +31,10 @@ class Placement:
         self._replicate = jax.jit(lambda array: array, out_shardings=self.same)
 
     def rows(self, rows: Any) -> jax.Array:
-        """A stacked array; `rows` are the rows of this worker's replicas."""
-        first = self._local.start
+        """An array of the rows of all workers, split evenly over the devices; `rows` are this worker's rows.
 
-        def of_device(index: Any) -> Any:
-            return rows[index[0].start - first : index[0].stop - first]
-
-        # Faster than `device_put`, which slices the array in Python.
-        return jax.make_array_from_callback((self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
-
-    def batch(self, rows: Any) -> jax.Array:
-        """An array of the rows of all workers, split evenly over the devices; `rows` are this worker's rows."""
+        One row for each device makes a stacked array.
+        """
         each = len(rows) // len(self._local)
         first = self._local.start * each
 
@@ -49,6 +42,7 @@ class Placement:
             start, stop, _ = index[0].indices(each * self.mesh.size)
             return rows[start - first : stop - first]
 
+        # Faster than `device_put`, which slices the array in Python.
         return jax.make_array_from_callback((each * self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
 
     def stacked(self, values: Sequence[Any]) -> jax.Array:

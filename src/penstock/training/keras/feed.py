@@ -193,7 +193,7 @@ class ModelFeed:
         workers, placement = workers_of(self.strategy), placement_of(self.strategy)
         if workers.count > 1 and (self._whole or not even):
             return PerReplica(leaf.slices)
-        array = placement.batch(rows) if even else placement.for_all(rows)
+        array = placement.rows(rows) if even else placement.for_all(rows)
         return PerReplica([array]) if workers.replicas_in_sync == 1 else array
 
     def _batch(self, step: Any) -> Any:
