@@ -38,7 +38,7 @@ ENDED_BY = {
         data/operators/read_files.py: file.result()
         data/saving/save.py: done.result()
         data/streams/prefetched.py: self._channel.get()
-        distribute/feed/dataset.py: prefetcher.get()
+        distribute/feed/dataset.py: self._prefetcher.get()
         distribute/feed/feed.py: self._channel.get()
         formats/remote/parts.py: RequestedParts(file, begins, ends).result()
         formats/remote/parts.py: request.result()
