@@ -218,6 +218,114 @@ def test_a_batch_by_without_a_number_of_rows_shows_none():
     )
 
 
+def known_and_not(lengths=COSTS[:200] % 9 + 1):
+    """Rows of unequal length, with lengths that are known without reading them, and without."""
+    rows = ps.Dataset.from_tensor_slices(lengths).map(lambda n: np.full(int(n), n))
+    return rows.with_lengths(lengths), rows
+
+
+@pytest.mark.parametrize("arguments", [{}, {"max_rows": 3}, {"multiple_of": 4}, {"max_rows": 4, "multiple_of": 2}])
+def test_batches_by_known_lengths_are_read_by_number(arguments):
+    known, rows = known_and_not()
+    batches = known.batch_by(40, **arguments)
+    expected = [batch.tolist() for batch in rows.batch_by(40, len, **arguments)]
+    assert len(batches) == len(expected)
+    assert [batches[number].tolist() for number in range(len(batches))] == expected
+    assert [batch.tolist() for batch in batches] == expected
+    assert [[row.row for row in batches.rows(number)] for number in (0, 1)] == [
+        list(range(len(expected[0]))),
+        list(range(len(expected[0]), len(expected[0]) + len(expected[1]))),
+    ]
+    shuffled = [batch.tolist() for batch in batches.shuffle(seed=1)]
+    assert sorted(shuffled) == sorted(expected) and shuffled != expected
+
+
+def test_batches_by_known_lengths_are_planned_piece_by_piece(monkeypatch):
+    monkeypatch.setattr("penstock.data.batches.by_size._PIECE", 7)
+    known, rows = known_and_not()
+    for arguments in ({}, {"multiple_of": 4}):
+        expected = [batch.tolist() for batch in rows.batch_by(60, len, **arguments)]
+        assert [batch.tolist() for batch in known.batch_by(60, **arguments)] == expected
+
+
+def test_a_row_above_the_budget_is_an_error_of_the_call_where_lengths_are_known():
+    with pytest.raises(
+        ps.ElementError, match="2 rows, which are .* of size 12 is more than the budget of 10"
+    ) as caught:
+        known_and_not([2, 3, 7, 5])[0].batch_by(10, multiple_of=2)
+    assert caught.value.__notes__[0].endswith("element 2")
+    assert len(known_and_not([2, 3, 7, 5])[0].batch_by(12, multiple_of=2)) == 2  # the budget raised
+    with pytest.raises(ps.InvalidArgumentError, match=r"batch_by\(\) has no lengths of the rows of map.*with_lengths"):
+        known_and_not()[1].batch_by(40)
+
+
+def test_batches_of_an_order_that_varies_are_a_stream_of_known_sizes():
+    known, rows = known_and_not()
+    batches = known.shuffle(seed=2).batch_by(40)
+    assert not batches.node.indexable
+    assert [b.tolist() for b in batches] == [b.tolist() for b in rows.shuffle(seed=2).batch_by(40, len)]
+
+
+def test_a_state_of_batches_by_other_lengths_is_refused():
+    rows = known_and_not()[1]
+    lengths = [int(n) for n in COSTS[:200] % 9 + 1]
+    with iter(rows.with_lengths(lengths).batch_by(40)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    with iter(rows.with_lengths(lengths[::-1]).batch_by(40)) as other, pytest.raises(ps.StateMismatchError):
+        other.load_state_dict(state)
+
+
+def test_a_mixture_is_not_remixed_below_batches_by_size():
+    rows = ps.Dataset.range(9).with_lengths([1] * 9)
+    for size in (None, lambda x: 1):
+        mixed = ps.Dataset.mix({"a": rows, "b": rows}, [1, 1], seed=1).batch_by(3, size)
+        with iter(mixed) as iterator:
+            next(iterator)
+            with pytest.raises(ps.InvalidArgumentError, match="here batch_by.* comes first"):
+                iterator.remix([2, 1])
+
+
+def test_a_skipped_row_costs_itself_alone_where_lengths_are_known():
+    def odd(x):
+        if x == 4:
+            raise ValueError("four")
+        return x
+
+    rows = ps.Dataset.range(9).map(odd).with_lengths([2] * 9).with_options(ps.Options(on_error="skip"))
+    assert [batch.tolist() for batch in rows.batch_by(6)] == [[0, 1, 2], [3, 5, 6], [7, 8]]
+    assert [batch.tolist() for batch in rows.batch(4).balance(slices=1)] == [[0, 1, 2, 3], [5, 6, 7, 8]]
+
+
+def test_ranks_read_the_rows_of_their_slices_of_batches_by_known_lengths():
+    read = []
+    number = ps.TensorSpec((), np.int64)  # so that no row is padded
+    rows = ps.Dataset.range(12).map(lambda x: read.append(int(x)) or x, output_signature=number)
+    dataset = rows.with_lengths([2, 1, 2] * 4).batch_by(8)
+    steps = []
+    for worker in range(2):
+        read.clear()
+        with iter(ps.HostStrategy(1, 2, worker).distribute_dataset(dataset)) as iterator:
+            steps.append([step.values[0].tolist() for step in iterator])
+        assert len(read) == sum(map(len, steps[-1]))
+    assert [a + b for a, b in zip(*steps, strict=True)] == [batch.tolist() for batch in dataset]
+
+
+def test_a_state_within_a_window_of_other_lengths_is_refused():
+    rows, lengths = ps.Dataset.range(12), [x % 5 for x in range(12)]
+    with iter(rows.with_lengths(lengths).batch(3).balance(slices=1, window=4)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    with (
+        iter(rows.with_lengths(lengths[::-1]).batch(3).balance(slices=1, window=4)) as other,
+        pytest.raises(ps.StateMismatchError, match="balance"),
+    ):
+        other.load_state_dict(state)
+    with iter(rows.with_lengths(lengths).batch(3).balance(slices=1, window=4)) as same:
+        same.load_state_dict(state)
+        assert len(list(same)) == 3
+
+
 def test_a_state_within_a_window_of_other_costs_is_refused():
     batches = ps.Dataset.range(12).batch(3)
     with iter(batches.balance(lambda x: x % 5, slices=1, window=4)) as iterator:

@@ -69,6 +69,9 @@ STEPS = {
     "parts": lambda d: d.map(lambda x: [x, x + 1], output_signature=ps.TensorSpec((2,), int)).unbatch(),
     "padded": lambda d: d.map(lambda x: [x] * (int(x) % 3 + 1)).padded_batch(2).unbatch().map(lambda row: row.sum()),
     "by size": lambda d: d.batch_by(9, lambda x: abs(int(x)) % 5, max_rows=4).unbatch(),
+    "by known size": lambda d: (
+        d.with_lengths(lambda x: abs(int(x)) % 5).batch_by(9, max_rows=4).unbatch() if by_number(d) else d
+    ),
     "balanced": lambda d: d.batch(4).balance(lambda x: abs(int(x)), slices=2, window=2).unbatch(),
     "rebatch": lambda d: d.batch(4).rebatch([1, 2], drop_remainder=True).unbatch(),
     "packed": lambda d: (

@@ -193,6 +193,7 @@ OPERATORS = {
     "ragged_batch": lambda d: ragged(d).ragged_batch(5),
     "batch_by": lambda d: d.batch_by(9, lambda x: x % 5, multiple_of=2),
     "batch_by of padded rows": lambda d: ragged(d).batch_by(7, len, max_rows=4),
+    "batch_by known lengths": lambda d: with_lengths(d).batch_by(9, multiple_of=2),
     "balance": lambda d: d.batch(5).balance(lambda x: x % 4, slices=2),
     "balance in windows": lambda d: ragged(d).padded_batch(3).balance(lambda x: (len(x), 1), slices=3, window=2),
     "unbatch": lambda d: d.batch(5).unbatch(),
@@ -400,7 +401,19 @@ def refusing(source, place):
 
 
 # What an element becomes depends on its number, or on what it stands beside.
-BY_PLACE = ("shuffle", "random", "resample", "zip", "whole", "cache", "with_options", "large rows", "skip_rows", "mix")
+BY_PLACE = (
+    "shuffle",
+    "random",
+    "resample",
+    "zip",
+    "whole",
+    "cache",
+    "with_options",
+    "large rows",
+    "skip_rows",
+    "mix",
+    "known",
+)
 FAILING = {"raised": raising, "refused": refusing}
 SKIPPING = sorted(OPERATORS.keys() - {"assert_cardinality", "repeat without end"})
 

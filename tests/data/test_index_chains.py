@@ -31,6 +31,16 @@ def length(x):
     return int(x) % 3 + 1
 
 
+def by_size(rows, budget=6):
+    batches = []
+    for x in rows:
+        if batches and sum(map(length, batches[-1])) + length(x) <= budget:
+            batches[-1].append(x)
+        else:
+            batches.append([x])
+    return [sum(batch) for batch in batches]
+
+
 def fitted_first(rows, size=4, window=3):
     """The sums of the tokens of packed rows."""
     packed = []
@@ -121,6 +131,7 @@ STEPS = {
     "mix": (mixture, mixed),
     "pack": (packed("first_fit", 3), fitted_first),
     "pack by cuts": (packed("concat_split", 4), cut_where_rows_end),
+    "batch_by": (lambda d: d.with_lengths(length).batch_by(6).map(lambda rows: rows.sum()), by_size),
     "balance": (lambda d: d.batch(4).balance(length, slices=2, window=2).unbatch(), balanced),
     "balance known lengths": (
         lambda d: d.with_lengths(length).batch(4).balance(slices=2, window=2).unbatch(),
@@ -154,16 +165,6 @@ class EveryThird:
 
     def load_state_dict(self, state):
         self.at = state["at"]
-
-
-def by_size(rows, budget=6):
-    batches = []
-    for x in rows:
-        if batches and sum(map(length, batches[-1])) + length(x) <= budget:
-            batches[-1].append(x)
-        else:
-            batches.append([x])
-    return [sum(batch) for batch in batches]
 
 
 # Each makes a stream.

@@ -47,7 +47,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.lengths import LeafLength, WithLengths, as_length, check_lengths
+from penstock.data.operators.lengths import LeafLength, WithKnownSizes, WithLengths, as_length, check_lengths
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.pack import Pack
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
@@ -1645,7 +1645,7 @@ class Dataset(Generic[Element]):
     def batch_by(
         self,
         budget: float,
-        size: Callable[..., Any] | str,
+        size: Callable[..., Any] | str | None = None,
         max_rows: int | None = None,
         multiple_of: int = 1,
         *,
@@ -1656,10 +1656,13 @@ class Dataset(Generic[Element]):
 
         Elements are padded as by `padded_batch`. The rows of a batch depend on sizes alone, never on the ranks.
 
+        With the lengths that `with_lengths` knows, and one order in all epochs, batches are read by number: shuffle,
+        shard and resume them like any others. The call plans them all, some million elements a second.
+
         Args:
             budget: the most that the elements of a batch may have in sum.
             size: a function of an element: a number of at least 0, such as `len`. Or the name of a column: its value,
-                or the length of an array.
+                or the length of an array. None: the lengths of the elements, which are known without reading.
             max_rows: the most elements of a batch.
             multiple_of: the number of rows of a batch is a multiple of it, but for the last one and one before an
                 element that fails. Take a number that all your numbers of ranks divide.
@@ -1667,14 +1670,18 @@ class Dataset(Generic[Element]):
             padding_values: as for `padded_batch`.
 
         Raises:
-            InvalidArgumentError: a budget that is not above 0, or numbers below 1, or that do not fit each other.
-            ElementError: while iterating, an element that is larger than the budget, or a size that is NaN or negative.
+            InvalidArgumentError: a budget that is not above 0, numbers below 1 or that do not fit each other, or no
+                size and no lengths.
+            ElementError: an element that is larger than the budget, or a size that is NaN or negative: at the call
+                where batches are read by number, otherwise while iterating.
 
         Example:
             >>> import penstock as ps
             >>> rows = ps.Dataset.from_list([[1, 1, 1], [2], [3, 3], [4, 4, 4, 4, 4]])
             >>> [batch.shape for batch in rows.batch_by(6, len)]
             [(3, 3), (1, 5)]
+            >>> rows.with_lengths().batch_by(6)[1].tolist()
+            [[4, 4, 4, 4, 4]]
         """
         if not 0 < budget < float("inf"):
             raise InvalidArgumentError(f"batch_by(budget=...) must be a number above 0, got {budget!r}")
@@ -1685,7 +1692,9 @@ class Dataset(Generic[Element]):
         site = user_site()
         sized = self._with_costs(self.node, "batch_by(size)", size, site)
         padding = {"padded_shapes": padded_shapes, "padding_values": padding_values}
-        return self._then(BatchBy(sized, most, **padding, budget=budget, multiple_of=multiple, site=site))
+        node = BatchBy(sized, most, **padding, budget=budget, multiple_of=multiple, site=site)
+        node.cardinality  # noqa: B018  # plans all batches, so that an element that is too large is an error here
+        return self._then(node)
 
     def balance(
         self, cost: Callable[..., Any] | str | None = None, slices: int | None = None, window: int = 1
@@ -1715,15 +1724,10 @@ class Dataset(Generic[Element]):
             >>> list(texts)
             [array(['aaaaaaa', 'd', 'bbbbb', 'cc'], dtype=object)]
         """
-        batch = self.node
+        batch = without_guards(self.node)
         if not isinstance(batch, Batching) or not batch.rows_per_batch:
             raise InvalidArgumentError(
                 f"balance follows batch, padded_batch or ragged_batch, and here follows {batch.where()}"
-            )
-        if cost is None and not batch.input.has_lengths:
-            raise InvalidArgumentError(
-                f"balance() has no lengths of the rows of {batch.input.where()}: give a function of a row as cost=..., "
-                "or call with_lengths() before the rows are read"
             )
         if slices is not None and check_integer("balance", "slices", slices, minimum=1) > batch.batch_size:
             raise InvalidArgumentError(
@@ -1731,16 +1735,22 @@ class Dataset(Generic[Element]):
                 "larger batches, or fewer slices"
             )
         window, site = check_integer("balance", "window", window, minimum=1), user_site()
-        rows = batch.input
-        if cost is not None:
-            rows = replace(self._with_costs(rows, "balance(cost)", cost, site), divides=window > 1)
+        rows = replace(self._with_costs(batch.input, "balance(cost)", cost, site), divides=window > 1)
         rule = None if slices is None else SliceRule(slices)
-        balance = Balance(rows, batch.batch_size, slices, window, priced=cost is not None, rule=rule, site=site)
+        balance = Balance(rows, batch.batch_size, slices, window, rule=rule, site=site)
         return self._then(replace(batch, input=balance))
 
     @staticmethod
-    def _with_costs(rows: Node, call: str, cost: Any, site: str) -> WithCosts:
+    def _with_costs(rows: Node, call: str, cost: Any, site: str) -> WithCosts | WithKnownSizes:
+        """Return pairs of rows and what they cost; `call` names the argument. None: their lengths, which are known."""
         name, argument = call.rstrip(")").split("(")
+        if cost is None and (bare := without_guards(rows)).has_lengths:
+            return WithKnownSizes(bare, call=name, site=site)
+        if cost is None:
+            raise InvalidArgumentError(
+                f"{name}() has no lengths of the rows of {rows.where()}: give a function of a row as {argument}=..., "
+                "or call with_lengths() before the rows are read"
+            )
         function = LeafLength(cost, call) if isinstance(cost, str) else check_function(name, argument, cost)
         return WithCosts(rows, function, call=call, site=site)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.data.batches.batching import Batching
+from penstock.data.batches.by_size import BatchBy
 from penstock.data.identity import identities_of
 from penstock.data.iterator_states import check_state, position_in, taken_apart
 from penstock.data.mixtures.arguments import checked_weights
@@ -15,6 +16,7 @@ from penstock.data.node import Node, OneInput, Run
 from penstock.data.operators.balance import Balance
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
+from penstock.data.operators.lengths import WithKnownSizes
 from penstock.data.operators.order import Enumerate, Repeat, Skip, Take
 from penstock.data.operators.prefetch_and_cache import Prefetch
 from penstock.data.operators.skip_rows import MaskRows
@@ -26,7 +28,18 @@ from penstock.options import check_integer
 
 _logger = logging.getLogger(__name__)
 
-_IN_ORDER: Final = (AssertCardinality, Balance, Batching, Enumerate, Map, MaskRows, Prefetch, Skip, Take)
+_IN_ORDER: Final = (
+    AssertCardinality,
+    Balance,
+    Batching,
+    Enumerate,
+    Map,
+    MaskRows,
+    Prefetch,
+    Skip,
+    Take,
+    WithKnownSizes,
+)
 """Steps above a mixture of which each element, or each window, is made of consecutive ones, known by number."""
 _KEY: Final = "mix"
 
@@ -35,7 +48,7 @@ def _chain(root: Node) -> Iterator[Node]:
     """The last node of a dataset and those below, as far as positions can be followed."""
     node = root
     yield node
-    while isinstance(node, _IN_ORDER):
+    while isinstance(node, _IN_ORDER) and not isinstance(node, BatchBy):
         node = node.input
         yield node
 

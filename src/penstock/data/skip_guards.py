@@ -20,6 +20,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.indexed_files import FolderFiles, IndexedFiles
+from penstock.data.operators.lengths import WithKnownSizes, WithLengths
 from penstock.data.operators.order import ShardHint
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
@@ -38,7 +39,20 @@ from penstock.options import Options
 _READERS: Final = (IndexedFiles, ReadFiles, FolderFiles, Source)
 _DROP_ALIKE: Final = (
     *(*_READERS, Map, Filter, Scan, TakeWhile, Unique, RejectionResample, Interleave, Unbatch),
-    *(Shuffle, Select, Sample, FromSampler, NamedRows, Prefetch, Zip, Concatenate, Mix, SourceEpochs),
+    *(
+        Shuffle,
+        Select,
+        Sample,
+        WithLengths,
+        WithKnownSizes,
+        FromSampler,
+        NamedRows,
+        Prefetch,
+        Zip,
+        Concatenate,
+        Mix,
+        SourceEpochs,
+    ),
 )
 _KEEP_PLACES: Final = (*_READERS, SameElements, Map, Scan, Batching, Generator, Zip, Concatenate)
 
@@ -136,9 +150,9 @@ def _drops_alike(node: Node) -> bool:
 
 def _keeps_places(node: Node) -> bool:
     """Return whether a failure takes the place of its element, so that `zip` can skip the right pair."""
-    if isinstance(node, (Shuffle, Window, Mix)):
+    if isinstance(node, (Shuffle, Window, Mix, BatchBy)):
         return node.indexable
-    return isinstance(node, _KEEP_PLACES) and not isinstance(node, (BatchBy, IgnoreErrors, ShardHint))
+    return isinstance(node, _KEEP_PLACES) and not isinstance(node, (IgnoreErrors, ShardHint))
 
 
 def _over(node: Node, parts: list[_Placed]) -> _Placed:

@@ -154,27 +154,35 @@ class Batching(ByIndex):
         # Only the last batch can be short.
         last = length // size if length != INFINITE_CARDINALITY else math.inf
         if len(indices) == 0 or (isinstance(indices, range) and max(indices[0], indices[-1]) < last):
-            return (yield from self._read(run, epoch, indices, size))
+            return (yield from self._read(run, epoch, indices[0] if indices else 0, self._firsts(indices), size))
         shorter = (as_positions(indices) == last).astype(np.int8)
         parts = []
         for short, which, batches in by_part(indices, shorter):
             rows = length % size if short else size
-            parts.append((which, (yield from self._read(run, epoch, batches, rows))))
+            parts.append((which, (yield from self._read(run, epoch, int(batches[0]), self._firsts(batches), rows))))
         return Block.in_places(parts)
 
-    def _read(self, run: Run, epoch: int, batches: Indices, whole: int) -> Reading:
-        """Read the batches with these numbers, which have `whole` rows each; or only the worker's rows of them."""
+    def _firsts(self, batches: Indices) -> Indices:
+        """Return the first row of each of these batches."""
         size = self.batch_size
+        if isinstance(batches, range):
+            return range(batches.start * size, batches.stop * size, batches.step * size)
+        return batches * size
+
+    def _read(self, run: Run, epoch: int, number: int, firsts: Indices, whole: int) -> Reading:
+        """Read the batches that begin at these rows and have `whole` each; or only the worker's rows of them.
+
+        Batch `number` is the first of them.
+        """
         own, real = (range(whole), whole) if self.own is None else self.own.rows_of(whole)
         rows: Indices
-        if isinstance(own, range) and len(batches) == 1:  # the most frequent case of large batches
-            rows = range(int(batches[0]) * size + own.start, int(batches[0]) * size + own.stop)
-        elif len(own) == size and isinstance(batches, range) and batches.step == 1:
-            rows = range(batches.start * size, batches.stop * size)
+        if isinstance(own, range) and len(firsts) == 1:  # the most frequent case of large batches
+            rows = range(int(firsts[0]) + own.start, int(firsts[0]) + own.stop)
+        elif len(own) == whole and isinstance(firsts, range) and firsts.step == whole:
+            rows = range(firsts.start, firsts.stop)
         else:
-            rows = (as_positions(batches)[:, None] * size + as_positions(own)).reshape(-1)
+            rows = (as_positions(firsts)[:, None] + as_positions(own)).reshape(-1)
         block = yield from self.input.reading(run, epoch, rows)
-        number = int(batches[0]) if len(batches) else 0
         made = run.meter(self).measured(self.numbered, block, len(own), number)
         if self.own is None:
             return made

@@ -68,7 +68,7 @@ def _sums(load: list[float], cost: list[float]) -> list[float]:
 class Balance(SameElements, name="balance"):
     """The rows of batches in another order: alike in cost are the batches of a window, and the slices of each batch.
 
-    The input gives pairs of `WithCosts`, or its lengths are the costs, which are known without reading rows.
+    The input gives pairs of `WithCosts`, or of `WithKnownSizes`, whose costs are known without reading rows.
     """
 
     depends_on = DependsOn.NEIGHBOURS
@@ -76,9 +76,13 @@ class Balance(SameElements, name="balance"):
     batch_size: int
     slices: int | None = None
     window: int = 1
-    priced: bool = field(default=False, repr=False, kw_only=True)
     rule: SliceRule | None = field(default=None, repr=False, kw_only=True)
     """The rule that cuts batches into slices; None: it is not known here, and batches are not cut."""
+
+    @property
+    def priced(self) -> bool:
+        """Return whether rows are read to know their costs."""
+        return not self.input.has_lengths
 
     @property
     def memory(self) -> str:
@@ -106,7 +110,7 @@ class Balance(SameElements, name="balance"):
         return self.batch_size * self.window
 
     def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0][0] if self.priced else inputs[0]
+        return inputs[0][0]
 
     def order(self, costs: Costs) -> npt.NDArray[np.int64]:
         """Return the rows of a window in their order."""
@@ -143,8 +147,7 @@ class Balance(SameElements, name="balance"):
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if not self.priced or not len(indices):
-            block = yield from super().reading(run, epoch, indices)
-            return block.without_last() if self.priced and len(block.columns) > 1 else block
+            return (yield from super().reading(run, epoch, indices)).without_last()
         kept = run.called(self, dict)  # the last window: its batches are read one after the other
         parts = []
         for start, rows, which, positions in self._groups(indices):

@@ -1,20 +1,26 @@
 """with_lengths: the length of each element, known without reading it."""
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Indices
 from penstock.data.node import DependsOn, Node, Run, SameElements, derived
+from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.runtime.threads import Threads
 from penstock.spec import TensorSpec
 from penstock.structure import leaf_of
 
-_MOST = (1 << 32) - 1
+_MOST: Final = (1 << 32) - 1
 """The largest length that is kept: four bytes for each element."""
+_PIECE: Final = 1 << 20
+"""The lengths that are in memory at a time while a digest of all is made."""
 
 
 class WithLengths(SameElements, name="with_lengths"):
@@ -35,11 +41,46 @@ class WithLengths(SameElements, name="with_lengths"):
     def has_lengths(self) -> bool:
         return self.input.indexable
 
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all lengths."""
+        run, found = Run(self.of, 0, Threads()), hashlib.blake2b(digest_size=8)
+        for start in range(0, self.of.cardinality, _PIECE):
+            rows = range(start, min(start + _PIECE, self.of.cardinality))
+            found.update(self.lengths_at(run, 0, rows).tobytes())
+        return found.hexdigest()
+
     def lengths_at(self, run: Run, epoch: int, indices: Indices) -> npt.NDArray[np.int64]:
         return self.of.read(run, epoch, indices).columns[0].astype(np.int64)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         return self.input.open(run, epoch)
+
+
+class WithKnownSizes(SameElements):
+    """Pairs of an element and its length, which is known without reading it, as `WithCosts` makes them."""
+
+    depends_on = DependsOn.ANY
+    call: str = field(default="", repr=False, kw_only=True)
+    """The method that takes lengths."""
+    divides: bool = field(default=False, repr=False, kw_only=True)
+    """Whether lengths decide which rows are in a batch, so that a state is one of these lengths only."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # elsewhere it is that of a class
+        return self.call
+
+    @property
+    def identity(self) -> dict[str, Any] | None:
+        known = [node.digest for node in self.walk() if isinstance(node, WithLengths)] if self.divides else []
+        return {"lengths": known} if known else None
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0], TensorSpec((None,), np.float64)
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        block = yield from self.input.reading(run, epoch, indices)
+        return block.beside(self.input.lengths_at(run, epoch, indices).astype(np.float64)[:, None])
 
 
 @dataclass(frozen=True)
