@@ -13,6 +13,7 @@ from pyarrow import flight
 from benchmarks.timing import Figure
 from penstock.data.block import Block
 from penstock.runtime.memory import empty
+from penstock.service.security.credentials import ServerSettings
 from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.connect import connect
 from penstock.service.transport.identity import this_machine
@@ -71,7 +72,7 @@ def work() -> None:
         if line == "serve\n":
             break
         print(seconds_of(produce(REQUEST)), flush=True)
-    server, bare = BlockServer(produce), BareServer("grpc://127.0.0.1:0")
+    server, bare = BlockServer(produce, ServerSettings().access()), BareServer("grpc://127.0.0.1:0")
     print(server.port, server.socket, bare.port, flush=True)
     sys.stdin.read()
     server.stop()

@@ -120,7 +120,7 @@ def to_worker(times: int) -> None:
         for kind, dataset in {"d": numbers, "j": numbers.repeat(2), "a": numbers.filter(lambda x: x % 2 == 0)}.items():
             ps.service.register_dataset(dispatcher.address, dataset, dataset_id=kind)
         assert server._started is not None
-        endpoint = server._started._endpoints.endpoint
+        endpoint = server._started._endpoint
         lines = [stack.enter_context(closing(connect(endpoint, protocol))) for protocol in PROTOCOLS]
 
         def fetch(request: Fetch) -> None:

@@ -14,6 +14,7 @@ from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
 from penstock.runtime.shared_memory import Arena, location_of
+from penstock.service.security.credentials import ServerSettings
 from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
@@ -97,7 +98,7 @@ def main() -> None:
     """Serve until standard input ends."""
     if "--no-files" in sys.argv:  # no segment can be made any more
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-    server = BlockServer(produce, "127.0.0.1")
+    server = BlockServer(produce, ServerSettings().access())
     arenas.append(server.arena)
     address = f"127.0.0.1:{server.port}"
     local = InProcessServer(produce, address)

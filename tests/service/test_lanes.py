@@ -8,6 +8,7 @@ import pytest
 from penstock.runtime.conditions import BoundedCondition
 from penstock.runtime.threads import Threads
 from penstock.service.reader import shared_state
+from penstock.service.reader.distribute_options import DistributeOptions
 from penstock.service.reader.epoch_progress import EpochProgress
 from penstock.service.reader.lanes import Lanes
 from penstock.service.reader.read_options import ReadOptions
@@ -21,7 +22,7 @@ NOBODY: Any = None
 
 def test_lanes_of_a_reader_that_is_stopped_just_before_they_wait_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Python collects a forgotten iterator in one of these threads."""
-    options = ReadOptions(dataset_id="", policy=ShardingPolicy.OFF, kind="rows")
+    options = ReadOptions(settings=DistributeOptions(policy=ShardingPolicy.OFF, service=""), dataset_id="", kind="rows")
     opened = EpochOpened(consumer_id=0, epoch=0, seed=0, passes=[], workers=[], leased=False)
     progress = EpochProgress(options, shared=False, replay=None, number=0)
     shared, threads, wait = SharedState(options, opened, NOBODY, progress), Threads(), BoundedCondition.wait
@@ -42,7 +43,7 @@ def test_a_wait_that_has_not_ended_counts(monkeypatch: pytest.MonkeyPatch) -> No
     now = [10.0]
     monkeypatch.setattr(shared_state, "time", SimpleNamespace(monotonic=lambda: now[0]))
     counters = HeartbeatCounters()
-    with counters.waiting():
+    with counters.waiting:
         for _ in range(2):
             now[0] += 1.0
             assert counters.heartbeat(1, -1, [], 0, []).waiting_fraction == 1.0

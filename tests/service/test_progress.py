@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.reader.delivery import AsArrived, InOrder, RoundRobin
+from penstock.service.reader.distribute_options import DistributeOptions
 from penstock.service.reader.epoch_progress import EpochProgress, GivenUp
 from penstock.service.reader.fetch_task import ENDLESS, Arrived, FetchedBehind, FetchTask, Raised, offset_after
 from penstock.service.reader.leases import Leases
@@ -23,6 +24,8 @@ from penstock.service.wire.spans import merged
 from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Chunk, LeftOut, RowLeftOut
 
+DYNAMIC = DistributeOptions(policy=ShardingPolicy.DYNAMIC, service="")
+
 
 def block_of(rows: range) -> Block:
     return Block.of_rows(list(rows))
@@ -35,7 +38,7 @@ def arrived(start: int, rows: int) -> Arrived:
 def reader_alone(length: int) -> tuple[EpochProgress, PassProgress]:
     """The position of a reader of one pass, and its progress in that."""
     position = EpochProgress(
-        ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, replay=None, number=0
+        ReadOptions(settings=DYNAMIC, dataset_id="", kind="rows"), shared=False, replay=None, number=0
     )
     position.update([PassInfo(number=0, length=length)])
     return position, position.passes[0]
@@ -243,7 +246,7 @@ def test_what_was_leased_last_and_not_begun_is_given_back_first() -> None:
 
 
 def shared_position(*spans: Span) -> tuple[EpochProgress, list[FetchTask]]:
-    reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
+    reading = ReadOptions(settings=DYNAMIC, dataset_id="", kind="rows")
     position = EpochProgress(reading, shared=True, replay=None, number=0)
     position.update([PassInfo(number=0, length=100)])
     return position, [position.passes[0].adopt(span) for span in spans]
@@ -269,7 +272,7 @@ def test_begun_work_without_results_is_given_back_first() -> None:
 
 
 def test_what_comes_again_to_a_restored_reader_is_not_given_back() -> None:
-    reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
+    reading = ReadOptions(settings=DYNAMIC, dataset_id="", kind="rows")
     replay = {"passes": {"0": [6, []]}, "turn": 0, "first": 0, "order": [[0, 0, 0, 6, 6]]}
     position = EpochProgress(reading, shared=True, replay=replay, number=2)
     position.update([PassInfo(number=0, length=100)])
@@ -355,7 +358,7 @@ def test_rows_skipped_after_a_span_come_last_or_with_its_count() -> None:
 
 
 def test_rows_skipped_after_elements_are_delivered_again_and_unused() -> None:
-    reading = ReadOptions(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
+    reading = ReadOptions(settings=DYNAMIC, dataset_id="d", kind="sequence", ordered=True)
     position = EpochProgress(reading, shared=False, replay=None, number=0)
     position.update([PassInfo(number=0)])
     progress = position.passes[0]

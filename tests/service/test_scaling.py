@@ -15,10 +15,10 @@ from certificates import self_signed
 from until import until
 
 import penstock as ps
+from penstock.runtime.busy_time import BusyTime
 from penstock.service.metrics import MetricsServer, worker_text
 from penstock.service.scaling import Scaler, ServiceLoad
 from penstock.service.security.credentials import worker_token
-from penstock.service.worker.production import BusyTime
 
 CALM = ServiceLoad(workers=4, busy=0.2, waiting=0.0, readers=1)
 

@@ -31,6 +31,7 @@ from penstock.service.security import credentials as ways
 from penstock.service.security.credentials import (
     ClientCredentials,
     ServerCredentials,
+    ServerSettings,
     client_credentials,
     read_token,
     token_of_user,
@@ -226,7 +227,7 @@ def test_nothing_of_a_strangers_is_decoded(producing: Any) -> None:
         reached.append(request.dataset_id)
         return producing.produce(request)
 
-    server = BlockServer(noted)
+    server = BlockServer(noted, ServerSettings().access())
     content = msgspec.msgpack.encode(Header(FETCH, 1))
     with ps.service.DispatchServer() as dispatcher:
         for port in (dispatcher.port, server.port):
@@ -629,7 +630,7 @@ def test_a_certificate_that_has_expired_is_not_shown(tmp_path: Path, token_file:
         client_credentials(certificate=cert, key=key)
     served = ServerCredentials(TOKEN, *(Path(file).read_bytes() for file in (cert, key)))
     # It has expired since the server began.
-    server = BlockServer(lambda _: iter(()), access=served.access)  # type: ignore[arg-type]
+    server = BlockServer(lambda _: iter(()), served.access)  # type: ignore[arg-type]
     with pytest.raises(
         ps.errors.ServiceError, match=r"its certificate \(--tls-cert\) has expired: it needs a new one$"
     ):
@@ -752,7 +753,7 @@ def test_a_thousand_silent_clients_do_not_stop_a_service() -> None:
 
 
 def test_silent_lines_cost_a_worker_no_thread_and_the_oldest_go_first(producing: Any) -> None:
-    server = BlockServer(producing.produce)
+    server = BlockServer(producing.produce, ServerSettings().access())
     before = threading.active_count()
     with ExitStack() as stack:
         lines = []

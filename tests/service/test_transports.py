@@ -16,6 +16,7 @@ from until import until
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWorkerError, ServiceError, StorageError
 from penstock.rpc import line as line_module
+from penstock.service.security.credentials import ServerSettings
 from penstock.service.transport import worker_connection
 from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.connect import PROTOCOLS, as_protocol, connect, offered_protocols
@@ -332,7 +333,7 @@ def test_nobody_at_an_address_is_a_lost_worker() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_stops_ends_what_is_being_fetched(producing: Any) -> None:
-    server = BlockServer(producing.produce, "127.0.0.1")
+    server = BlockServer(producing.produce, ServerSettings().access())
     connection = connect(Endpoint(address=f"127.0.0.1:{server.port}"))
     answers = connection.fetch(request("large", 1_000_000))
     next(answers)
@@ -347,7 +348,7 @@ def test_a_block_too_large_for_the_network_is_refused(producing: Any) -> None:
     def huge(_: Fetch) -> Answers:
         yield Chunk(position=0, skip=0, rows=1), Block((np.empty((1, 1 << 31), np.uint8),), LEAF, 1)  # never touched
 
-    server = BlockServer(huge, "127.0.0.1")
+    server = BlockServer(huge, ServerSettings().access())
     connection = connect(Endpoint(address=f"127.0.0.1:{server.port}"))
     with pytest.raises(InvalidArgumentError, match="2147483648 bytes is too large .* batches smaller"):
         next(connection.fetch(request()))

@@ -8,20 +8,14 @@ from typing import Final
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.options import check_integer, check_number, check_seconds
 from penstock.other_names import NotHere, OtherNames
-from penstock.rpc.listener import Access
 from penstock.service.security.credentials import (
     ClientCredentials,
     Pem,
     ServerCredentials,
-    check_open_to,
-    check_token,
+    ServerSettings,
     client_credentials,
-    credential_files,
-    given_token_file,
-    server_credentials,
     worker_token,
 )
-from penstock.service.security.renewed import Renewed
 from penstock.service.security.resolving import Service, checked_service
 from penstock.service.wire.address import is_address, is_host
 
@@ -60,7 +54,7 @@ _WORKER = OtherNames(
 
 @_DISPATCHER
 @dataclass(frozen=True, kw_only=True)
-class DispatcherConfig:
+class DispatcherConfig(ServerSettings):
     """Settings of a dispatcher. All times are seconds.
 
     Args:
@@ -102,8 +96,6 @@ class DispatcherConfig:
         ('host1', 'host2:7000')
     """
 
-    port: int = 0
-    host: str = "127.0.0.1"
     worker_addresses: Iterable[str] = ()
     heartbeat_seconds: float = 2.0
     missed_heartbeats: int = 3
@@ -115,16 +107,9 @@ class DispatcherConfig:
     max_message_bytes: int = 1 << 28
     max_definition_bytes: int = 1 << 30
     work_dir: str | os.PathLike[str] | None = None
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
-    tls_cert: Pem = field(default=None, repr=False)
-    tls_key: Pem = field(default=None, repr=False)
-    tls_client_ca: Pem = field(default=None, repr=False)
-    insecure: bool = False
 
     def __post_init__(self) -> None:
-        _check_port("DispatcherConfig", self.port)
-        _check_security("DispatcherConfig", self)
+        super().__post_init__()
         if self.work_dir is not None and not isinstance(self.work_dir, (str, os.PathLike)):
             raise InvalidTypeError(f"DispatcherConfig(work_dir=...) takes a path, got {self.work_dir!r}")
         if self.work_dir == "":
@@ -162,7 +147,7 @@ class DispatcherConfig:
         Raises:
             ServiceError: a file cannot be used, or it has the token of data workers.
         """
-        found = _server_credentials("DispatcherConfig", self)
+        found = super().credentials()
         if found.token and found.token == worker_token(found.token):
             raise ServiceError(
                 "a dispatcher needs the token of the service's trainers, and this is that of its data workers, which "
@@ -170,14 +155,10 @@ class DispatcherConfig:
             )
         return found
 
-    def access(self) -> Renewed[Access]:
-        """Return who may connect, read again when its files have changed."""
-        return Renewed(lambda: self.credentials().access(), _files(self))
-
 
 @_WORKER
 @dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
+class WorkerConfig(ServerSettings):
     """Settings of a data worker.
 
     Args:
@@ -212,20 +193,12 @@ class WorkerConfig:
     """
 
     dispatcher_address: Service
-    port: int = 0
-    host: str = "127.0.0.1"
     worker_address: str = LOCAL_ADDRESS
     tags: tuple[str, ...] = ()
     heartbeat_seconds: float | None = None
     dispatcher_timeout_seconds: float = 3600.0
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
-    tls_cert: Pem = field(default=None, repr=False)
-    tls_key: Pem = field(default=None, repr=False)
-    tls_client_ca: Pem = field(default=None, repr=False)
     tls_root: Pem = field(default=None, repr=False)
     tls_name: str | None = None
-    insecure: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.worker_address, str):
@@ -240,8 +213,7 @@ class WorkerConfig:
                 f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", with a port from 1 '
                 f"to 65535, got {self.worker_address!r}"
             )
-        _check_port("WorkerConfig", self.port)
-        _check_security("WorkerConfig", self)
+        super().__post_init__()
         tags: object = self.tags
         if isinstance(tags, str):
             raise InvalidTypeError(f"WorkerConfig(tags=...) takes a list of strings, got {self.tags!r}")
@@ -254,12 +226,8 @@ class WorkerConfig:
 
     def credentials(self) -> ServerCredentials:
         """Read the files of its credentials for readers, with the token of data workers."""
-        found = _server_credentials("WorkerConfig", self)
+        found = super().credentials()
         return replace(found, token=worker_token(found.token))
-
-    def access(self) -> Renewed[Access]:
-        """Return who may connect, read again when its files have changed."""
-        return Renewed(lambda: self.credentials().access(), _files(self))
 
     def credentials_for_dispatcher(self) -> ClientCredentials:
         """Read the files of its credentials for the dispatcher."""
@@ -273,43 +241,6 @@ class WorkerConfig:
             insecure=self.insecure,
             server_name=self.tls_name,
         )
-
-
-def _check_security(call: str, config: DispatcherConfig | WorkerConfig) -> None:
-    if (config.tls_cert is None) != (config.tls_key is None):
-        raise InvalidArgumentError(f"{call}: tls_cert and tls_key belong together, got only one of them")
-    if config.tls_client_ca is not None and config.tls_cert is None:
-        raise InvalidArgumentError(f"{call}(tls_client_ca=...) needs TLS: give tls_cert and tls_key too")
-    if config.token is not None:
-        check_token(call, config.token)
-        if config.token_file is not None:
-            raise InvalidArgumentError(f"{call}: give the token itself or token_file, not both")
-    given = config.token or given_token_file(config.token_file)
-    check_open_to(call, config.host, given, config.tls_cert, config.insecure)
-
-
-def _server_credentials(call: str, config: DispatcherConfig | WorkerConfig) -> ServerCredentials:
-    return server_credentials(
-        call,
-        host=config.host,
-        token=config.token,
-        token_file=config.token_file,
-        certificate=config.tls_cert,
-        key=config.tls_key,
-        client_roots=config.tls_client_ca,
-        insecure=config.insecure,
-    )
-
-
-def _files(config: DispatcherConfig | WorkerConfig) -> list[str]:
-    return credential_files(config.token, config.token_file, config.tls_cert, config.tls_key, config.tls_client_ca)
-
-
-def _check_port(call: str, port: object) -> None:
-    if not isinstance(port, int):
-        raise InvalidTypeError(f"{call}(port=...) takes an integer, got {port!r}")
-    if not 0 <= port < 1 << 16:
-        raise InvalidArgumentError(f"{call}(port=...) must be from 0 to 65535, got {port!r}")
 
 
 def _check_worker_address(address: object, addresses: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ _LOOK_SECONDS: Final = 1.0
 """The time between two looks at the workers' status in the dispatcher."""
 _QUICK_RESTARTS: Final = 10
 _RESTART_SECONDS: Final = 5.0
-"""The pause between replacements from the tenth on: the machine itself may kill the workers."""
+"""The pause between starts once ten workers were lost: the machine itself may kill them."""
 
 
 class LocalService:
@@ -54,7 +54,8 @@ class LocalService:
 
     def kill_worker(self) -> None:
         """Kill a worker, for testing that nothing is lost with it. Another one replaces it."""
-        min(self._running.workers, key=lambda worker: worker.pid).kill()  # as a rule the one that has run longest
+        for worker in sorted(self._running.workers, key=lambda worker: worker.pid)[:1]:  # as a rule the oldest
+            worker.kill()
 
     def status(self) -> Status:
         """Return the state of the service, as `ps.service.status` does."""
@@ -105,7 +106,7 @@ class _RunningService:
         note_begin(self._address)
         self.workers: list[LocalWorker] = []
         self._leaving: list[LocalWorker] = []
-        self._restarts = 0
+        self._lost = 0
         self._look_at = 0.0
         # Anything that is put here ends it. The garbage collector may write to a queue of this kind.
         self.endings: SimpleQueue[Ending] = SimpleQueue()
@@ -125,9 +126,7 @@ class _RunningService:
     def _supervise(self) -> None:
         pause = _CHECK_SECONDS
         while not (ending := self._wait_for_ending(pause)):
-            pause = self._replace_one()
-            self._kill_silent_ones()
-            self._reach_wanted()
+            pause = self._reach_wanted()
             self._decide()
         if ending == "drain":
             self._wait_for_readers()
@@ -149,8 +148,7 @@ class _RunningService:
         draining.start()
         say_at = time.monotonic() + SAY_SECONDS
         while draining.is_alive():
-            draining.join(self._replace_one())
-            self._kill_silent_ones()
+            draining.join(self._reach_wanted())
             if time.monotonic() >= say_at:
                 say_at += SAY_SECONDS
                 _logger.warning("stopping waits for readers: %s", readers_of(self.dispatcher.status()))
@@ -170,11 +168,19 @@ class _RunningService:
                 _logger.warning("a local data worker has fallen silent and is killed: process %d", worker.pid)
                 worker.kill()
 
-    def _reach_wanted(self) -> None:
-        """Start a worker if there are too few, or let one leave if there are too many."""
-        for worker in [worker for worker in self._leaving if worker.status is not None]:
+    def _reach_wanted(self) -> float:
+        """Start or end one worker towards the wanted number of living ones; return when to look again, in seconds."""
+        self._kill_silent_ones()
+        for worker in [worker for worker in (*self.workers, *self._leaving) if worker.status is not None]:
+            worker.finish()
             worker.wait_until_ended()
-            self._leaving.remove(worker)
+            if worker in self._leaving:
+                self._leaving.remove(worker)
+                continue
+            self.workers.remove(worker)
+            self._lost += 1
+            if not worker.killed:
+                _logger.warning("a local data worker ended with %s and is replaced", status_in_words(worker.status))
         if len(self.workers) > self.wanted:
             leaving = self.workers.pop()
             leaving.finish()
@@ -182,8 +188,11 @@ class _RunningService:
         elif len(self.workers) < self.wanted:
             try:
                 self.workers.append(self._start())
-            except OSError as error:  # tried again at the next look
-                _logger.error("no further local data worker could be started: %s", error)
+            except OSError as error:
+                _logger.error("a local data worker could not be started, and it is tried again: %s", error)
+                return _RESTART_SECONDS
+            return _CHECK_SECONDS if self._lost < _QUICK_RESTARTS else _RESTART_SECONDS
+        return _CHECK_SECONDS
 
     def _decide(self) -> None:
         """Change the wanted number of workers now and then, if it follows the load."""
@@ -204,25 +213,6 @@ class _RunningService:
         with suppress(Empty):
             return self.endings.get(timeout=seconds)
         return None
-
-    def _replace_one(self) -> float:
-        """Replace a worker whose process has ended; return the seconds after which to look again."""
-        for number, worker in enumerate(self.workers):
-            if worker.status is not None:
-                if not worker.killed:
-                    _logger.warning("a local data worker ended with %s and is replaced", status_in_words(worker.status))
-                worker.finish()
-                worker.wait_until_ended()
-                try:
-                    self.workers[number] = self._start()
-                except OSError as error:  # the ended one stays in the list until this works
-                    _logger.error(
-                        "a local data worker that has ended could not be replaced, and it is tried again: %s", error
-                    )
-                    return _RESTART_SECONDS
-                self._restarts += 1
-                return _CHECK_SECONDS if self._restarts < _QUICK_RESTARTS else _RESTART_SECONDS
-        return _CHECK_SECONDS
 
     def stop(self, drain: bool) -> None:
         """End it, and wait until it has ended."""

@@ -44,6 +44,11 @@ class DistributeOptions:
         return self.num_consumers is not None
 
     @property
+    def trainer(self) -> str:
+        """Return the trainer_id of a cross_trainer_cache; "" without one."""
+        return "" if self.cross_trainer_cache is None else self.cross_trainer_cache.trainer_id
+
+    @property
     def by_element(self) -> bool:
         """Return whether positions count elements, even if the workers could read rows by index."""
         return self.coordinated or self.cross_trainer_cache is not None

@@ -88,7 +88,7 @@ class EpochProgress:
         if self._shared:
             progress: PassProgress = SharedProgress(info.number, length)
         else:
-            progress = PassProgress(info.number, length, options.consumer_index)
+            progress = PassProgress(info.number, length, options.settings.consumer_index or 0)
         state = self._restored.pop(info.number, None)
         if state is not None:
             progress.restore(state)
@@ -212,7 +212,7 @@ class EpochProgress:
 
     def rounds(self) -> tuple[list[int], int]:
         """Return the number of completed rounds of each pass, and the next pass, for coordinated reads."""
-        first, stride = self._options.consumer_index, self._options.stride
+        first, stride = self._options.settings.consumer_index or 0, self._options.stride
         if stride == 1:
             return [], 0
         state = self.state(self.delivered.used_until)

@@ -235,24 +235,13 @@ class DistributeStream(LiveStream, of=Distribute):
             dispatcher.close()
             raise
         self._epoch, self._seed = opened.epoch, opened.seed
-        cache = settings.cross_trainer_cache
         options = ReadOptions(
+            settings=settings,
             dataset_id=self._dataset_id,
-            policy=settings.policy,
             kind=node.kind,
             ordered=node.ordered,
-            by_element=node.kind == "sequence",
             length_known=node.kind == node.info.kind,
-            coordinated=settings.coordinated,
-            stride=settings.num_consumers or 1,
-            consumer_index=settings.consumer_index or 0,
-            trainer=cache.trainer_id if cache is not None else "",
             consumer=self._consumer,
-            holds_back=cache is not None and cache.wait_for_slowest,
-            limit=settings.max_outstanding_requests,
-            codec=settings.codec,
-            skip_poison=settings.skip_poison,
-            own_passes=settings.own_passes,
         )
         workers = WorkerPool(
             settings.usable,
@@ -312,7 +301,6 @@ class DistributeStream(LiveStream, of=Distribute):
 
     def _opening(self, position: Any) -> OpenEpoch:
         settings = self._node.settings
-        cache = settings.cross_trainer_cache
         resumed: list[Span] | None = [] if self._comes_again else None
         return OpenEpoch(
             job_name=settings.job_name or "",
@@ -322,14 +310,14 @@ class DistributeStream(LiveStream, of=Distribute):
                 num_consumers=settings.num_consumers or 0,
                 ordered=self._node.ordered,
                 target_workers=settings.target_workers,
-                cross_trainer=cache is not None,
+                cross_trainer=settings.cross_trainer_cache is not None,
                 compression=settings.codec,
             ),
             epoch=self._epoch,
             seed=self._seed,
             consumer=self._consumer,
             consumer_index=-1 if settings.consumer_index is None else settings.consumer_index,
-            trainer=cache.trainer_id if cache is not None else "",
+            trainer=settings.trainer,
             resumed=resumed if position is None else past_of(position["passes"]),
         )
 

@@ -100,7 +100,7 @@ class Reader:
         """Wait for the task that delivers the next elements; None at the end."""
         shared = self._shared
         begun = warned = time.monotonic()
-        with shared.counters.waiting():
+        with shared.counters.waiting:
             while (task := self._progress.next_task()) is None:
                 if shared.failure is not None:
                     raise shared.failure

@@ -241,4 +241,4 @@ class DispatcherSession:
     def _reads(self, info: PassInfo) -> bool:
         """Return whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
         begun = info.number in self._shared.progress.passes
-        return begun or not self._options.own_passes or self._workers.has(info.worker_id)
+        return begun or not self._options.settings.own_passes or self._workers.has(info.worker_id)

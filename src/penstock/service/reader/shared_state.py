@@ -4,11 +4,10 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import RLock
 from traceback import clear_frames
 
+from penstock.runtime.busy_time import BusyTime
 from penstock.runtime.conditions import BoundedCondition
 from penstock.service.reader.epoch_progress import EpochProgress
 from penstock.service.reader.fetch_task import FetchTask
@@ -25,6 +24,7 @@ class HeartbeatCounters:
 
     Attributes:
         rows: elements that were delivered since the last heartbeat.
+        waiting: the time in which the caller waits, entered by `with`.
         skipped: elements that were skipped in all.
     """
 
@@ -32,28 +32,14 @@ class HeartbeatCounters:
         self.rows = 0
         self.skipped = 0
         self._since = time.monotonic()
-        self._waited = 0.0
-        self._waits_since: float | None = None
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time in this block as waiting, also before it has ended."""
-        self._waits_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._waited += time.monotonic() - self._waits_since
-            self._waits_since = None
+        self.waiting = BusyTime(time.monotonic)
 
     def heartbeat(
         self, consumer_id: int, version: int, rounds: list[int], turn: int, lost_workers: list[int]
     ) -> ConsumerHeartbeat:
         """Make the heartbeat, and reset the counters."""
         now = time.monotonic()
-        if self._waits_since is not None:
-            self._waited += now - self._waits_since
-            self._waits_since = now
-        rows, waited, self.rows, self._waited = self.rows, self._waited, 0, 0.0
+        rows, self.rows = self.rows, 0
         seconds, self._since = now - self._since, now
         return ConsumerHeartbeat(
             consumer_id=consumer_id,
@@ -61,7 +47,7 @@ class HeartbeatCounters:
             rounds=rounds,
             turn=turn,
             elements_per_second=rows / seconds,
-            waiting_fraction=min(1.0, waited / seconds),
+            waiting_fraction=min(1.0, self.waiting.take() / seconds),
             lost_workers=lost_workers,
             skipped=self.skipped,
             process=f"{socket.gethostname()}:{os.getpid()}",
@@ -88,13 +74,15 @@ class SharedState:
     def __init__(
         self, options: ReadOptions, opened: EpochOpened, dispatcher: DispatcherClient, progress: EpochProgress
     ) -> None:
-        lock = RLock()
+        settings, lock = options.settings, RLock()
         self.changed, self.arrived, self.heartbeat_due = (BoundedCondition(lock) for _ in range(3))
         self.progress = progress
         self.leases = Leases(opened.consumer_id, dispatcher, lock, self._holding) if opened.leased else None
         self.whole_passes = options.endless and not opened.leased
         self.usage = Usage()
-        self.pace = SpanPace(options.limit, self.usage if opened.leased or options.trainer else None)
+        self.pace = SpanPace(
+            settings.max_outstanding_requests, self.usage if opened.leased or settings.trainer else None
+        )
         self.counters = HeartbeatCounters()
         self.lanes = 0
         self.buffered = 0

@@ -290,53 +290,85 @@ def _places() -> list[Path]:
     return paths
 
 
-def server_credentials(
-    call: str,
-    *,
-    host: str,
-    token: str | None = None,
-    token_file: str | None = None,
-    certificate: Pem = None,
-    key: Pem = None,
-    client_roots: Pem = None,
-    insecure: bool = False,
-) -> ServerCredentials:
-    """A server's credentials: the token of the file, else of the user; none if it is explicitly insecure.
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Settings of all servers of a service: where they listen, and who may connect.
+
+    The arguments are described in `DispatcherConfig`.
 
     Raises:
-        ServiceError: a file that cannot be read, or that other users can read, or a certificate that is not valid.
-        InvalidArgumentError: other machines could reach it, and there is no token or no TLS.
+        InvalidTypeError: a port that is no integer, or a token that is no string.
+        InvalidArgumentError: a port out of range, an invalid token, settings that do not belong together, or a `host`
+            that lets other machines come without a token and TLS.
     """
-    given = token or given_token_file(token_file)
-    check_open_to(call, host, given, certificate, insecure)
-    everybody = given is None and not is_loopback(host)
-    if not is_loopback(host) and (everybody or not certificate):
-        _logger.warning(
-            "INSECURE: %s listens at %s%s: anyone who reaches it can run programs as this user",
-            call.removesuffix("Config").lower(),
-            host,
-            " and asks for no token" if everybody else " without TLS, so messages can be read and changed on the way",
+
+    port: int = 0
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    tls_cert: Pem = field(default=None, repr=False)
+    tls_key: Pem = field(default=None, repr=False)
+    tls_client_ca: Pem = field(default=None, repr=False)
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        call, port = type(self).__name__, self.port
+        if not isinstance(port, int):
+            raise InvalidTypeError(f"{call}(port=...) takes an integer, got {port!r}")
+        if not 0 <= port < 1 << 16:
+            raise InvalidArgumentError(f"{call}(port=...) must be from 0 to 65535, got {port!r}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidArgumentError(f"{call}: tls_cert and tls_key belong together, got only one of them")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidArgumentError(f"{call}(tls_client_ca=...) needs TLS: give tls_cert and tls_key too")
+        if self.token is not None:
+            check_token(call, self.token)
+            if self.token_file is not None:
+                raise InvalidArgumentError(f"{call}: give the token itself or token_file, not both")
+        self._known_token()
+
+    def _known_token(self) -> str | None:
+        """The token, or the file with one; None without either. Nobody serves other machines without it and TLS."""
+        token = self.token or given_token_file(self.token_file)
+        if not (self.insecure or is_loopback(self.host) or (token and self.tls_cert)):
+            needed = {"token_file": token, "tls_cert and tls_key": self.tls_cert}
+            missing = " and ".join(name for name, given in needed.items() if not given)
+            raise InvalidArgumentError(
+                f"{type(self).__name__}(host={self.host!r}) lets other machines in, who could run their programs here: "
+                f"give {missing} too, or insecure=True if no others can reach this network"
+            )
+        return token
+
+    def credentials(self) -> ServerCredentials:
+        """Read the files of its credentials: the token of the file, else of the user; none if it is insecure.
+
+        Raises:
+            ServiceError: a file that cannot be read, or that other users can read, or a certificate that is not valid.
+            InvalidArgumentError: other machines could reach it, and there is no token any more.
+        """
+        everybody = self._known_token() is None and not is_loopback(self.host)
+        if not is_loopback(self.host) and (everybody or not self.tls_cert):
+            how = (
+                "and asks for no token" if everybody else "without TLS, so messages can be read and changed on the way"
+            )
+            _logger.warning(
+                "INSECURE: %s listens at %s %s: anyone who reaches it can run programs as this user",
+                type(self).__name__.removesuffix("Config").lower(),
+                self.host,
+                how,
+            )
+        shown, secret, _ = read_pair(self.tls_cert, self.tls_key)
+        return ServerCredentials(
+            token="" if everybody else self.token or _token(self.token_file),
+            certificate=shown,
+            key=secret,
+            client_roots=read_pem(self.tls_client_ca),
         )
-    shown, secret, _ = read_pair(certificate, key)
-    return ServerCredentials(
-        token="" if everybody else token or _token(token_file),
-        certificate=shown,
-        key=secret,
-        client_roots=read_pem(client_roots),
-    )
 
-
-def check_open_to(call: str, host: str, token: str | None, certificate: Pem, insecure: bool) -> None:
-    """Refuse to serve other machines without a token, or the file with one, and TLS."""
-    if insecure or is_loopback(host) or (token and certificate):
-        return
-    missing = " and ".join(
-        name for name, given in {"token_file": token, "tls_cert and tls_key": certificate}.items() if not given
-    )
-    raise InvalidArgumentError(
-        f"{call}(host={host!r}) lets other machines in, who could run their programs here: give {missing} too, or "
-        "insecure=True if no others can reach this network"
-    )
+    def access(self) -> Renewed[Access]:
+        """Return who may connect, read again when its files have changed."""
+        files = credential_files(self.token, self.token_file, self.tls_cert, self.tls_key, self.tls_client_ca)
+        return Renewed(lambda: self.credentials().access(), files)
 
 
 def read_pair(certificate: Pem, key: Pem) -> tuple[bytes, bytes, str]:

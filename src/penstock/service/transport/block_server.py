@@ -22,7 +22,6 @@ from penstock.rpc.listener import Access, Listener
 from penstock.rpc.server import LineServer
 from penstock.runtime.memory import allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena
-from penstock.service.security.credentials import server_credentials
 from penstock.service.wire.block_messages import BlockFrame, Credit, FromReader
 from penstock.service.wire.blocks import pack
 from penstock.service.wire.compression import AUTO, AutomaticCodec, compress
@@ -47,9 +46,9 @@ class BlockServer:
     """Serves a worker's blocks. While it runs, large arrays are allocated in its arena.
 
     Args:
+        access: returns who may connect.
         host: the address to listen at.
         port: 0 for one that the system chooses.
-        access: returns who may connect; None lets those in who know this user's token.
 
     Attributes:
         port: where it listens.
@@ -57,10 +56,7 @@ class BlockServer:
         arena: the memory of large arrays.
     """
 
-    def __init__(
-        self, produce: Produce, host: str = "127.0.0.1", port: int = 0, access: Callable[[], Access] | None = None
-    ) -> None:
-        access = access or server_credentials("BlockServer", host=host).access
+    def __init__(self, produce: Produce, access: Callable[[], Access], host: str = "127.0.0.1", port: int = 0) -> None:
         listener = Listener(access, host.strip("[]"), port, local=sys.platform == "linux")
         self.port, self.socket = listener.port, listener.local.replace(b"\0", b"@").decode()
         self.arena = Arena()

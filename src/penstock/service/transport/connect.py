@@ -1,7 +1,6 @@
 """Connects to a worker by the best protocol, or by a given one."""
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, LostDataWorkerError, ServiceError
@@ -53,7 +52,12 @@ def connect(
     """
     offered = offered_protocols(endpoint)
     if protocol is None:
-        return _best(endpoint, offered, credentials)
+        protocol, better = offered[-1], offered[:-1]
+        for name in better:
+            try:
+                return _open(name, endpoint, credentials)
+            except LostDataWorkerError as error:  # containers of one machine do not see each other's sockets
+                _logger.info('data_transfer_protocol="%s" is not possible: %s', name, error)
     if protocol not in offered:
         names = ", ".join(f'"{name}"' for name in offered)
         raise ServiceError(
@@ -71,15 +75,6 @@ def offered_protocols(endpoint: Endpoint) -> list[str]:
     if endpoint.process == this_process() and in_process.find(endpoint.address) is not None:
         offered.insert(0, "in_process")
     return offered
-
-
-def _best(endpoint: Endpoint, offered: Sequence[str], credentials: ClientCredentials | None) -> Connection:
-    for protocol in offered[:-1]:
-        try:
-            return _open(protocol, endpoint, credentials)
-        except LostDataWorkerError as error:  # containers of one machine do not see each other's sockets
-            _logger.info('data_transfer_protocol="%s" is not possible: %s', protocol, error)
-    return _open(offered[-1], endpoint, credentials)
 
 
 def _open(protocol: str, endpoint: Endpoint, credentials: ClientCredentials | None) -> Connection:

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -15,12 +15,15 @@ from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import LOCAL_ADDRESS, PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
+from penstock.service.transport.block_server import BlockServer
 from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.transport.identity import this_machine, this_process
+from penstock.service.transport.in_process import InProcessServer
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHeartbeat, WorkerHello, WorkerNews
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
-from penstock.service.worker.endpoints import Endpoints
+from penstock.service.wire.subjects import Endpoint
 from penstock.service.worker.production import Produced, Production
 
 _logger = logging.getLogger(__name__)
@@ -116,16 +119,34 @@ class _RunningWorker:
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
         self._made = Produced()
-        self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, self._access)
-        self.address = self._endpoints.endpoint.address
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._dispatcher.close)
+            stack.callback(self._production.close)
+            server = self._listen()
+            stack.callback(server.stop)
+            self.address = self._advertised(server.port)
+            self._endpoint = Endpoint(
+                address=self.address,
+                machine=this_machine(),
+                socket=server.socket,
+                process=this_process(),
+                tls=config.tls_cert is not None,
+            )
+            stack.callback(InProcessServer(self._production.fetch, self.address).stop)
             self._interval = self._register()
-        except BaseException:
-            self._close()
-            raise
+            self._parts = stack.pop_all()
         self._reported = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="penstock-worker", daemon=True)
         self._thread.start()
+
+    def _listen(self) -> BlockServer:
+        host, port = self._config.host, self._config.port
+        try:
+            return BlockServer(self._production.fetch, self._access, host, port)
+        except OSError as error:
+            raise ServiceError(
+                f"the data worker cannot listen at {joined_address(host, port)}: {error}; port 0 takes one that is free"
+            ) from error
 
     def _advertised(self, port: int) -> str:
         if self._config.worker_address == LOCAL_ADDRESS:
@@ -148,7 +169,7 @@ class _RunningWorker:
 
     def _register(self) -> float:
         """Register at the dispatcher; returns the seconds between two reports."""
-        hello = WorkerHello(endpoint=self._endpoints.endpoint, tags=list(self._config.tags))
+        hello = WorkerHello(endpoint=self._endpoint, tags=list(self._config.tags))
         welcome = self._dispatcher.ask(hello)
         self._worker_id: int = welcome.worker_id
         return float(self._config.heartbeat_seconds or welcome.heartbeat_seconds)
@@ -162,7 +183,7 @@ class _RunningWorker:
             self.failure = ServiceError(f"this data worker failed to keep in touch with its dispatcher: {error!r}")
             _logger.exception("this data worker ends: it failed to keep in touch with its dispatcher")
         finally:
-            self._close()
+            self._parts.close()
             self.ended.set()
 
     def _report_until_ended(self) -> Ending:
@@ -230,11 +251,6 @@ class _RunningWorker:
     def _try_to_send(self, message: WorkerHeartbeat) -> None:
         with suppress(PenstockError):  # without it, the dispatcher notices missing heartbeats
             self._dispatcher.ask(message, patience_seconds=0)
-
-    def _close(self) -> None:
-        self._endpoints.stop()
-        self._production.close()
-        self._dispatcher.close()
 
     def stop(self, ending: Ending) -> None:
         """End it, and wait until it has ended."""
