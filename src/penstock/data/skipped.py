@@ -271,7 +271,7 @@ class SkipsAhead(Skips):
         noticed, self._noticed = self._noticed, []
         return noticed
 
-    def count(self, noticed: list[Noticed]) -> None:
+    def count(self, noticed: Iterable[Noticed]) -> None:
         """Count notes that the consumer has reached."""
         for entry in noticed:
             if isinstance(entry, SkipNote):

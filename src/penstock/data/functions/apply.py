@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from penstock.data.layout import Layout
 from penstock.data.node import Node, Run
 from penstock.data.output_signature import OutputSignature
 from penstock.data.skipped import MADE_OF
+from penstock.data.streams.index_reading import Failure, Outcome
 from penstock.errors import InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads, failures
@@ -28,14 +29,6 @@ _PIECE_ROWS: Final = 1024
 
 Results = Callable[[int, int], Iterator[Any]]
 """A function that yields the results of rows start to stop."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The row at which a function raised, and the exception."""
-
-    row: int
-    error: BaseException
 
 
 def call_rows(
@@ -120,7 +113,7 @@ def dataset_node(node: Node, call: Callable[[], Any], element: object) -> Node:
 
 def map_row(
     run: Run, node: Node, function: Callable[..., Any], block: Block, signature: OutputSignature | None, position: int
-) -> tuple[Block | None, Failure | None]:
+) -> Outcome:
     """Return a block of the function's result for the only row of a block, or its failure."""
     if run.threads.stopped:
         return None, Failure(0, Closed())
@@ -137,7 +130,7 @@ def map_row(
 
 def map_rows(
     run: Run, node: Node, results: Results, rows: int, signature: OutputSignature | None, position: int
-) -> tuple[Block | None, Failure | None]:
+) -> Outcome:
     """Return the block of `results(0, rows)`, up to the first row that fails.
 
     Args:

@@ -8,18 +8,15 @@ from typing import Any
 
 from penstock.data.block import Block, own
 from penstock.data.column_builder import ColumnBuilder
-from penstock.data.functions.apply import Failure, Results, fill, map_rows
+from penstock.data.functions.apply import Results, fill, map_rows
 from penstock.data.node import Node, Run
 from penstock.data.output_signature import OutputSignature
-from penstock.data.streams.index_reading import Pending
+from penstock.data.streams.index_reading import Failure, Outcome, Pending
 from penstock.runtime.callers import Callers, Work
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
 from penstock.statistics import tracing
 from penstock.structure import flatten
-
-Outcome = tuple[Block | None, Failure | None]
-"""A block of results up to the first row that failed, and that failure."""
 
 
 class Made(Pending):

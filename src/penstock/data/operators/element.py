@@ -12,15 +12,15 @@ import numpy.typing as npt
 from penstock.data import functions
 from penstock.data.block import Block, Indices
 from penstock.data.functions.answers import TRUTH_VALUES, truth
-from penstock.data.functions.apply import Failure, Results, call_rows, checked_rows, map_row, map_rows, no_result, note
+from penstock.data.functions.apply import Results, call_rows, checked_rows, map_row, map_rows, no_result, note
 from penstock.data.functions.at_once import map_at_once, takes_blocks
-from penstock.data.functions.in_threads import Calls, Continued, Made, Outcome, joined
+from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import ByIndex, DependsOn, Run, SomeElements, derived
 from penstock.data.operator_streams import FunctionStream, SelectingStream
 from penstock.data.origins import source_row
 from penstock.data.output_signature import HasOutputSignature
-from penstock.data.streams.index_reading import Pending, Reading
+from penstock.data.streams.index_reading import Failure, Outcome, Pending, Reading
 from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
 from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError
@@ -74,7 +74,7 @@ class Map(HasOutputSignature, ByIndex, name="map"):
         """Return whether the number of threads is tuned while they work."""
         return self.num_parallel_calls == AUTOTUNE and not self.processes
 
-    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> Outcome:
         """Return the function's results for a block of input, up to the first row at which it raises."""
         if block.length == 1 and self._calls_alone:
             output, failure = map_row(run, self, self.function, block, self.signature, int(positions[0]))
@@ -96,7 +96,7 @@ class Map(HasOutputSignature, ByIndex, name="map"):
         """Return whether the result of a row is made by a plain call of the function."""
         return self.seed is None and not self.processes and not takes_blocks(self.function)
 
-    def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+    def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> Outcome:
         """Return the results by one call; neither a block nor a failure if rows must be called individually."""
         try:
             at_once = map_at_once(self.function, block, self._generators(run, epoch, positions))
@@ -213,7 +213,7 @@ class WithCosts(Map):
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0], TensorSpec((None,), np.float64)
 
-    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> Outcome:
         costs: list[Any] = []
         failure = None
         try:

@@ -6,6 +6,7 @@ see one thread, and their rows in order.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,23 @@ def to_keep(error: BaseException) -> BaseException:
     return error
 
 
+UNKNOWN_ROW = -1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The row that failed, or UNKNOWN_ROW, and the exception."""
+
+    row: int
+    error: BaseException
+
+
+Outcome = tuple[Block | None, Failure | None]
+"""A block of results up to the first row that failed, and that failure."""
 Reading = Generator[Awaited, None, Block]
 """A coroutine that yields the work it waits for, and returns the rows."""
+Making = Generator[Awaited, None, Outcome]
+"""Variant of a reading that returns the rows before the first that fails, too."""
 
 
 def finished(reading: Reading, bell: Bell) -> Block:
