@@ -61,6 +61,15 @@ def test_weights_may_be_a_dataset_or_a_map_of_a_file(tmp_path):
     assert values(SQUARES.sample(np.load(tmp_path / "weights.npy", mmap_mode="r"), seed=1)) == expected
 
 
+def test_weights_may_be_a_column_or_a_function():
+    rows = ps.Dataset.from_list([{"x": x, "w": x % 3} for x in range(9)])
+    expected = [row["x"] for row in rows.sample([x % 3 for x in range(9)], seed=1)]
+    for weights in ("w", lambda row: row["w"]):
+        assert [row["x"] for row in rows.sample(weights, seed=1)] == expected
+    with pytest.raises(ps.ElementError, match=r"sample\(weights='v'\) takes the name of a leaf, .* \['w', 'x'\]"):
+        rows.sample("v")
+
+
 def test_a_state_is_a_position_and_is_refused_under_other_weights():
     def resumed(weights, **arguments):
         iterator = iter(SQUARES.sample(weights, seed=1, **arguments))

@@ -50,6 +50,19 @@ def test_shardings_are_given_in_four_ways(mesh: Mesh) -> None:
             assert [batch["y"].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
 
 
+def test_the_weights_of_a_mixture_change_in_the_loop(mesh: Mesh) -> None:
+    mixed = ps.Dataset.mix({"a": rows(99), "b": rows(100, 199)}, [1, 0], stop="repeat").batch(2)
+    with ps.jax.loader(mixed, mesh, P("data")) as loader:
+        steps = iter(loader)
+        assert next(steps).tolist() == [0, 1]
+        steps.remix({"a": 0, "b": 1}, at=2)
+        assert [next(steps).tolist() for _ in range(2)] == [[2, 3], [100, 101]]
+        assert [row.row for row in steps.rows()] == [0, 1]
+        iter(loader)
+        with pytest.raises(ps.errors.ClosedError, match="another loop over this loader has begun"):
+            steps.remix([1, 1])
+
+
 def test_metrics_of_a_loader_are_those_of_its_epoch(mesh: Mesh) -> None:
     with ps.jax.loader(pairs(), mesh, P("data")) as loader:
         assert loader.metrics() == {}

@@ -372,6 +372,13 @@ def test_rows_are_told_and_skipped_through_workers_in_every_epoch(target: str) -
             for step, batch in enumerate(iterator):
                 assert [row.row for row in iterator.rows()] == [x % 100 for x in batch.tolist()]
                 assert iterator.rows() == rows.batch(4).rows(step, epoch=epoch)
+    unseeded = through(ps.Dataset.range(20).shuffle(), target).batch(4)
+    for given in (unseeded, unseeded.with_options(ps.Options(seed=3))):
+        for epoch in range(2):
+            with iter(given) as iterator:
+                for step, batch in enumerate(iterator):
+                    assert [row.row for row in iterator.rows()] == batch.tolist()
+                    assert given.rows(step, epoch=epoch) == iterator.rows()
     packed = documents.shuffle(seed=2, reshuffle_each_iteration=False).pack(16).shuffle(seed=3)
     told = packed.rows(2)
     for left in (through(packed, target).skip_rows(told), through(packed.skip_rows(told), target)):

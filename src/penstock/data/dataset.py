@@ -1286,6 +1286,7 @@ class Dataset(Generic[Element]):
 
         Args:
             weights: a number of at least 0 for each row: an array, a list, or a dataset, whose first epoch is read now.
+                Or the name of a column, or a function of an element: this call then reads all elements once.
             num: how many are drawn in an epoch; by default as many as there are rows, and without replacement as many
                 as have a weight above 0.
             replacement: whether a row may come several times in an epoch. If not, each draw is of the rows that are
@@ -1312,6 +1313,10 @@ class Dataset(Generic[Element]):
                     f"sample(weights=...) has a weight for each row by its number, and {below.where()} gives other "
                     "rows these numbers in every epoch: sample before it"
                 )
+        if isinstance(weights, str):
+            weights = LeafLength(weights, "sample(weights)")
+        if callable(weights) and not isinstance(weights, Dataset):
+            weights = Dataset(without_guards(self.node)).map(weights)
         if isinstance(weights, Dataset):
             weights = weights._first_epoch("sample", "weights", "numbers")
         check_flag("sample", "replacement", replacement)

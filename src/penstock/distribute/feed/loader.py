@@ -259,6 +259,11 @@ class _Loop(Iterator[Any]):
         """The rows of sources of which the last step handed out was made, as in `DistributedIterator.rows`."""
         return self._steps.rows()
 
+    def remix(self, weights: Any, at: int | None = None) -> None:
+        """Take the sources of `Dataset.mix` by other weights, as `remix` of the loader does."""
+        self._check_open()
+        self._steps.remix(weights, at)
+
 
 def _digest(state: Any) -> str:
     """A few letters that stand for a state."""

@@ -92,7 +92,7 @@ class Distribute(Node, name="distribute"):
 
     @property
     def keeps_numbers(self) -> bool:  # type: ignore[override]  # it depends on how the service is read
-        return self.ordered and self.produced is not None and not self.produced.unseeded
+        return self.ordered and self.produced is not None
 
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
         if self.produced is not None and self.keeps_numbers:
