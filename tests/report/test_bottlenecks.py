@@ -161,7 +161,7 @@ def test_a_tiny_shuffle_is_named():
 def test_row_groups_that_are_too_large_are_named(tmp_path):
     table = pa.table({"x": np.random.default_rng(1).integers(0, 1 << 60, 400_000)})
     pq.write_table(table, tmp_path / "large.parquet", row_group_size=200_000)
-    rows = ps.ParquetDataset(str(tmp_path / "large.parquet")).shuffle(seed=1).batch(8)
+    rows = ps.ParquetDataset(str(tmp_path / "large.parquet")).shuffle(seed=1).batch(8).prefetch(1)
     report = reported(rows, steps=3)
     name, change, _ = limit_of(report)
     assert name == f"ParquetDataset {here(3)}"
