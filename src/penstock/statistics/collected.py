@@ -58,12 +58,10 @@ class _OperatorMeter(Meter):
             lane = statistics.own.lane or statistics.new_lane()
             above, inner = lane.number, lane.inner
             if above != number:
-                if above < 0:
-                    lane.enter(number)
-                if lane.thorough:
-                    function = lane.begin_thorough(number, function)  # type: ignore[assignment]  # takes the same
+                begun = lane.enter(number) if above < 0 else perf_counter()
                 lane.number, lane.inner = number, 0.0
-                begun = perf_counter()
+                if lane.thorough:
+                    function, begun = lane.begin_thorough(number, function)  # type: ignore[assignment]  # takes the same
         except Exception as error:
             statistics.fail(error)
             return function(*args)

@@ -76,8 +76,8 @@ class Lane:
         if here.lane is self:
             self.leave()
 
-    def enter(self, number: int) -> None:
-        """Begin to measure in this thread, where none of this iteration's operators is at work."""
+    def enter(self, number: int) -> float:
+        """Begin to measure in this thread, where none of this iteration's operators is at work; returns the time."""
         self._outer, here.lane = here.lane, self
         now = perf_counter()
         samples = now - self._sampled > _EVERY_SECONDS
@@ -87,6 +87,7 @@ class Lane:
             self._sampled = now
             if self.name == "worker":
                 self._try_lock(number)
+        return now
 
     def leave(self) -> None:
         """End to measure in this thread: no operator is at work any more."""
@@ -100,11 +101,15 @@ class Lane:
         counts.lock_asked += 1
         counts.lock_waited += perf_counter() - queued() - begun > _LOCK_SECONDS
 
-    def begin_thorough(self, number: int, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Measure an operator's processor time; returns its function, marked in the trace of the user's framework."""
+    def begin_thorough(self, number: int, function: Callable[..., Result]) -> tuple[Callable[..., Result], float]:
+        """Measure an operator's processor time from the time that is returned too.
+
+        Its function is marked in the trace of the user's framework.
+        """
+        if self._mark is not None:
+            function = partial(_marked, self._mark(self._operator(number).label), function)
         self._processor.append((thread_time(), 0.0))
-        mark = self._mark
-        return function if mark is None else partial(_marked, mark(self._operator(number).label), function)
+        return function, perf_counter()
 
     def end_thorough(self, number: int, begun: float, seconds: float, made: Any) -> None:
         """Count the processor time of an operator that has worked so long, and the size of what it has made."""
