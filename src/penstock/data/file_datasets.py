@@ -243,20 +243,22 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     if not given:
         raise _no_files(call)
     counts: dict[str, int] = {}
+    kinds: dict[str, Any] = {}
     with (
         startup.measured(startup.FILES),
         ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool,
         Progress(f"{call}: looking into files", len(given), unit="files") as progress,
     ):
         on_each = pool.map if len(given) > 1 else map  # starting a thread costs as much as looking into a file
-        for name, count in zip(given, on_each(format.count, given), strict=True):
-            counts[name] = count
+        # Both of one file after the other, as few are kept open.
+        for name, found in zip(
+            given, on_each(lambda name: (format.count(name), format.kind(name)), given), strict=True
+        ):
+            counts[name], kinds[name] = found
             progress.add(1)
-        kinds = zip(given, on_each(format.kind, given), strict=True)
-        first = next(kinds)
-        for other in kinds:
-            if other[1] != first[1]:
-                raise StorageError(f"{call}: {difference(call, first, other)}")
+    for name in given:
+        if kinds[name] != kinds[given[0]]:
+            raise StorageError(f"{call}: {difference(call, (given[0], kinds[given[0]]), (name, kinds[name]))}")
     options = files.options() if isinstance(files, Dataset) else None
     sizes = {name: size_of(name) for name in counts}
     return Dataset(IndexedFiles(names, call, format, counts, sizes, site=user_site()), options)

@@ -11,15 +11,13 @@ from penstock.formats.file_format import FileFormat
 from penstock.formats.ranges import RangedFile, UnpackedFile
 from penstock.paths import has_protocol
 
-DESCRIPTOR: Final = 4
+_DESCRIPTOR: Final = 4
 """The count of an open file for each descriptor that it has, of `_MOST`."""
-LARGE: Final = 16
-"""Its count if it may have much in memory, or a copy on disk."""
-_SMALL: Final = 1
-"""Its count if it is small and in memory, so that many can be kept: opening it is a request."""
-_MOST: Final = 1024
+_MOST: Final = 1 << 14
 _PART: Final = 4
 """At most a fourth of the descriptors that a process may have is taken."""
+REMOTE, _SMALL = 64, 1024
+"""The most files that are open of those with much in memory, and of small ones that are in memory as a whole."""
 
 
 class OpenedFile(Protocol):
@@ -39,14 +37,19 @@ Opened = TypeVar("Opened", bound=OpenedFile)
 
 def _most() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit * DESCRIPTOR // _PART)
+    return _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit * _DESCRIPTOR // _PART)
 
 
 def size_of(file: RangedFile) -> int:
     """The count of an open file."""
     if file.is_held:
-        return _SMALL
-    return LARGE if has_protocol(file.name) or isinstance(file, UnpackedFile) else DESCRIPTOR
+        return share_of(_SMALL)
+    return share_of(REMOTE) if has_protocol(file.name) or isinstance(file, UnpackedFile) else _DESCRIPTOR
+
+
+def share_of(files: int, descriptors: int = 0) -> int:
+    """The count of an open file that has this number of descriptors, if `files` like it may be open."""
+    return max(1, descriptors * _DESCRIPTOR, _most() // files)
 
 
 class OpenFiles(DatasetCache[str, Opened]):

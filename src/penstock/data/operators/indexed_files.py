@@ -16,6 +16,7 @@ from penstock.data.functions.apply import note
 from penstock.data.node import ByIndex, ByMethod, DependsOn, OneInput, Origins, Run, derived
 from penstock.errors import ElementError, StorageError
 from penstock.formats.file_format import FileFormat, Rows
+from penstock.formats.gathered_rows import GatheredRows
 from penstock.formats.opening import size_of
 from penstock.formats.remote.parts import ask_ahead, at_once
 from penstock.paths import has_protocol, names_in_directory
@@ -106,6 +107,12 @@ class IndexedFiles(ByMethod, OneInput):
     def _ahead(self) -> "_AheadFiles":
         return _AheadFiles(self._pieces[0], self.format)
 
+    @cached_property
+    def _gathered(self) -> GatheredRows:
+        names, starts, ends = self._pieces
+        sizes = np.array([self.sizes[name] for name in names], np.int64)
+        return GatheredRows(self.format.read_columns, names, starts, ends, sizes)
+
     @derived
     def cardinality(self) -> int:
         ends = self._pieces[2]
@@ -168,17 +175,22 @@ class IndexedFiles(ByMethod, OneInput):
         try:
             names, _, ends = self._pieces
             numbers = np.searchsorted(ends, as_positions(rows), side="right")
-            of_files = by_part(rows, numbers)
+            together = None
+            if not isinstance(rows, range) and numbers[0] != numbers[-1] and not has_protocol(names[0]):
+                together = self._gathered.read(rows, numbers)
+            of_files = by_part(rows, numbers) if together is None else ()
             pieces = [(names[number], shifted(own, int(self._shifts[number]))) for number, _, own in of_files]
             remote = bool(pieces) and has_protocol(pieces[0][0])
             if remote and isinstance(rows, range):
                 self._ahead.reach(int(numbers[-1]))
             if remote and len(pieces) > 1:  # requests to servers run in parallel
                 parts = at_once(lambda piece: self._part(*piece), pieces)
-            elif len(pieces) > 1 and (together := self.format.read_pieces(pieces)) is not None:
-                parts = [Block(tuple(map(np.asarray, together[0])), together[1], len(rows))]
             else:
+                if len(pieces) > 1:
+                    together = self.format.read_pieces(pieces)
                 parts = []
+                if together is not None:
+                    parts, pieces = [Block(tuple(map(np.asarray, together[0])), together[1], len(rows))], []
                 for name, own in pieces:
                     try:
                         parts.append(self._part(name, own))

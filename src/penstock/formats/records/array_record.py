@@ -11,7 +11,7 @@ from penstock.errors import StorageError
 from penstock.extras import load
 from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
-from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
+from penstock.formats.open_files import REMOTE, OpenFileFormat, share_of
 from penstock.formats.remote.remote_files import LocalCopy
 from penstock.formats.unchanged import UnchangedFile
 from penstock.paths import has_protocol
@@ -38,7 +38,7 @@ class _Records:
 
     @property
     def open_size(self) -> int:
-        return 2 * DESCRIPTOR if self.copy is None else LARGE
+        return share_of(2 * REMOTE if self.copy is None else REMOTE, 2)
 
     def __del__(self) -> None:
         self.reader.close()

@@ -19,7 +19,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, joined
 from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
-from penstock.formats.open_files import DESCRIPTOR, LARGE, OpenFileFormat
+from penstock.formats.open_files import REMOTE, OpenFileFormat, share_of
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
 from penstock.formats.tables.arrow_columns import as_columns, spec_of, values_of
 from penstock.formats.tables.file_columns import NamedFolders, TableVersion
@@ -43,6 +43,8 @@ long as one of them is kept, all are."""
 _OBJECT_BYTES: Final = 64
 _LEAST_BYTES: Final = 3
 """Of a string that is written out; its length alone takes 4."""
+_FEW_ROWS: Final = 1000
+"""Fewer rows take less time than other threads, or than opening a file once more to decode equal strings once."""
 _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
 
@@ -81,6 +83,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         self.mask_nulls = mask_nulls
         self.types = arrow_types(call, types)
         self._decoded_groups: DecodedRows[_Decoded | str] = DecodedRows()
+        self._kinds: dict[pa.Schema, dict[str, str]] = {}
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
@@ -103,9 +106,12 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
         return spec_of(self._empty(name), self.mask_nulls, self.call)
 
     def kind(self, name: str) -> Any:
-        empty = self._empty(name)
-        spec_of(empty, self.mask_nulls, self.call)  # or the error of a type that is not read
-        return {field.name: values_of(field.type) for field in empty.schema}
+        schema = self.opened(name).schema
+        if schema not in self._kinds:  # most files have one
+            empty = self._empty(name)
+            spec_of(empty, self.mask_nulls, self.call)  # or the error of a type that is not read
+            self._kinds[schema] = {field.name: values_of(field.type) for field in empty.schema}
+        return self._kinds[schema]
 
     def _empty(self, name: str) -> pa.Table:
         """The columns of a file, without rows."""
@@ -222,11 +228,12 @@ class _ParquetFile:
             # Requests of remote files find out by themselves whether they have changed.
             self._local = UnchangedFile(name) if self._remote is None else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
-            self.open_size = LARGE if self._remote is not None else 2 * DESCRIPTOR
+            self.open_size = share_of(REMOTE if self._remote is not None else 2 * REMOTE, 2)
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=True)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
             self._arrangement = None if format.table is None else format.table.columns_in(name, schema)
-            if repeated := _repeated_strings(metadata, schema, self._in_file(typed)):
+            many = metadata.num_rows >= _FEW_ROWS
+            if many and (repeated := _repeated_strings(metadata, schema, self._in_file(typed))):
                 self._parquet = pq.ParquetFile(
                     self._source, metadata=metadata, read_dictionary=repeated, page_checksum_verification=True
                 )
@@ -295,7 +302,8 @@ class _ParquetFile:
     def read(self, groups: list[int]) -> pa.Table:
         """The rows of row groups that are selected."""
         try:
-            table = self._parquet.read_row_groups(groups, columns=self._columns)
+            many = sum(self._rows_read[group] for group in groups) >= _FEW_ROWS
+            table = self._parquet.read_row_groups(groups, columns=self._columns, use_threads=many)
         finally:  # bytes of a file that was overwritten may look damaged, or right
             if self._local is not None:
                 self._local.check()

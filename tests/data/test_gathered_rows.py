@@ -1,0 +1,105 @@
+"""Rows at random out of many small files: each file is decoded once, and rows are those that it alone gives."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.formats import gathered_rows
+from penstock.formats.records import record_files
+from penstock.formats.tables import parquet
+
+FILES, ROWS = 20, 5
+
+
+def save(path, format):
+    rows = {"n": np.arange(FILES * ROWS), "s": np.array([f"w{n}" for n in range(FILES * ROWS)], object)}
+    ps.Dataset.from_tensor_slices(rows).save(path, format=format, shards=FILES)
+    return ps.Dataset.load(path)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    counted = []
+    for kind in (record_files.RecordFiles, parquet.ParquetFiles):
+        read = kind.read_columns
+        monkeypatch.setattr(
+            kind, "read_columns", lambda own, name, rows, read=read: counted.append(name) or read(own, name, rows)
+        )
+    return counted
+
+
+@pytest.mark.parametrize("format", ["penstock", "tfrecord", "parquet", "tar"])
+def test_shuffled_rows_of_many_files_are_all_there(tmp_path, format):
+    rows = save(tmp_path / "a", format).shuffle(seed=1)
+    assert sorted((int(row["n"]), str(row["s"])) for row in rows) == [(n, f"w{n}") for n in range(FILES * ROWS)]
+
+
+def test_each_file_is_decoded_once_in_all_epochs(tmp_path, reads):
+    for number in range(FILES):
+        (tmp_path / f"{number:02}.txt").write_text("".join(f"{number} {row}\n" for row in range(ROWS)))
+    lines = ps.FilesDataset(tmp_path / "*.txt", "text").shuffle(seed=1).batch(10)
+    for _ in range(2):
+        found = [line for batch in lines for line in batch.tolist()]
+        assert sorted(found) == sorted(f"{number} {row}" for number in range(FILES) for row in range(ROWS))
+    assert len(set(reads)) == FILES and len(reads) <= FILES + 1  # the first one also shows how large rows are
+
+
+def test_rows_in_order_are_not_gathered(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathered_rows.GatheredRows, "read", None)
+    for number in range(FILES):
+        (tmp_path / f"{number:02}.txt").write_text(f"{number}\n" * ROWS)
+    lines = ps.FilesDataset(tmp_path / "*.txt", "text")
+    assert [line for batch in lines.batch(7) for line in batch.tolist()] == [
+        str(number) for number in range(FILES) for _ in range(ROWS)
+    ]
+
+
+def test_a_damaged_row_among_many_files_costs_itself_alone(tmp_path):
+    for number in range(FILES):
+        (tmp_path / f"{number:02}.csv").write_text(f"n\n{number}\n" + "x\n" * (number == 5))
+    rows = iter(ps.CsvDataset(tmp_path / "*.csv").shuffle(seed=1).with_options(ps.Options(on_error="skip")))
+    assert sorted(int(row["n"]) for row in rows) == list(range(FILES))
+    assert rows.errors.count == 1 and "05.csv', line 3: " in rows.errors.rows[0].error
+
+
+def test_files_of_other_shapes_are_read_by_themselves(tmp_path):
+    for number in range(FILES):
+        pq.write_table(pa.table({"x": [[number] * (2 + number % 2)] * ROWS}), tmp_path / f"{number:02}.parquet")
+    batches = ps.ParquetDataset(tmp_path / "*.parquet").shuffle(seed=1).ragged_batch(FILES)
+    found = sorted(tuple(row.tolist()) for batch in batches for row in batch["x"])
+    assert found == sorted((number,) * (2 + number % 2) for number in range(FILES) for _ in range(ROWS))
+
+
+def test_objects_that_users_may_change_are_made_anew(tmp_path):
+    for number in range(FILES):
+        line = json.dumps({"messages": [{"role": "user", "n": number}]})
+        (tmp_path / f"{number:02}.jsonl").write_text(f"{line}\n" * ROWS)
+    dataset = ps.JsonLinesDataset(tmp_path / "*.jsonl").shuffle(seed=1)
+    for _ in range(2):
+        for row in dataset:
+            assert row["messages"][0]["role"] == "user"
+            row["messages"][0]["role"] = "changed"
+
+
+def test_arrays_that_are_kept_are_read_only(tmp_path):
+    for number in range(FILES):
+        pq.write_table(
+            pa.table({"x": [[number] * (row + 1) for row in range(ROWS)]}), tmp_path / f"{number:02}.parquet"
+        )
+    for row in ps.ParquetDataset(tmp_path / "*.parquet").shuffle(seed=1):
+        assert not row["x"].flags.writeable
+
+
+def test_rows_of_later_files_may_be_much_larger(tmp_path, monkeypatch, reads):
+    monkeypatch.setattr(gathered_rows, "_MOST_BYTES", 50_000)
+    lengths = [400_000 if number == 9 else 10 for number in range(FILES)]
+    for number, length in enumerate(lengths):
+        pq.write_table(pa.table({"s": ["x" * length]}), tmp_path / f"{number:02}.parquet")
+    rows = ps.ParquetDataset(tmp_path / "*.parquet").shuffle(seed=1).batch(FILES)
+    for _ in range(3):
+        assert sorted(map(len, next(iter(rows))["s"].tolist())) == sorted(lengths)
+    assert len(reads) >= 3 * FILES  # what is larger than all caches may be is not kept
