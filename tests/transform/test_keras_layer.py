@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 def preprocess(c):
     x, v = c["x"], c["v"]
+    word = ps.transform.compute_and_apply_vocabulary(c["w"])
     return {
         "z": ps.transform.scale_to_z_score(x),
         "unit": ps.transform.scale_by_min_max(x, -1.0, 1.0),
@@ -27,7 +28,8 @@ def preprocess(c):
         "v": np.clip(np.log1p(np.abs(v)), 0.1, 2.0) @ np.ones((2, 1), np.float32),
         "rest": np.where(x > ps.transform.mean(x), x, -1.0),
         "column": v[:, 1] ** 2,
-        "word": ps.transform.compute_and_apply_vocabulary(c["w"]),
+        "times": x * ps.transform.get_num_buckets_for_transformed_feature(word),
+        "word": word,
     }
 
 

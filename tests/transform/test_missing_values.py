@@ -71,7 +71,7 @@ def test_rows_of_one_entry_at_most_become_the_entry(tmp_path):
     [
         ("word", 3, "cannot put 3 among strings"),
         ("count", "none", "cannot put 'none' among"),
-        ("count", 0.5, "cannot put 0.5 among integers"),
+        ("count", 0.5, "cannot put 0.5 among int64"),
         ("x", "none", "cannot put 'none' among float64"),
     ],
 )

@@ -219,12 +219,7 @@ def histogram(
         borders = borders if isinstance(borders, Column) else borders.astype(np.float32).reshape(-1)
     rows = (borders - np.float32(0.0001))[None] if not isinstance(borders, Column) else borders - np.float32(0.0001)
     counts = results("histogram", 1, x, rows, **named(name))[0]
-    shown = rows if isinstance(rows, Column) else counts._recorder.add("constant", [], _plain(rows))
-    return counts, shown
-
-
-def _plain(array: Any) -> dict[str, Any]:
-    return {"dtype": array.dtype.str, "value": [[float.hex(value) for value in row] for row in array.tolist()]}
+    return counts, counts._recorder.column(rows)
 
 
 def count_per_key(

@@ -10,17 +10,29 @@ from penstock.preprocessing.tokens import TEXT
 from penstock.transform.columns import Ragged, in_rows_of, is_text
 
 
-def constant_value(value: Any = None, dtype: str | None = None, float: bool = False, texts: Any = None) -> Any:
-    """The value that `symbols.constant` wrote."""
-    if texts is not None:
-        return pa.array([text.encode("utf-8", "surrogateescape") for text in texts], TEXT)
-    if dtype is not None:
-        return np.array(_floats(value) if np.dtype(dtype).kind == "f" else value, dtype)
-    return _floats(value) if float else value
+def plain_array(value: Any) -> dict[str, Any]:
+    """An array or texts as data for JSON; floats as the shortest decimals that give them back."""
+    if isinstance(value, pa.Array):
+        return {"texts": [text.decode("utf-8", "surrogateescape") for text in value.to_pylist()]}
+    array = np.asarray(value)
+    data = array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": _finite(data)}
 
 
-def _floats(value: Any) -> Any:
-    return [_floats(entry) for entry in value] if isinstance(value, list) else float.fromhex(value)
+def _finite(data: Any) -> Any:
+    """Numbers for strict JSON, which has no NaN and no infinity."""
+    if isinstance(data, list):
+        return [_finite(entry) for entry in data]
+    return repr(data) if isinstance(data, float) and not np.isfinite(data) else data
+
+
+def constant_value(**plain: Any) -> Any:
+    """The value that `plain_array` or `symbols.constant` wrote."""
+    if "texts" in plain:
+        return pa.array([text.encode("utf-8", "surrogateescape") for text in plain["texts"]], TEXT)
+    if "data" in plain:
+        return np.array(plain["data"], object).astype(plain["dtype"]).reshape(plain["shape"])
+    return float(plain["float"]) if "float" in plain else plain["value"]
 
 
 def cast(column: Any, *, dtype: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from penstock.errors import StateMismatchError
 
-VERSION = 1
+VERSION = 2
 """Of the files in a working directory; raised when the meaning of an operation changes."""
 
 

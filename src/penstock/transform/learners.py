@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,42 +24,54 @@ from penstock.transform.tukey import tukey_parameters
 SUMS = {"e": "f4", "f": "f4", "d": "f8"}
 
 
-Summary = TypeVar("Summary", bound=Accumulator)
+LEARNERS: dict[str, type["Learner"]] = {}
+"""The learners by the names under which graphs hold them."""
 
 
-class Learner(ABC, Generic[Summary]):
+class Learner(ABC):
     """Learner of one analyzer: an accumulator that is fed with columns."""
+
+    call: ClassVar[str]
+    """The name under which graphs hold it, and errors."""
+
+    _empty: ClassVar[Callable[[bool], Any]]
+    """Makes an accumulator of no rows, with a separate result for each position of an element or not."""
+
+    def __init_subclass__(cls, call: str = "", empty: Callable[[bool], Any] | None = None) -> None:
+        if empty is not None:
+            cls._empty = staticmethod(empty)
+        if call:
+            cls.call = call
+            LEARNERS[call] = cls
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
         self.dtype = ""
-        self.accumulator = self.empty()
-
-    @abstractmethod
-    def empty(self) -> Summary:
-        """The accumulator of no rows."""
+        self.shape: list[int] | None = None
+        self.accumulator = type(self)._empty(self.elementwise)
 
     def add(self, *columns: Any) -> None:
         """Learn from a block of rows; by default from the numbers of one column."""
-        (column,), accumulator = columns, cast(Any, self.accumulator)
-        accumulator.add(self.numbers(column))
+        (column,) = columns
+        self.accumulator.add(self.numbers(column))
 
     @abstractmethod
     def result(self, assets: Path) -> tuple[Any, ...]:
         """Return the learned value; vocabularies are files in the directory `assets`."""
 
-    def merge(self, other: "Learner[Summary]") -> None:
+    def merge(self, other: "Learner") -> None:
         """Learn what another one has learned."""
         self.dtype = self.dtype or other.dtype
+        self.shape = other.shape if self.shape is None else self.shape
         self.accumulator.merge(other.accumulator)
 
     def state(self) -> State:
         """Return the learned value as plain data."""
-        return {"dtype": self.dtype, "accumulator": self.accumulator.state()}
+        return {"dtype": self.dtype, "shape": self.shape, "accumulator": self.accumulator.state()}
 
     def load(self, state: State) -> None:
         """Take the place of what `state` says."""
-        self.dtype = state["dtype"]
+        self.dtype, self.shape = state["dtype"], state["shape"]
         self.accumulator.load(state["accumulator"])
 
     @property
@@ -73,11 +85,10 @@ class Learner(ABC, Generic[Summary]):
         Raises:
             InvalidTypeError: strings, or ragged rows where each position has a result.
         """
-        call = type(self).__name__.removeprefix("Learn").lower()
         if is_text(column) or (isinstance(column, Ragged) and is_text(column.values)):
-            raise InvalidTypeError(f"{call} is learned from numbers, got strings")
+            raise InvalidTypeError(f"{self.call} is learned from numbers, got strings")
         if isinstance(column, Ragged) and self.elementwise:
-            raise InvalidTypeError(f"{call} of each position is learned from rows of one length, got ragged rows")
+            raise InvalidTypeError(f"{self.call} of each position is learned from rows of one length, got ragged rows")
         values = column.values if isinstance(column, Ragged) else np.asarray(column)
         self.dtype = self.dtype or values.dtype.str
         return values
@@ -89,11 +100,8 @@ class Learner(ABC, Generic[Summary]):
         return found if found.kind == "f" else np.dtype("f4")
 
 
-class LearnExtrema(Learner[Extrema]):
+class LearnExtrema(Learner, call="min_and_max", empty=Extrema):
     """The smallest and the largest number."""
-
-    def empty(self) -> Extrema:
-        return Extrema(self.elementwise)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         found, dtype = self.accumulator.result(), np.dtype(self.dtype or "f4")
@@ -105,22 +113,16 @@ class LearnExtrema(Learner[Extrema]):
         return np.asarray(most, dtype), np.asarray(0 if dtype.kind == "u" else -most, dtype)
 
 
-class LearnSum(Learner[Sum]):
+class LearnSum(Learner, call="sum", empty=Sum):
     """The sum of all numbers."""
-
-    def empty(self) -> Sum:
-        return Sum(self.elementwise)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         found, dtype = self.accumulator.result(), np.dtype(self.dtype or "f4")
         return (found.astype(SUMS[dtype.char]) if dtype.kind == "f" else found,)
 
 
-class LearnSize(Learner[Sum]):
+class LearnSize(Learner, call="size", empty=Sum):
     """Number of values."""
-
-    def empty(self) -> Sum:
-        return Sum(self.elementwise)
 
     def add(self, column: Any) -> None:
         values = column.values if isinstance(column, Ragged) else column
@@ -130,11 +132,8 @@ class LearnSize(Learner[Sum]):
         return (self.accumulator.result().astype(np.int64),)
 
 
-class LearnMoments(Learner[Moments]):
+class LearnMoments(Learner, call="mean_and_var", empty=Moments):
     """The mean and the variance of the finite numbers."""
-
-    def empty(self) -> Moments:
-        return Moments(self.elementwise)
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         dtype = self.float_dtype()
@@ -172,11 +171,8 @@ class Places(Accumulator):
             place.load(part)
 
 
-class LearnQuantiles(Learner[Places]):
+class LearnQuantiles(Learner, call="quantiles", empty=lambda _: Places(Quantiles)):
     """The boundaries between buckets of equal weight."""
-
-    def empty(self) -> Places:
-        return Places(Quantiles)
 
     def add(self, column: Any, weights: Any = None) -> None:
         values = self.numbers(column)
@@ -197,11 +193,8 @@ def boundaries(quantiles: Quantiles, buckets: int) -> Array:
     return np.zeros(buckets - 1, np.float32) if found is None else found[1:-1].astype(np.float32)
 
 
-class LearnCovariance(Learner[Covariance]):
+class LearnCovariance(Learner, call="covariance", empty=lambda _: Covariance()):
     """The covariance matrix of vectors, or its largest eigenvectors."""
-
-    def empty(self) -> Covariance:
-        return Covariance()
 
     def add(self, column: Any) -> None:
         values = self.numbers(column)
@@ -215,43 +208,24 @@ class LearnCovariance(Learner[Covariance]):
         ).astype(self.arguments["dtype"])
 
 
-class LearnTukey(Learner[Places]):
+class LearnTukey(Learner, call="tukey", empty=lambda _: Places(Quantiles)):
     """Location, scale and tails of a Tukey HH distribution."""
-
-    def empty(self) -> Places:
-        return Places(Quantiles)
 
     def add(self, column: Any) -> None:
         values = self.numbers(column).astype(self.float_dtype(), copy=False)
         values = np.where(np.isfinite(values), values, np.nan)  # as in means, whose scale goes with these
         wide = values.reshape(len(values), -1) if self.elementwise else values.reshape(-1, 1)
         if wide.size:
-            self.arguments["shape"] = list(values.shape[1:]) if self.elementwise else []
+            self.shape = list(values.shape[1:]) if self.elementwise else []
             self.accumulator.add(wide)
-
-    def merge(self, other: Learner[Places]) -> None:
-        super().merge(other)
-        self.arguments.setdefault("shape", other.arguments.get("shape"))
-
-    def state(self) -> State:
-        return super().state() | {"shape": self.arguments.get("shape")}
-
-    def load(self, state: State) -> None:
-        super().load(state)
-        if state["shape"] is not None:
-            self.arguments["shape"] = state["shape"]
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         found = [tukey_parameters(*place.l_moments()) for place in self.accumulator.places] or [(0.0, 1.0, 0.0, 0.0)]
-        shape = self.arguments.get("shape") or []
-        return tuple(np.array(part, self.float_dtype()).reshape(shape) for part in zip(*found, strict=True))
+        return tuple(np.array(part, self.float_dtype()).reshape(self.shape or []) for part in zip(*found, strict=True))
 
 
-class LearnHistogram(Learner[Sum]):
+class LearnHistogram(Learner, call="histogram", empty=lambda _: Sum(elementwise=True)):
     """Numbers of values between boundaries."""
-
-    def empty(self) -> Sum:
-        return Sum(elementwise=True)
 
     def add(self, column: Any, borders: Any) -> None:
         values = self.numbers(column).astype(np.float32).reshape(-1)
@@ -264,11 +238,8 @@ class LearnHistogram(Learner[Sum]):
         return (self.accumulator.result(),)
 
 
-class LearnDocumentCounts(Learner[Sum]):
+class LearnDocumentCounts(Learner, call="document_counts", empty=lambda _: Sum(elementwise=True)):
     """In how many rows each token occurs, and how many rows there are."""
-
-    def empty(self) -> Sum:
-        return Sum(elementwise=True)
 
     def add(self, column: Any, vocab_size: Any) -> None:
         lengths, _, terms, _ = counted_terms(column, vocab_size)
@@ -281,11 +252,8 @@ class LearnDocumentCounts(Learner[Sum]):
         return (found[:-1], found[-1]) if found.ndim else (np.zeros(0, np.int64), np.int64(0))
 
 
-class LearnQuantilesPerKey(Learner[KeyedQuantiles]):
+class LearnQuantilesPerKey(Learner, call="quantiles_per_key", empty=lambda _: KeyedQuantiles()):
     """The boundaries of the buckets of each key."""
-
-    def empty(self) -> KeyedQuantiles:
-        return KeyedQuantiles()
 
     def add(self, column: Any, key: Any, weights: Any = None) -> None:
         self.numbers(column)
@@ -300,11 +268,8 @@ class LearnQuantilesPerKey(Learner[KeyedQuantiles]):
         return pa.array(list(found), pa.large_binary()), np.array(rows, np.float32).reshape(len(rows), buckets - 1)
 
 
-class LearnMomentsPerKey(Learner[Places]):
+class LearnMomentsPerKey(Learner, call="moments_per_key", empty=lambda _: Places(KeyedMoments)):
     """Mean, variance, smallest and largest number of each key."""
-
-    def empty(self) -> Places:
-        return Places(KeyedMoments)
 
     def add(self, column: Any, key: Any) -> None:
         values = self.numbers(column)

@@ -10,7 +10,8 @@ from penstock.spec import TensorSpec
 from penstock.transform import keras
 from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph
-from penstock.transform.saved import Learned, plain_value
+from penstock.transform.saved import Learned
+from penstock.transform.symbols import constant
 
 
 def layer_arguments(
@@ -37,7 +38,6 @@ def layer_arguments(
             )
     numbers = graph.needed([graph.outputs[name] for name in wanted])
     values = {number: _fixed(graph, learned, number) for number in numbers}
-    fixed = {str(number): _plain(value) for number, value in values.items() if value is not None}
     steps, columns = [], {}
     for number in numbers:
         node = graph.nodes[number]
@@ -45,6 +45,8 @@ def layer_arguments(
             columns[node.arguments["name"]] = number
         elif values[number] is None and not node.is_analyzer:
             steps.append([number, node.operation, list(node.inputs), node.arguments])
+    taken = {given for _, _, inputs, _ in steps for given in inputs}
+    fixed = {str(number): constant(values[number]) for number in sorted(taken) if values[number] is not None}
     return {"steps": steps, "fixed": fixed, "columns": columns, "outputs": {n: graph.outputs[n] for n in wanted}}
 
 
@@ -71,7 +73,3 @@ def _obstacle(graph: Graph, learned: Learned, specs: dict[str, TensorSpec], outp
         elif not keras.computable(node.operation):
             return f"{node.operation} ({node.site})"
     return ""
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {"number": value} if isinstance(value, (bool, int, float)) else plain_value(value)

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.data.block import Column
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.plain_data import spec_of_data
 from penstock.spec import TensorSpec
 from penstock.transform import keras
 from penstock.transform.columns import to_array
@@ -15,7 +16,7 @@ from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph
 from penstock.transform.missing import complete
 from penstock.transform.numeric import layer_arguments
-from penstock.transform.saved import Learned, WorkingDirectory, learned_of, specs_of
+from penstock.transform.saved import Learned, WorkingDirectory, learned_of
 from penstock.transform.summary import summary_of
 from penstock.transform.vocabularies import Vocabulary, looked_up
 
@@ -140,12 +141,12 @@ class TransformOutput:
         """What the transform does, as it was traced."""
         self._graph = self._directory.with_copies(self.graph)
         self._learned = learned_of(found["learned"], self._directory.assets)
-        self._specs = specs_of(found["element_spec"])
+        self._specs = _specs(found["element_spec"])
         self.rows: int | None = found["rows"]
         """How many rows were analyzed; None if nothing had to be learned."""
         self.missing: dict[str, int] = found["missing"]
         """In how many rows a column that was learned from is NaN, an empty string or an empty row."""
-        self.transformed_element_spec: dict[str, TensorSpec] = specs_of(found["transformed_element_spec"])
+        self.transformed_element_spec: dict[str, TensorSpec] = _specs(found["transformed_element_spec"])
         """The specification of each result of a row."""
 
     def __repr__(self) -> str:
@@ -230,3 +231,7 @@ class TransformOutput:
                 return len(learned) + int(node.arguments["num_oov_buckets"])
             return int(np.shape(learned)[-1]) + 1
         raise InvalidArgumentError(f"result {name!r} is made by {node.operation}: it is neither a bucket nor an index")
+
+
+def _specs(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: spec_of_data(entry) for name, entry in plain.items()}

@@ -15,17 +15,18 @@ from penstock.data.dataset import Dataset
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.operators.sources import Slices
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.plain_data import spec_to_data
 from penstock.options import INFINITE_CARDINALITY
 from penstock.service.security.resolving import Service
 from penstock.spec import TensorSpec
+from penstock.transform import vocabulary_learners  # noqa: F401  # which LEARNERS takes in
 from penstock.transform.columns import Ragged, is_text, missing_rows, to_array
 from penstock.transform.evaluate import Evaluator
 from penstock.transform.graph import Graph, GraphNode
-from penstock.transform.learners import Learner
+from penstock.transform.learners import LEARNERS, Learner
 from penstock.transform.missing import Unfilled, complete
 from penstock.transform.output import TransformOutput
-from penstock.transform.registry import LEARNERS
-from penstock.transform.saved import Learned, WorkingDirectory, learned_of, plain_specs
+from penstock.transform.saved import Learned, WorkingDirectory, learned_of
 from penstock.transform.symbols import trace
 
 _MISSING = "missing of "
@@ -119,8 +120,8 @@ def analyze(
         rows=rows,
         missing=missing,
         finished=True,
-        element_spec=plain_specs(specs),
-        transformed_element_spec=plain_specs(_specs(graph, learned, sample)),
+        element_spec=_plain(specs),
+        transformed_element_spec=_plain(_specs(graph, learned, sample)),
     )
     return TransformOutput(working_dir)
 
@@ -175,6 +176,10 @@ def _check_learned_again(
         found, kept = WorkingDirectory(elsewhere).read(), directory.read()
     if any(found[name] != kept[name] for name in _LEARNED):
         raise directory.another("dataset")
+
+
+def _plain(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    return {name: spec_to_data(spec) for name, spec in specs.items()}
 
 
 def _specs(graph: Graph, learned: Learned, sample: Mapping[str, Any]) -> dict[str, TensorSpec]:
@@ -247,7 +252,7 @@ def _missing(learners: Mapping[str, Any]) -> dict[str, int]:
     return {name[len(_MISSING) :]: int(found.result()) for name, found in learners.items() if name.startswith(_MISSING)}
 
 
-def learner_of(node: GraphNode) -> Learner[Any]:
+def learner_of(node: GraphNode) -> Learner:
     """Return the learner of an analyzer."""
     arguments = {name: value for name, value in node.arguments.items() if name != "name"}
     return LEARNERS[node.operation.removeprefix("analyze.")](**arguments)

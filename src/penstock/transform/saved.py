@@ -13,13 +13,9 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
 from penstock.paths import within_directory
-from penstock.preprocessing.tokens import TEXT
-from penstock.spec import TensorSpec
+from penstock.transform.constants import constant_value, plain_array
 from penstock.transform.graph import Graph
 from penstock.transform.vocabularies import Vocabulary, digest_of, name_of_copy, read_vocabulary
 
@@ -29,23 +25,12 @@ DONE, PASSES, ASSETS = "transform.json", "passes.json", "assets"
 
 
 def plain_value(value: Any) -> dict[str, Any]:
-    """Return what an analyzer has learned, for JSON; floats as the shortest decimals that give them back."""
+    """Return what an analyzer has learned, for JSON."""
     if isinstance(value, Vocabulary):
         entry = {"vocabulary": Path(value.path).name, "size": value.size, "with_frequency": value.with_frequency}
         entry |= {"records": True} if value.records else {}
         return entry | {"digest": digest_of(value.path)}
-    if isinstance(value, pa.Array):
-        return {"texts": [text.decode("utf-8", "surrogateescape") for text in value.to_pylist()]}
-    array = np.asarray(value)
-    data = array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": _finite(data)}
-
-
-def _finite(data: Any) -> Any:
-    """Numbers for strict JSON, which has no NaN and no infinity."""
-    if isinstance(data, list):
-        return [_finite(entry) for entry in data]
-    return repr(data) if isinstance(data, float) and not np.isfinite(data) else data
+    return plain_array(value)
 
 
 def value_of(plain: Mapping[str, Any], assets: Path) -> Any:
@@ -53,9 +38,7 @@ def value_of(plain: Mapping[str, Any], assets: Path) -> Any:
     if "vocabulary" in plain:
         path, records = Path(within_directory(assets, plain["vocabulary"])), plain.get("records", False)
         return read_vocabulary(path, plain["size"], plain["with_frequency"], records, plain["digest"])
-    if "texts" in plain:
-        return pa.array([text.encode("utf-8", "surrogateescape") for text in plain["texts"]], TEXT)
-    return np.array(plain["data"], object).astype(plain["dtype"]).reshape(plain["shape"])
+    return constant_value(**plain)
 
 
 def plain_learned(learned: Learned) -> dict[str, Any]:
@@ -66,16 +49,6 @@ def plain_learned(learned: Learned) -> dict[str, Any]:
 def learned_of(plain: Mapping[str, Any], assets: Path) -> Learned:
     """Return what `plain_learned` described."""
     return {int(number): tuple(value_of(value, assets) for value in values) for number, values in plain.items()}
-
-
-def plain_specs(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
-    """Specifications for JSON."""
-    return {name: {"shape": list(spec.shape), "dtype": np.dtype(spec.dtype).name} for name, spec in specs.items()}
-
-
-def specs_of(plain: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """Return what `plain_specs` described."""
-    return {name: TensorSpec(tuple(entry["shape"]), entry["dtype"]) for name, entry in plain.items()}
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.transform.constants import plain_array
 from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.operations import NUMPY_FUNCTIONS, UFUNCS
 from penstock.transform.sites import line_of, user_line
@@ -33,7 +34,7 @@ class Recorder:
         """
         if self._ended:
             raise InvalidArgumentError(f"{user_line()}: a column of another call of a preprocessing function")
-        numbers = tuple(self._number(entry) for entry in inputs)
+        numbers = tuple(self.column(entry)._number for entry in inputs)
         key = json.dumps([operation, numbers, arguments], sort_keys=True)
         if key not in self._known:
             self._known[key] = len(self._nodes)
@@ -42,12 +43,13 @@ class Recorder:
             self._nodes.append(GraphNode(operation, numbers, arguments, user_line()))
         return Column(self, self._known[key])
 
-    def _number(self, entry: Any) -> int:
+    def column(self, entry: Any) -> "Column":
+        """The column, or that of a constant."""
         if isinstance(entry, Column):
             if entry._recorder is not self:
                 raise InvalidArgumentError(f"{user_line()}: a column of another call of a preprocessing function")
-            return entry._number
-        return self.add("constant", [], constant(entry))._number
+            return entry
+        return self.add("constant", [], constant(entry))
 
     def node(self, column: "Column") -> GraphNode:
         """The operation that gives a column."""
@@ -74,23 +76,17 @@ def constant(value: Any) -> dict[str, Any]:
     if isinstance(value, (bool, int, str)):
         return {"value": value}
     if isinstance(value, float):
-        return {"value": float.hex(value), "float": True}
+        return {"float": repr(value)}
     if isinstance(value, (list, tuple, np.ndarray, np.generic)):
         array = np.asarray(value)
-        if array.dtype.kind in "biu":
-            return {"dtype": array.dtype.str, "value": array.tolist()}
-        if array.dtype.kind == "f":
-            return {"dtype": array.dtype.str, "value": _hexadecimal(array.tolist())}
+        if array.dtype.kind in "biuf":
+            return plain_array(array)
         if array.dtype.kind in "US" and array.ndim == 1:
             return {"texts": array.astype(str).tolist()}
     raise InvalidTypeError(
         f"{user_line()}: expected a column, a number, a string or an array in a preprocessing function, "
         f"got {value!r:.100}"
     )
-
-
-def _hexadecimal(value: Any) -> Any:
-    return [_hexadecimal(entry) for entry in value] if isinstance(value, list) else float.hex(value)
 
 
 class Column(np.lib.mixins.NDArrayOperatorsMixin):
@@ -187,7 +183,7 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
                 f"{line_of(function)}: preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
                 "add it to a column, as in 0 * column + value"
             )
-        recorder._number(column)
+        recorder.column(column)
     graph = recorder.graph(outputs)
     _check_files(graph)
     for name, column in outputs.items():

@@ -25,11 +25,8 @@ from penstock.transform.vocabulary_files import RECORDS_SUFFIX, with_frequencies
 _NEITHER_EMPTY_NOR_LINES = r"^[^\n\r]+$"
 
 
-class LearnCountPerKey(Learner[WeightCounts]):
+class LearnCountPerKey(Learner, call="count_per_key", empty=lambda _: WeightCounts()):
     """The distinct keys in order, and how often each occurs."""
-
-    def empty(self) -> WeightCounts:
-        return WeightCounts()
 
     def add(self, column: Any) -> None:
         values = flat(column)
@@ -45,11 +42,8 @@ class LearnCountPerKey(Learner[WeightCounts]):
         return numbers, counts
 
 
-class VocabularyLearner(Learner[WeightCounts]):
+class VocabularyLearner(Learner, empty=lambda _: WeightCounts()):
     """Tokens in a file, ranked by their counts."""
-
-    def empty(self) -> WeightCounts:
-        return WeightCounts()
 
     def result(self, assets: Path) -> tuple[Any, ...]:
         path = assets / (self.arguments["vocab_filename"] + RECORDS_SUFFIX * self._records)
@@ -134,7 +128,7 @@ class VocabularyLearner(Learner[WeightCounts]):
             yield table if threshold is None else table.filter(pc.greater_equal(table["rank"], threshold))
 
 
-class LearnVocabulary(VocabularyLearner):
+class LearnVocabulary(VocabularyLearner, call="vocabulary"):
     """The tokens, the most frequent first."""
 
     def add(self, column: Any, weights: Any = None) -> None:
@@ -151,7 +145,7 @@ class LearnVocabulary(VocabularyLearner):
             yield table.select(["token", "weight" if weighted else "count"]).rename_columns(["token", "rank"])
 
 
-class LearnInformativeVocabulary(VocabularyLearner):
+class LearnInformativeVocabulary(VocabularyLearner, call="informative_vocabulary"):
     """The tokens that say most about the labels of their rows.
 
     Counted are labels and tokens together, as "label token"; tokens alone, as " token"; labels alone, as "label "; and

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from penstock.transform.constants import constant_value
+
 _OTHERWISE = frozenset({"digitize", "full_like", "isin", "median"})
 """NumPy's functions that Keras has with other arguments. All others that it has by the same name it computes alike."""
 
@@ -119,8 +121,6 @@ class TransformLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no 
         return {**super().get_config(), **self._config}
 
 
-def _constant(entry: Any) -> Any:
-    if "number" in entry:
-        return entry["number"]
-    array = np.array(entry["data"], object).astype(entry["dtype"]).reshape(entry["shape"])
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+def _constant(entry: Mapping[str, Any]) -> Any:
+    value = constant_value(**entry)
+    return value.astype(np.float32) if getattr(value, "dtype", None) == np.float64 else value
