@@ -2,8 +2,9 @@
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,21 @@ def local_path(path: str | os.PathLike[str]) -> str:
             "a file that is called so"
         )
     return expanded
+
+
+@contextmanager
+def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """The path of a file to be written, which then appears at `path` as a whole; nothing is left of one that fails."""
+    place = Path(path)
+    number, work = tempfile.mkstemp(dir=place.parent, prefix=f"{place.name}.", suffix=".part")
+    os.close(number)
+    try:
+        yield Path(work)
+        os.chmod(work, 0o644)
+        os.replace(work, place)
+    except BaseException:
+        os.unlink(work)
+        raise
 
 
 def private_directory(user: int | None = None) -> Path | None:

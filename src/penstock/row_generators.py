@@ -5,7 +5,6 @@ arithmetic, and is bit for bit what NumPy's own generator gives.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ _FACTORS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
 _FACTORS_LOW, _FACTORS_HIGH = _FACTORS & _LOW_HALF, _FACTORS >> _HALF
 # Below this number of rows, NumPy's generators, set to one row after the other, are faster.
 _MANY_ROWS = 40
-# This many consecutive rows are computed together; a block usually needs some of them.
-_SPAN = 1024
 
 
 class RowGenerators:
@@ -65,28 +62,10 @@ class RowGenerators:
         rows = len(self._positions)
         if rows < _MANY_ROWS:
             return np.array([generator.random(count) for generator in self]).reshape(rows, count)
-        first, last = self._positions[0], self._positions[-1]
-        consecutive = last - first == rows - 1 and (np.diff(self._positions) == 1).all()
-        if count > _WORDS_AT_ONCE or not consecutive:
-            return _uniform(self._key, self._positions, count)
-        spans = [_span(self._key, number, count) for number in range(first // _SPAN, last // _SPAN + 1)]
-        start = first % _SPAN
-        return (spans[0] if len(spans) == 1 else np.concatenate(spans))[start : start + rows]
-
-
-@lru_cache(maxsize=8)
-def _span(key: int, number: int, count: int) -> npt.NDArray[np.float64]:
-    """The numbers of consecutive rows, more than one block may have: the arithmetic costs little more for many rows."""
-    numbers = _uniform(key, np.arange(number * _SPAN, (number + 1) * _SPAN), count)
-    numbers.flags.writeable = False
-    return numbers
-
-
-def _uniform(key: int, positions: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float64]:
-    # NumPy counts on before it draws, so the first number comes from counter 1.
-    counters = np.arange(1, -(-count // _WORDS_AT_ONCE) + 1, dtype=np.uint64)
-    words = _philox(key, np.tile(counters, len(positions)), np.repeat(positions, len(counters)))
-    return (words.reshape(len(positions), -1)[:, :count] >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        # NumPy counts on before it draws, so the first number comes from counter 1.
+        counters = np.arange(1, -(-count // _WORDS_AT_ONCE) + 1, dtype=np.uint64)
+        words = _philox(self._key, np.tile(counters, rows), np.repeat(self._positions, len(counters)))
+        return (words.reshape(rows, -1)[:, :count] >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _philox(key: int, counters: _Words, positions: npt.NDArray[np.int64]) -> _Words:

@@ -1,11 +1,12 @@
 """A vocabulary in a text file, one token per line, looked up without reading it into memory.
 
-An index is stored next to the file, or in a directory of the user's choice: little-endian 64-bit words in one file.
+An index is stored next to the file, or in a directory of the user's choice: an Arrow file with a row for each token.
 
-    8 words        magic number, version, size and modification time of the text file, tokens, digest, all integers?, 0
-    tokens + 1     where each line begins; the last says where one more would
-    tokens         the fingerprints of the tokens, sorted
-    tokens / 2     32 bits each: the numbers of the tokens in that order
+    next           where the line after it begins, or would
+    print          the fingerprints of the tokens, sorted
+    number         the numbers of the tokens in that order
+
+Its metadata has a version, the size and modification time of the text file, a digest, and whether all are integers.
 
 Both files are mapped into memory, so all processes of a machine share one copy. The index is written under another name
 and then renamed, so half of one is never seen; a lock on the text file keeps other processes from doing the work twice.
@@ -14,7 +15,6 @@ and then renamed, so half of one is never seen; a lock on the text file keeps ot
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, StorageError
-from penstock.paths import link_of_others
+from penstock.paths import appearing, link_of_others
 from penstock.preprocessing.hashes import Bytes, Positions, Words, fingerprint64, gathered, spans
 from penstock.preprocessing.keys import Numbers
 
-_MAGIC = 0x70656E73746F636B
-_VERSION = 1
-_HEADER = 8
+_VERSION = b"2"
 _LINES_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 1 << 26
 
@@ -57,22 +55,19 @@ class FileKeys:
         where = _index_path(self.path, self.cache_dir)
         if link := link_of_others(where):
             raise StorageError(f"the index of {self.path} is not kept at {where}: {link}")
-        words = _read_index(where, self.path)
-        if words is None:
+        index = _read_index(where, self.path)
+        if index is None:
             with _locked(self.path):
-                words = _read_index(where, self.path)
-                if words is None:
+                index = _read_index(where, self.path)
+                if index is None:
                     _write_index(where, self.path)
-                    words = _read_index(where, self.path)
-        if words is None:
+                    index = _read_index(where, self.path)
+        if index is None:
             raise StorageError(f"{self.path} was changed while its index was made: try again when it is complete")
-        count = int(words[4])
-        self.digest = int(words[5])
-        self.all_integers = bool(words[6])
+        self.digest = int(index.schema.metadata[b"digest"])
+        self.all_integers = index.schema.metadata[b"all_integers"] == b"True"
         self._text: Bytes = np.memmap(self.path, np.uint8, "r")
-        self._starts = words[_HEADER : _HEADER + count + 1].view("<i8")
-        self._prints = words[_HEADER + count + 1 : _HEADER + 2 * count + 1]
-        self._order = words[_HEADER + 2 * count + 1 :].view("<u4")[:count]
+        self._nexts, self._prints, self._order = (column.to_numpy() for column in index.columns)
 
     def __len__(self) -> int:
         return len(self._prints)
@@ -100,8 +95,8 @@ class FileKeys:
 
     def take(self, numbers: Numbers) -> pa.LargeBinaryArray:
         """The lines of these numbers."""
-        starts = self._starts[numbers]
-        return gathered(self._text, starts, _line_ends(self._text, starts, self._starts[numbers + 1]) - starts)
+        starts = np.where(numbers > 0, self._nexts[numbers - 1], 0)
+        return gathered(self._text, starts, _line_ends(self._text, starts, self._nexts[numbers]) - starts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "cache_dir": self.cache_dir, "digest": self.digest}
@@ -126,22 +121,20 @@ def _index_path(path: str, cache_dir: str | None) -> Path:
     return Path(cache_dir) / f"{file.name}-{int(code):016x}.penstock-index"
 
 
-def _stamp(path: str) -> list[int]:
-    """Numbers that change when the file does."""
+def _stamp(path: str) -> bytes:
+    """Text that changes when the file does."""
     status = os.stat(path)
-    return [status.st_size, status.st_mtime_ns]
+    return b"%d bytes, %d" % (status.st_size, status.st_mtime_ns)
 
 
-def _read_index(where: Path, path: str) -> Words | None:
+def _read_index(where: Path, path: str) -> pa.RecordBatch | None:
     """The index, if it exists, is complete, and was made of the file as it is now."""
     try:
-        words: Words = np.memmap(where, "<u8", "r")
+        index = pa.ipc.open_file(pa.memory_map(str(where))).get_batch(0)
     except (OSError, ValueError):  # it does not exist, or is cut off
         return None
-    if len(words) < _HEADER or [int(word) for word in words[:4]] != [_MAGIC, _VERSION, *_stamp(path)]:
-        return None
-    count = int(words[4])
-    return words if len(words) == _HEADER + 2 * count + 1 + (count + 1) // 2 else None
+    about = index.schema.metadata or {}
+    return index if (about.get(b"version"), about.get(b"stamp")) == (_VERSION, _stamp(path)) else None
 
 
 @contextlib.contextmanager
@@ -161,30 +154,21 @@ def _write_index(where: Path, path: str) -> None:
     ordered = prints[order]
     _refuse_repeated(path, text, starts, order, ordered)
     digest = int((prints * (2 * np.arange(len(prints), dtype=np.uint64) + np.uint64(1))).sum())
-    header = np.array([_MAGIC, _VERSION, *stamp, len(prints), digest, all_integers, 0], "<u8")
-    numbers = np.zeros((len(order) + 1) // 2 * 2, "<u4")
-    numbers[: len(order)] = order
+    about = {"version": _VERSION, "stamp": stamp, "digest": str(digest), "all_integers": str(all_integers)}
+    columns = {"next": starts[1:], "print": ordered, "number": order.astype(np.uint32)}
+    index = pa.RecordBatch.from_pydict(columns).replace_schema_metadata(about)
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(where, [header, starts.astype("<i8", copy=False), ordered.astype("<u8", copy=False), numbers])
+        with (
+            appearing(where) as part,
+            pa.OSFile(str(part), "wb") as file,
+            pa.ipc.new_file(file, index.schema) as writer,
+        ):
+            writer.write_batch(index)
     except OSError as error:
         raise StorageError(
             f"the index of {path} cannot be written to {where}: {error}; give a directory with cache_dir=..."
         ) from error
-
-
-def _write_whole(where: Path, parts: list[npt.NDArray[Any]]) -> None:
-    """Write a file that appears when it is complete, and leave nothing behind if that fails."""
-    with tempfile.NamedTemporaryFile(dir=where.parent, prefix=where.name, delete=False) as file:
-        try:
-            for part in parts:
-                file.write(part.data)
-            file.flush()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, where)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def _line_starts(text: Bytes) -> Positions:

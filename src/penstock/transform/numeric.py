@@ -38,7 +38,8 @@ def layer_arguments(
             )
     numbers = graph.needed([graph.outputs[name] for name in wanted])
     values = {number: _fixed(graph, learned, number) for number in numbers}
-    steps, columns = [], {}
+    steps: list[list[Any]] = []
+    columns = {}
     for number in numbers:
         node = graph.nodes[number]
         if node.operation == "input":

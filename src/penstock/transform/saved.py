@@ -7,14 +7,15 @@ assets/             vocabularies, one token per line; copies of those that were 
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
-from penstock.paths import within_directory
+from penstock.paths import appearing, within_directory
 from penstock.transform.constants import constant_value, plain_array
 from penstock.transform.graph import Graph
 from penstock.transform.vocabularies import Vocabulary, digest_of, name_of_copy, read_vocabulary
@@ -53,10 +54,15 @@ def learned_of(plain: Mapping[str, Any], assets: Path) -> Learned:
 
 def write_json(path: Path, data: Any) -> None:
     """Write a file that appears when it is complete."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with _written(path) as part:
         part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
-        os.replace(part, path)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    try:
+        with appearing(path) as part:
+            yield part
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -143,13 +149,8 @@ class WorkingDirectory:
         """Keep the user's vocabulary files with the learned values, so that the directory can be moved."""
         for node in graph.nodes:
             if node.operation == "given_vocabulary":
-                path = self.assets / name_of_copy(**node.arguments)
-                part = path.with_name(f"{path.name}.{os.getpid()}.part")
-                try:
+                with _written(self.assets / name_of_copy(**node.arguments)) as part:
                     copyfile(node.arguments["path"], part)
-                    os.replace(part, path)
-                except OSError as error:
-                    raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def with_copies(self, graph: Graph) -> Graph:
         """The graph that takes vocabularies from this directory only."""
