@@ -7,8 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from penstock.transform.constants import constant_value
-
 _OTHERWISE = frozenset({"digitize", "full_like", "isin", "median"})
 """NumPy's functions that Keras has with other arguments. All others that it has by the same name it computes alike."""
 
@@ -122,5 +120,7 @@ class TransformLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no 
 
 
 def _constant(entry: Mapping[str, Any]) -> Any:
-    value = constant_value(**entry)
-    return value.astype(np.float32) if getattr(value, "dtype", None) == np.float64 else value
+    if "data" not in entry:
+        return float(entry["float"]) if "float" in entry else entry["value"]
+    array = np.array(entry["data"], object).astype(entry["dtype"]).reshape(entry["shape"])
+    return array.astype(np.float32) if array.dtype == np.float64 else array
