@@ -5,6 +5,7 @@ import pytest
 
 import penstock as ps
 from penstock.data.operators.balance import alike
+from penstock.sharding import slice_bounds
 
 COSTS = np.random.default_rng(1).lognormal(6, 1.2, 512).astype(np.int64)
 
@@ -117,7 +118,7 @@ def test_a_cost_that_is_none_names_the_row_and_comes_after_the_rows_before(wrong
 
 
 def test_batches_are_all_that_can_be_balanced_and_slices_have_rows() -> None:
-    with pytest.raises(ps.InvalidArgumentError, match="balance follows batch, padded_batch or ragged_batch"):
+    with pytest.raises(ps.InvalidArgumentError, match="balance follows batch, padded_batch, ragged_batch or batch_by"):
         ps.Dataset.range(4).balance(lambda x: x)
     with pytest.raises(ps.InvalidArgumentError, match="slices=8. of batches of 4 rows leaves slices without a row"):
         ps.Dataset.range(8).batch(4).balance(lambda x: x, slices=8)
@@ -155,8 +156,11 @@ def test_batches_by_size_fill_the_budget_of_a_step() -> None:
     for number, batch in enumerate(batches[:-1]):
         assert sum(batch) <= 200 and len(batch) in (4, 8, 12)
         assert len(batch) == 12 or sum(batch) + sum(batches[number + 1][:4]) > 200
-    with pytest.raises(ps.InvalidArgumentError, match="balance follows batch"):
-        dataset.balance(lambda x: x)
+    for arguments in ({"cost": lambda x: x}, {"window": 2}):
+        with pytest.raises(ps.InvalidArgumentError, match="takes its sizes as costs, a batch at a time: leave cost"):
+            dataset.balance(**arguments)
+    with pytest.raises(ps.InvalidArgumentError, match="balance follows batch.* and here follows map"):
+        dataset.map(abs).balance()
 
 
 def test_a_row_above_the_budget_is_named_after_the_rows_before_it() -> None:
@@ -284,6 +288,27 @@ def test_a_mixture_is_not_remixed_below_batches_by_size():
             next(iterator)
             with pytest.raises(ps.InvalidArgumentError, match="here batch_by.* comes first"):
                 iterator.remix([2, 1])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_slices_of_batches_by_size_cost_alike(known):
+    lengths = COSTS[:200] % 9 + 1
+    rows = ps.Dataset.from_tensor_slices(lengths)
+    batches = rows.with_lengths(lengths).batch_by(60) if known else rows.batch_by(60, lambda x: x)
+    balanced = batches.balance(slices=2)
+    assert balanced.node.indexable == known
+    for number, (found, plain) in enumerate(zip(balanced, batches, strict=True)):
+        assert sorted(found.tolist()) == sorted(plain.tolist())
+        sums = [found[start:stop].sum() for start, stop in slice_bounds(len(found), 2)]
+        assert max(sums) - min(sums) <= 9
+        if known:
+            assert balanced[number].tolist() == found.tolist()
+            assert [lengths[row.row] for row in balanced.rows(number)] == found.tolist()
+    steps = []
+    for worker in range(2):
+        with iter(ps.HostStrategy(1, 2, worker).distribute_dataset(batches.balance())) as iterator:
+            steps.append([step.values[0].tolist() for step in iterator])
+    assert [a + b for a, b in zip(*steps, strict=True)] == [batch.tolist() for batch in balanced]
 
 
 def test_a_skipped_row_costs_itself_alone_where_lengths_are_known():

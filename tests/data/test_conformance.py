@@ -194,6 +194,8 @@ OPERATORS = {
     "batch_by": lambda d: d.batch_by(9, lambda x: x % 5, multiple_of=2),
     "batch_by of padded rows": lambda d: ragged(d).batch_by(7, len, max_rows=4),
     "batch_by known lengths": lambda d: with_lengths(d).batch_by(9, multiple_of=2),
+    "balance of batches by size": lambda d: d.batch_by(9, lambda x: x % 5).balance(slices=2),
+    "balance of batches by known lengths": lambda d: with_lengths(d).batch_by(9).balance(slices=2),
     "balance": lambda d: d.batch(5).balance(lambda x: x % 4, slices=2),
     "balance in windows": lambda d: ragged(d).padded_batch(3).balance(lambda x: (len(x), 1), slices=3, window=2),
     "unbatch": lambda d: d.batch(5).unbatch(),

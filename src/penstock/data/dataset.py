@@ -1706,8 +1706,8 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[Any]":
         """The same batches, each with its rows in an order in which consecutive slices cost alike.
 
-        It follows `batch`, `padded_batch` or `ragged_batch`. Each slice keeps its number of rows, so ranks that get
-        the slices of a batch finish at the same time.
+        It follows `batch`, `padded_batch`, `ragged_batch`, or `batch_by`, whose sizes then are the costs. Each slice
+        keeps its number of rows, so ranks that get the slices of a batch finish at the same time.
 
         Args:
             cost: a function of a row, before rows are put together: a number of at least 0, or several, such as those
@@ -1730,9 +1730,9 @@ class Dataset(Generic[Element]):
             [array(['aaaaaaa', 'd', 'bbbbb', 'cc'], dtype=object)]
         """
         batch = without_guards(self.node)
-        if not isinstance(batch, Batching) or not batch.rows_per_batch:
+        if not isinstance(batch, Batching):
             raise InvalidArgumentError(
-                f"balance follows batch, padded_batch or ragged_batch, and here follows {batch.where()}"
+                f"balance follows batch, padded_batch, ragged_batch or batch_by, and here follows {batch.where()}"
             )
         if slices is not None and check_integer("balance", "slices", slices, minimum=1) > batch.batch_size:
             raise InvalidArgumentError(
@@ -1740,8 +1740,15 @@ class Dataset(Generic[Element]):
                 "larger batches, or fewer slices"
             )
         window, site = check_integer("balance", "window", window, minimum=1), user_site()
-        rows = replace(self._with_costs(batch.input, "balance(cost)", cost, site), divides=window > 1)
         rule = None if slices is None else SliceRule(slices)
+        if isinstance(batch, BatchBy):
+            if cost is not None or window > 1:
+                raise InvalidArgumentError(
+                    f"balance() after {batch.where()} takes its sizes as costs, a batch at a time: leave cost and "
+                    "window out, or balance batches of one number of rows"
+                )
+            return self._then(replace(batch, slices=slices, balances=True, rule=rule))
+        rows = replace(self._with_costs(batch.input, "balance(cost)", cost, site), divides=window > 1)
         balance = Balance(rows, batch.batch_size, slices, window, rule=rule, site=site)
         return self._then(replace(batch, input=balance))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ class Batching(ByIndex):
     """A node of batches: it decides which rows go into which batch; `batches` puts them together."""
 
     depends_on = DependsOn.ANY
-    not_in_states = ("num_parallel_calls", "own")
+    not_in_states: ClassVar[tuple[str, ...]] = ("num_parallel_calls", "own")
     keeps_numbers = True
     batch_size: int
     drop_remainder: bool = False

@@ -1,8 +1,8 @@
 """batch_by: batches of as many rows as fit into a budget."""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import field
+from collections.abc import Iterable, Iterator
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -12,14 +12,16 @@ import numpy.typing as npt
 from penstock.data.batches.padded import PaddedBatch
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import note
-from penstock.data.node import EVERYTHING, Origins, Run, any_number, derived
+from penstock.data.node import EVERYTHING, Node, Origins, Run, any_number, derived
 from penstock.data.operator_streams import OperatorStream
+from penstock.data.operators.balance import Balance, slices_alike
 from penstock.data.origins import source_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import State
 from penstock.errors import ElementError
 from penstock.positions import as_positions, by_part
 from penstock.runtime.threads import Threads, failures
+from penstock.sharding import SliceRule
 
 _PIECE: Final = 1 << 20
 """The rows whose sizes are in memory at a time while batches are planned."""
@@ -33,12 +35,22 @@ class BatchBy(PaddedBatch, name="batch_by"):
     """
 
     keeps_numbers = False
+    not_in_states = (*PaddedBatch.not_in_states, "slices", "balances", "rule")
     fails = True
     rows_per_batch = 0
     rows = None
     lengths = None
     budget: float = field(kw_only=True)
     multiple_of: int = field(default=1, kw_only=True)
+    slices: int | None = field(default=None, kw_only=True)
+    balances: bool = field(default=False, repr=False, kw_only=True)
+    """Whether the rows of a batch are in an order in which its slices have alike sizes."""
+    rule: SliceRule | None = field(default=None, repr=False, kw_only=True)
+    """The rule that cuts batches into slices, where it is known and rows are balanced."""
+
+    @property
+    def slices_alike(self) -> bool:
+        return self.rule is None and super().slices_alike
 
     @derived
     def indexable(self) -> bool:
@@ -101,14 +113,27 @@ class BatchBy(PaddedBatch, name="batch_by"):
         return super().spec_over(inputs[0][0])
 
     def batches(self, block: Block, size: int) -> Block:
+        if self.rule is not None:
+            block = block.take(self._order(block.columns[-1], [size] * (len(block) // size)))
         return super().batches(block.without_last(), size)
+
+    def _order(self, sizes: npt.NDArray[Any], batches: Iterable[int]) -> npt.NDArray[np.int64]:
+        """Return the rows of batches with these numbers of rows in their order."""
+        order = np.arange(len(sizes))
+        if self.rule is not None:
+            end = 0
+            for rows in batches:
+                start, end = end, end + rows
+                order[start:end] = start + slices_alike(sizes[start:end], self.rule)
+        return order
 
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
         if self.indexable:
             begins, counts = self._begins[positions], self._begins[positions + 1] - self._begins[positions]
             first_places = np.cumsum(counts) - counts
             rows = np.arange(counts.sum()) + np.repeat(begins - first_places, counts)
-            yield self.input, epoch, np.repeat(np.arange(len(positions)), counts), rows
+            order = self._order(self.input.lengths_at(run, epoch, rows)[:, None], counts)
+            yield self.input, epoch, np.repeat(np.arange(len(positions)), counts), rows[order]
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if not len(indices):
@@ -162,3 +187,10 @@ class BatchByStream(OperatorStream[BatchBy], of=BatchBy):
 
     def state(self) -> State:
         return self._input.state() if self._kept is None else self._before
+
+
+def balanced(node: Node, rule: SliceRule) -> Node | None:
+    """Return a node that balances slices whose number is not given, with the rule that cuts them; None for others."""
+    if isinstance(node, (Balance, BatchBy)) and node.balances and node.slices is None:
+        return replace(node, rule=rule)
+    return None

@@ -1,7 +1,7 @@
 """balance: rows in an order in which the consecutive slices of each batch cost alike."""
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from heapq import heappop, heapreplace
 from operator import add
 from typing import Any, cast
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import DependsOn, Node, Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading, finished
 from penstock.data.streams.stream import State
@@ -48,6 +48,16 @@ def alike(costs: Costs, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array([row for part in parts for row in sorted(part)], np.int64)
 
 
+def slices_alike(costs: Costs, rule: SliceRule) -> npt.NDArray[np.int64]:
+    """Return the rows of a batch in an order in which the slices that the rule cuts cost alike."""
+    sizes = [stop - start for start, stop in rule.bounds(len(costs))]
+    order = alike(costs, sizes)
+    if len(set(sizes)) > 1:
+        return order
+    slices = order.reshape(len(sizes), -1)
+    return slices[neighbours_alike(costs[slices].sum(axis=1))].reshape(-1)
+
+
 def neighbours_alike(costs: Costs) -> npt.NDArray[np.int64]:
     """Return slices in an order in which groups of neighbours cost alike too: the micro-batches of each rank.
 
@@ -72,6 +82,7 @@ class Balance(SameElements, name="balance"):
     """
 
     depends_on = DependsOn.NEIGHBOURS
+    balances = True
     not_in_states = ("slices", "rule")  # the order within batches changes no state
     batch_size: int
     slices: int | None = None
@@ -119,11 +130,7 @@ class Balance(SameElements, name="balance"):
         if self.rule is not None:
             for number, rows in enumerate(batches):
                 own = order[number * self.batch_size :][:rows]
-                sizes = [stop - start for start, stop in self.rule.bounds(rows)]
-                own[:] = own[alike(costs[own], sizes)]
-                if len(set(sizes)) == 1:
-                    slices = own.reshape(len(sizes), -1)
-                    own[:] = slices[neighbours_alike(costs[slices].sum(axis=1))].reshape(-1)
+                own[:] = own[slices_alike(costs[own], self.rule)]
         return order
 
     def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
@@ -203,8 +210,3 @@ class BalanceStream(OperatorStream[Balance], of=Balance):
     def restore(self, state: State) -> None:
         self._begin, self._given = state
         self._input.restore(self._begin)
-
-
-def balanced(node: Node, rule: SliceRule) -> Node | None:
-    """Return a node that balances slices whose number is not given, with the rule that cuts them; None for others."""
-    return replace(node, rule=rule) if isinstance(node, Balance) and node.slices is None else None

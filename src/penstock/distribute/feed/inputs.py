@@ -7,12 +7,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from penstock.data.batches.by_size import balanced
 from penstock.data.contents import NodeFacts, facts_of
 from penstock.data.dataset import Dataset, iterations_of
 from penstock.data.iterator import Iterations, PositionedElements
 from penstock.data.listed_names import listings_of, names_of_listings, with_listings
 from penstock.data.node import Node, scaled
-from penstock.data.operators.balance import balanced
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.shards import rewritten, without_hints
