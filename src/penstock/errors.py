@@ -41,10 +41,10 @@ class ElementError(PenstockError, ValueError):
     """Elements do not fit each other (structure, dtype, shape), or not the specification that was declared for them.
 
     Attributes:
-        position: which of the rows that were read together it is of, where that is known; None where it is not.
+        positions: the rows that fail, of those that were read together, ascending; none where they are not known.
     """
 
-    position: int | None = None
+    positions: tuple[int, ...] = ()
 
 
 class CardinalityError(ElementError):

@@ -47,6 +47,19 @@ KINDS = ["index", "stream", "generator"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_function_was_called_again_for_the_rows_around_one_that_fails(kind):
+    calls, passes = [], failing(*range(10, 200, 20))
+
+    def function(x):
+        calls.append(int(x))
+        return passes(x)
+
+    elements, errors = read(over(kind, 200).map(function).with_options(SKIP))
+    assert (len(elements), errors.count) == (190, 10)
+    assert [one for one in set(calls) if calls.count(one) > 1] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [None, 3])
 def test_an_element_that_fails_is_left_out_and_named(kind, threads):
     dataset = over(kind).map(failing(0, 3, 4, 9), num_parallel_calls=threads).ignore_errors()

@@ -17,7 +17,7 @@ from penstock.data.block import Block
 from penstock.data.functions.in_threads import Calls
 from penstock.data.node import Run
 from penstock.data.streams.by_index import IndexStream
-from penstock.data.streams.index_reading import Pending, Reading
+from penstock.data.streams.index_reading import Making, Pending
 from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.pacing import Demand
 from penstock.runtime.threads import Threads
@@ -220,11 +220,11 @@ def test_a_slow_consumer_leaves_no_more_results_than_calls() -> None:
     bell = Bell()
     callers = ByHand(bell)
 
-    def read(positions: Any) -> Reading:
+    def make(positions: Any) -> Making:
         yield Call(callers)
-        return Block((np.asarray(positions),), LEAF, len(positions))
+        return Block((np.asarray(positions),), LEAF, len(positions)), None
 
-    stream = IndexStream(read, 1000, bell, Demand())
+    stream = IndexStream(make, 1000, bell, Demand())
     stream.run_ahead()
     for taken in range(1, 100):
         callers.finish()

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices
 from penstock.data.skipped import Skips, SkipsAhead
 from penstock.data.streams.by_index import IndexStream
-from penstock.data.streams.index_reading import Load, Reading, finished
+from penstock.data.streams.index_reading import Load, Making, Reading, finished
 from penstock.data.streams.live_streams import LiveStreams
 from penstock.data.streams.stream import Cursor, Stream
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -570,6 +570,10 @@ class Node(_FrozenFields, ABC):
         yield from ()
         return run.meter(self).measured(self.read, run, epoch, indices)
 
+    def making(self, run: Run, epoch: int, indices: Indices) -> Making:
+        """Variant of `reading` that returns the rows before the first that fails, and its failure."""
+        return (yield from self.reading(run, epoch, indices)), None
+
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator["Origins"]:
         """Yield the rows of which elements are made, for each input of which there are some; nothing for a source."""
         yield from ()
@@ -601,8 +605,8 @@ class Node(_FrozenFields, ABC):
         """One pass over an epoch, by index where that is possible."""
         if self.indexable:
             run = run.for_one_stream()
-            read = partial(self.reading, run, epoch)
-            stream: Stream = IndexStream(read, self.cardinality, run.bell, run.demand)
+            make = partial(self.making, run, epoch)
+            stream: Stream = IndexStream(make, self.cardinality, run.bell, run.demand)
         else:
             stream = self.stream(run, epoch)
         stream.meter = run.meter(self)

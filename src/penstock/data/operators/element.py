@@ -20,7 +20,7 @@ from penstock.data.node import ByIndex, DependsOn, Run, SomeElements, derived
 from penstock.data.operator_streams import FunctionStream, SelectingStream
 from penstock.data.origins import source_row
 from penstock.data.output_signature import HasOutputSignature
-from penstock.data.streams.index_reading import Failure, Outcome, Pending, Reading
+from penstock.data.streams.index_reading import Failure, Making, Outcome, Pending, Reading
 from penstock.data.streams.parallel_calls import CallSettings, CallsInOrder
 from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError
@@ -153,9 +153,16 @@ class Map(HasOutputSignature, ByIndex, name="map"):
         return run.callers(self, self.num_parallel_calls, self.function)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        block, failure = yield from self.making(run, epoch, indices)
+        if failure is not None:
+            raise failure.error
+        assert block is not None
+        return block
+
+    def making(self, run: Run, epoch: int, indices: Indices) -> Making:
         block = yield from self.input.reading(run, epoch, indices)
         if len(block) == 0:
-            return block
+            return block, None
         meter = run.meter(self)
         outcome: Callable[[], Outcome] = partial(self.apply, run, epoch, block, indices)
         if self.overlaps:
@@ -163,7 +170,7 @@ class Map(HasOutputSignature, ByIndex, name="map"):
             if not isinstance(calls, Made):  # also if they have ended: the first in order determines the layout
                 yield calls
             outcome = calls.outcome
-        return meter.measured(_all_made, outcome)
+        return meter.measured(outcome)
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
         # Without other threads, large results are made one by one, and only the input is read in blocks.
@@ -246,15 +253,6 @@ def _are_costs(cost: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return bool(found.size) and bool(((found >= 0) & (found < np.inf)).all())
-
-
-def _all_made(outcome: Callable[[], Outcome]) -> Block:
-    """Return the results of calls; raises the first failure."""
-    output, failure = outcome()
-    if failure is not None:
-        raise failure.error
-    assert output is not None
-    return output
 
 
 class MapStream(FunctionStream[Map]):

@@ -195,8 +195,7 @@ class IndexedFiles(ByMethod, OneInput):
                     try:
                         parts.append(self._part(name, own))
                     except ElementError as error:
-                        if error.position is not None:
-                            error.position += sum(map(len, parts))
+                        error.positions = tuple(row + sum(map(len, parts)) for row in error.positions)
                         raise
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
             if len(parts) == 1:

@@ -1,11 +1,10 @@
 """A pass over a node that is read by index; the calls of parallel maps run ahead of the consumer."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 from penstock.data.block import Block
-from penstock.data.streams.index_reading import Failure, Making, Reading
-from penstock.data.streams.pieces import PiecesInOrder, RowPiece
+from penstock.data.streams.index_reading import UNKNOWN_ROW, Making
+from penstock.data.streams.pieces import PiecesInOrder, RowPiece, failed_rows
 from penstock.data.streams.stream import State
 from penstock.errors import StateMismatchError
 from penstock.options import INFINITE_CARDINALITY
@@ -27,7 +26,7 @@ class IndexStream(PiecesInOrder):
     """A pass over a node that is read by index: the state is a position.
 
     Args:
-        read: reads the rows at positions.
+        make: reads the rows at positions.
         length: how many rows there are, or INFINITE_CARDINALITY.
         bell: rings when calls in other threads have ended.
         demand: decides whether rows may be read before they are requested.
@@ -35,15 +34,15 @@ class IndexStream(PiecesInOrder):
     """
 
     def __init__(
-        self, read: Callable[[range], Reading], length: int, bell: Bell, demand: Demand, start: int = 0
+        self, make: Callable[[range], Making], length: int, bell: Bell, demand: Demand, start: int = 0
     ) -> None:
         super().__init__(bell)
-        self._read = read
+        self._make = make
         self._demand = demand
         self._length = length
         # The first position that is in no piece.
         self._next = start
-        # The most rows to read at a time: few after a failure, because others may be near.
+        # The most rows to read at a time: few after a failure that had to be found, because others may be near.
         self._most = _ANY
         # The rows of a piece that is read ahead.
         self._rows = 1
@@ -65,16 +64,13 @@ class IndexStream(PiecesInOrder):
         rows = self._left(min(rows, self._most), self._next)
         if rows <= 0:
             return False
-        piece = self._piece(self._next, self._next + rows)
+        positions = range(self._next, self._next + rows)
         self._next += rows
-        self._begin(piece)
+        self._begin(self._piece(positions))
         return True
 
-    def _piece(self, start: int, stop: int) -> RowPiece:
-        return RowPiece(start, range(start, stop), self._reading)
-
-    def _reading(self, piece: RowPiece) -> Making:
-        return (yield from self._read(piece.source)), None
+    def _piece(self, positions: range) -> RowPiece:
+        return RowPiece(positions.start, positions, lambda piece: self._make(piece.source))
 
     def _fill(self, need: int, allow: int) -> None:
         while self._pieces and self._pieces[-1].waits and self._has_room():
@@ -84,8 +80,9 @@ class IndexStream(PiecesInOrder):
 
     def _taken(self, piece: RowPiece) -> None:
         """Adapt the size of the next pieces to the cost of one that was read."""
-        if piece.block is None:
-            self._most = _FEW if len(piece) == 1 else self._most
+        if piece.block is None or piece.failure is not None:
+            if piece.failure is not None and piece.failure.row == UNKNOWN_ROW:
+                self._most = self._most if failed_rows(piece.failure, len(piece)) else _FEW
             return
         if self._most < _ANY:
             self._most *= 2
@@ -96,14 +93,8 @@ class IndexStream(PiecesInOrder):
             # Not where the calls for one row are enough for a task.
             self._rows *= 1 + all(callers.chunk > 1 for callers in self._callers)
 
-    def _divided(self, piece: RowPiece, failure: Failure) -> list[RowPiece]:
-        start, stop = piece.source.start, piece.source.stop
-        row = getattr(failure.error, "position", None)
-        if row is None or not 0 <= row < len(piece):
-            cuts = {start + len(piece) // 2}
-        else:  # the source knows which row failed, if it has one for each row here
-            cuts = {start + row, start + row + 1}
-        return [self._piece(*both) for both in pairwise(sorted({start, *cuts, stop}))]
+    def _part(self, piece: RowPiece, start: int, stop: int) -> RowPiece:
+        return self._piece(piece.source[start:stop])
 
     def skip(self, rows: int) -> int:
         skipped = 0

@@ -10,7 +10,7 @@ from functools import partial
 
 from penstock.data.block import Block
 from penstock.data.skipped import SkipsAhead
-from penstock.data.streams.index_reading import Failure, Making, Outcome, Pending
+from penstock.data.streams.index_reading import Making, Outcome, Pending
 from penstock.data.streams.pieces import OVERTAKING, PiecesInOrder, RowPiece
 from penstock.data.streams.stream import Cursor, OneInputStream, State
 from penstock.runtime.callers import Callers
@@ -59,14 +59,9 @@ class CallsInOrder(PiecesInOrder, OneInputStream):
         if piece.block is not None:
             self._most_rows = max(1, _BLOCK_BYTES * len(piece.block) // max(1, piece.block.nbytes))
 
-    def _divided(self, piece: RowPiece, failure: Failure) -> list[RowPiece]:
+    def _part(self, piece: RowPiece, start: int, stop: int) -> RowPiece:
         before, passed, met = piece.before
-        row = max(0, failure.row)
-        states = [[before, passed + done, met + done] for done in (row, row + 1)]
-        failed = RowPiece(states[0], range(1), self._calls)
-        failed.made, failed.failure = True, failure
-        rest = piece.source.slice(row + 1, len(piece))
-        return [failed, RowPiece(states[1], rest, self._calls)] if len(rest) else [failed]
+        return RowPiece([before, passed + start, met + start], piece.source.slice(start, stop), self._calls)
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and begin the calls for them, as long as there is room."""

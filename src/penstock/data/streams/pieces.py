@@ -4,7 +4,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -12,6 +12,7 @@ from penstock.data.block import Block
 from penstock.data.skipped import Noticed
 from penstock.data.streams.index_reading import UNKNOWN_ROW, Awaited, Failure, Making, Pending, to_keep
 from penstock.data.streams.stream import State, Stream
+from penstock.errors import ElementError
 from penstock.runtime.callers import Bell, Callers
 from penstock.runtime.threads import failures
 
@@ -93,6 +94,12 @@ class RowPiece:
         self.seconds += time.perf_counter() - begun
 
 
+def failed_rows(failure: Failure, rows: int) -> tuple[int, ...]:
+    """Return which of the rows of a piece failed, as far as their source knows, if it has one for each row here."""
+    known = failure.error.positions if isinstance(failure.error, ElementError) else ()
+    return known if known and known[-1] < rows else ()
+
+
 class PiecesInOrder(Stream):
     """A stream whose pieces wait for calls in other threads; further ones begin if there is room, all go on in order.
 
@@ -118,8 +125,8 @@ class PiecesInOrder(Stream):
         """Note that a piece is returned, or has failed."""
 
     @abstractmethod
-    def _divided(self, piece: RowPiece, failure: Failure) -> list[RowPiece]:
-        """Return pieces of the rows of one that has failed, from the first that it has not made."""
+    def _part(self, piece: RowPiece, start: int, stop: int) -> RowPiece:
+        """Return some of a piece's rows as another piece, which has not begun."""
 
     @abstractmethod
     def _next_state(self) -> State:
@@ -146,6 +153,17 @@ class PiecesInOrder(Stream):
                 self._resume()  # the number of finished pieces limits how many more may begin
                 self._fill(need - len(block), allow)  # rows returned beyond `need` count as read ahead
             return block
+
+    def _divided(self, piece: RowPiece, failure: Failure) -> list[RowPiece]:
+        """Return pieces of the rows of one that has failed, from the first that it has not made."""
+        if failure.row != UNKNOWN_ROW:
+            failed = self._part(piece, failure.row, failure.row + 1)
+            failed.made, failed.failure = True, failure
+            rest = self._part(piece, failure.row + 1, len(piece))
+            return [failed, rest] if len(rest) else [failed]
+        rows = failed_rows(failure, len(piece))
+        cuts = {0, *rows, *(row + 1 for row in rows), len(piece)} if rows else {0, len(piece) // 2, len(piece)}
+        return [self._part(piece, *both) for both in pairwise(sorted(cuts))]
 
     def _finished(self, need: int, allow: int) -> RowPiece | None:
         """Return the first piece when it is made; None at the end."""

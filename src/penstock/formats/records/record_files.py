@@ -147,10 +147,10 @@ class RecordFiles(OpenFileFormat[IndexedFile]):
             if group is None:  # its records cannot be told apart any more
                 yield self._records(file, edges, range(start, stop))
             else:
-                before = bisect_left(group.damaged, start)
-                if before < bisect_left(group.damaged, stop):  # the caller asks for fewer, until it knows which it is
+                before, until = bisect_left(group.damaged, start), bisect_left(group.damaged, stop)
+                if before < until:  # the caller asks for the others, and for these alone
                     failed = ElementError(group.problems[before])
-                    failed.position = group.damaged[before] - rows.start
+                    failed.positions = tuple(row - rows.start for row in group.damaged[before:until])
                     raise failed
                 begin = start - first - before
                 yield [column[begin : begin + stop - start] for column in group.columns], group.structure

@@ -83,7 +83,7 @@ class Feed(IndexStream):
         length, start, stop = base.cardinality, run.span.start, run.span.stop
         stop = stop if length == INFINITE_CARDINALITY else min(stop, length)
         own = run.for_one_stream()
-        super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell, run.demand, start)
+        super().__init__(lambda indices: base.making(own, epoch, indices), stop, run.bell, run.demand, start)
         self._skips = run.skips
 
     def pull(self, need: int, allow: int) -> Block | None:

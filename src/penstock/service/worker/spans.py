@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.streams.by_index import IndexStream
-from penstock.data.streams.index_reading import Reading
+from penstock.data.streams.index_reading import Making
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
@@ -129,10 +129,10 @@ class RowsReader(SpanReader):
         positions = range(self._first, max(stop, self._first), stride)
         own = run.for_one_stream()
 
-        def read(numbers: range) -> Reading:
-            return node.reading(own, epoch, positions[numbers.start : numbers.stop])
+        def make(numbers: range) -> Making:
+            return node.making(own, epoch, positions[numbers.start : numbers.stop])
 
-        self._stream = IndexStream(read, len(positions), run.bell, run.demand)
+        self._stream = IndexStream(make, len(positions), run.bell, run.demand)
 
     def next(self, rows: int) -> Piece | None:
         position = self._position
