@@ -172,7 +172,7 @@ def test_an_interrupted_conversion_resumes(tmp_path, sent, workers):
     program = f"""
         import os, signal, sys
         from penstock.cli import main
-        from penstock.data.saving.shard import ShardNotes
+        from penstock.data.saving.save import ShardNotes
         add = ShardNotes.add
 
         def dying(self, number, description):

@@ -13,7 +13,7 @@ import typing as _typing
 _begun = _time.perf_counter()
 
 from penstock.data.dataset import Dataset as Dataset
-from penstock.data.operators.reducing import Reducer as Reducer
+from penstock.data.operators.grouping import Reducer as Reducer
 from penstock.errors import ElementError as ElementError
 from penstock.errors import InvalidArgumentError as InvalidArgumentError
 from penstock.errors import InvalidTypeError as InvalidTypeError

@@ -49,14 +49,11 @@ class OtherNames:
         keywords: of each method, those arguments that are called otherwise; `__init__` for the class itself.
         of_all_methods: arguments that many methods have elsewhere, and none here.
         attributes: methods and attributes that are called otherwise.
-        quick: whether attributes of instances are looked up for every element. A `__getattr__` would make each look-up
-            cost several times as much, so the class gets descriptors, which `dir` shows.
     """
 
     keywords: Mapping[str, Names] = field(default_factory=dict)
     of_all_methods: Names = field(default_factory=dict)
     attributes: Names = field(default_factory=dict)
-    quick: bool = False
 
     def __call__(self, kind: Class) -> Class:
         """The class, with errors that answer to these names. Signatures and documentation stay the same."""
@@ -67,10 +64,7 @@ class OtherNames:
                 continue
             answering = _answering(function, name, names)
             setattr(kind, name, staticmethod(answering) if isinstance(member, staticmethod) else answering)
-        if self.quick:
-            for name in self.attributes:
-                setattr(kind, name, _Absent(_attribute_error(self.attributes, by_keyword=False), name))
-        elif self.attributes:
+        if self.attributes:
             kind.__getattr__ = _attribute_error(self.attributes, is_dataclass(kind))
             if is_dataclass(kind):
                 kind.__setattr__ = _assignment_error(self.attributes)  # type: ignore[method-assign]  # that of a frozen dataclass
@@ -107,19 +101,6 @@ def _explained(call: str, names: Names, keywords: Mapping[str, Any], whose: str)
             yield f"{call}({theirs}=...) is {whose}'s and not taken here: {ours.why}"
         elif ours is not None:
             yield f"{call}({theirs}=...) is {whose}'s name: here it is {call}({ours}=...)"
-
-
-class _Absent:
-    """An attribute that there is not: a descriptor that raises what `missing` raises."""
-
-    def __init__(self, missing: Callable[[Any, str], Any], name: str) -> None:
-        self._missing = missing
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            raise AttributeError(f"type object {owner.__name__!r} has no attribute {self._name!r}")
-        return self._missing(instance, self._name)
 
 
 def _attribute_error(names: Names, by_keyword: bool) -> Callable[[Any, str], Any]:

@@ -28,6 +28,14 @@ def shifted(indices: Indices, by: int) -> Indices:
     return indices + by
 
 
+def strided(indices: Indices, first: int, step: int) -> Indices:
+    """The positions times `step`, plus `first`."""
+    if isinstance(indices, range):
+        start, stride = first + indices.start * step, indices.step * step
+        return range(start, start + len(indices) * stride, stride)
+    return indices * step + first
+
+
 def compact(positions: npt.NDArray[np.int64]) -> Indices:
     """Return positions, at least one, which rise, as a range if there is none between them that is not among them."""
     first, last = int(positions[0]), int(positions[-1])

@@ -36,27 +36,23 @@ from penstock.data.iterator import DatasetIterator, Element, Iterations, blocks_
 from penstock.data.made_by import MadeBy
 from penstock.data.mixtures.arguments import mixed
 from penstock.data.node import EVERYTHING, Node, Run, describe
-from penstock.data.operators.arrow_stream import ArrowStream
 from penstock.data.operators.balance import Balance
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
 from penstock.data.operators.collection import Source, length_of, rows_of
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map, WithCosts
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.generator import Generator
-from penstock.data.operators.grouping import Bucket, GroupByWindow
+from penstock.data.operators.generator import ArrowStream, Generator
+from penstock.data.operators.grouping import Bucket, GroupByReducer, GroupByWindow, Reducer
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.lengths import LeafLength, WithKnownSizes, WithLengths, as_length, check_lengths
-from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.order import AssertCardinality, Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.pack import Pack
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.rebatching import Rebatch, Unbatch
-from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sampler import FromSampler
-from penstock.data.operators.sampling import Sample, sample_of
-from penstock.data.operators.select import Select, checked_rows
+from penstock.data.operators.select import Sample, Select, checked_rows, sample_of
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import ClumpedShuffle, Shuffle
 from penstock.data.operators.skip_rows import DropRows, MaskRows, names_of_rows

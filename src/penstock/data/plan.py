@@ -17,10 +17,9 @@ from typing import Any, Final
 
 from penstock.data.batches.batching import Batching
 from penstock.data.node import Node
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.order import Enumerate, Skip, Take
+from penstock.data.operators.order import AssertCardinality, Enumerate, Skip, Take
 from penstock.data.operators.own_stack import OwnStack
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.sequence import Scan, TakeWhile

@@ -14,10 +14,9 @@ from penstock.data.mixtures.node import Mix, MixState
 from penstock.data.mixtures.order import Start
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.operators.balance import Balance
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
 from penstock.data.operators.lengths import WithKnownSizes
-from penstock.data.operators.order import Enumerate, Repeat, Skip, Take
+from penstock.data.operators.order import AssertCardinality, Enumerate, Repeat, Skip, Take
 from penstock.data.operators.prefetch_and_cache import Prefetch
 from penstock.data.operators.skip_rows import MaskRows
 from penstock.data.operators.sources import Counter

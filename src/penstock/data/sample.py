@@ -9,14 +9,12 @@ import numpy as np
 from penstock.data.batches.batching import Batching
 from penstock.data.block import Block
 from penstock.data.node import Node, Run, SameElements, SomeElements
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Map
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.grouping import GroupByReducer, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.order import ShardHint, Take
+from penstock.data.operators.order import AssertCardinality, ShardHint, Take
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
-from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import rebuilt, within_reach

@@ -27,8 +27,7 @@ from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sampler import FromSampler
-from penstock.data.operators.sampling import Sample
-from penstock.data.operators.select import Select
+from penstock.data.operators.select import Sample, Select
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.skip_rows import NamedRows

@@ -61,7 +61,6 @@ ITERATOR = OtherNames(
         "restore": "load_state_dict",
         "save": "state_dict",
     },
-    quick=True,
 )
 """Of what `iter(dataset)` gives."""
 

@@ -5,8 +5,7 @@ import os
 from dataclasses import dataclass
 
 from penstock.data.dataset import Dataset, as_dataset, save_dataset
-from penstock.data.saving.save import Save, SaveRequest, in_any_order
-from penstock.data.saving.shard import SavePlan, ShardTask
+from penstock.data.saving.save import Save, SavePlan, SaveRequest, ShardTask, in_any_order
 from penstock.options import Options
 from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service

@@ -1,5 +1,6 @@
-"""Operators that select and reorder positions; over indexable inputs they only compute positions."""
+"""Operators by the positions and the number of elements; over indexable inputs they only compute positions."""
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -15,9 +16,9 @@ from penstock.data.picked_elements import Picked, PickedElements
 from penstock.data.skipped import belongs_to_row
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
-from penstock.errors import InvalidArgumentError
+from penstock.errors import CardinalityError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.positions import as_positions, by_part, shifted
+from penstock.positions import as_positions, by_part, shifted, strided
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
@@ -165,132 +166,101 @@ class TakeStream(OperatorStream[Take], of=Take):
         return block
 
 
-class Skip(SameElements, name="skip"):
+class _EveryNth(SameElements):
+    """Every so many-th element of the input, from one position on."""
+
+    @property
+    @abstractmethod
+    def nth(self) -> tuple[int, int]:
+        """The position of the first element in the input, and the distance to the next one."""
+
+    @derived
+    def cardinality(self) -> int:
+        first, step = self.nth
+        return scaled(self.input.cardinality, lambda n: len(range(first, n, step)))
+
+    @derived
+    def group_ends(self) -> npt.NDArray[np.int64] | None:
+        first, step = self.nth
+        ends = self.input.group_ends
+        return None if ends is None else np.maximum(-((first - ends) // step), 0)
+
+    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
+        return strided(indices, *self.nth)
+
+
+class Skip(_EveryNth, name="skip"):
     """All elements but the first `count`."""
 
     count: int
 
-    @derived
-    def cardinality(self) -> int:
-        return scaled(self.input.cardinality, lambda n: max(0, n - self.count))
-
-    @derived
-    def group_ends(self) -> npt.NDArray[np.int64] | None:
-        ends = self.input.group_ends
-        return None if ends is None else np.maximum(ends - self.count, 0)
-
-    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
-        return shifted(indices, self.count)
+    @property
+    def nth(self) -> tuple[int, int]:
+        return self.count, 1
 
 
-class SkipStream(OperatorStream[Skip], of=Skip):
-    """The state is the input's, and the number of elements that remain to be skipped.
-
-    Failures of skipped elements are ignored, because their functions are not called where the input is read by index.
-    A failure that ends the input among them is raised at the end.
-    """
-
-    counts = ("_left",)
-
-    def __init__(self, node: Skip, run: Run, epoch: int) -> None:
-        super().__init__(node, run, epoch)
-        self._left = node.count
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        pace = Pace()
-        passed_over: BaseException | None = None
-        while self._left:
-            rows = min(self._left, pace.start())
-            try:
-                block = self._input.pull(rows, rows)
-            except failures() as error:
-                self._left -= 1
-                passed_over = _of_row(error)
-                continue
-            if block is None:
-                return _end(passed_over)
-            passed_over = None
-            self._left -= len(block)
-            pace.stop(block.nbytes, len(block))
-        block = self._input.pull(need, allow)
-        return _end(passed_over) if block is None else block
-
-
-def _of_row(error: BaseException) -> BaseException:
-    """Return the exception of a skipped element; raise any other exception again."""
-    if not belongs_to_row(error):
-        raise error
-    return error
-
-
-def _end(passed_over: BaseException | None) -> Block | None:
-    """Return None, the end, or raise the input's last exception before it: a generator that raises has ended."""
-    if passed_over is not None:
-        raise passed_over
-    return None
-
-
-class Shard(SameElements, name="shard"):
+class Shard(_EveryNth, name="shard"):
     """Every `num_shards`-th element, beginning with element `index`."""
 
     num_shards: int
     index: int
 
-    @derived
-    def cardinality(self) -> int:
-        return scaled(self.input.cardinality, lambda n: len(range(self.index, n, self.num_shards)))
-
-    def sources(self, run: Run, epoch: int, indices: Indices) -> Indices:
-        if isinstance(indices, range):
-            start = indices.start * self.num_shards + self.index
-            step = indices.step * self.num_shards
-            return range(start, start + len(indices) * step, step)
-        return indices * self.num_shards + self.index
+    @property
+    def nth(self) -> tuple[int, int]:
+        return self.index, self.num_shards
 
 
-class ShardStream(OperatorStream[Shard], of=Shard):
-    """The state is the input's, and the position there modulo the number of shards.
+class EveryNthStream(OperatorStream[_EveryNth], of=_EveryNth):
+    """The state is the input's, and the number of elements before the next one to give.
 
-    An element that fails belongs to one shard, and the others ignore it, as they do where the input is read by index. A
-    failure that ends the input is raised at the end of each shard.
+    Failures of elements between are ignored, because their functions are not called where the input is read by index: a
+    failing element belongs to one shard. A failure that ends the input among them is raised at the end.
     """
 
-    counts = ("_phase",)
-    _phase = 0
+    counts = ("_before",)
 
-    def __init__(self, node: Shard, run: Run, epoch: int) -> None:
+    def __init__(self, node: _EveryNth, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
+        self._before, self._step = node.nth
         # Few large rows are read at a time: most are skipped, and a view of one keeps its block alive.
         self._pace = Pace()
 
     def pull(self, need: int, allow: int) -> Block | None:
-        count, index = self._node.num_shards, self._node.index
         passed_over: BaseException | None = None
         while True:
-            # Read up to the wanted element, and no further.
-            ahead = (index - self._phase) % count + 1
-            most = self._pace.start()
-            if ahead > most:
-                sure = asked = min(most, ahead - 1)
-            else:
-                asked = (min(allow, max(1, most // count)) - 1) * count + ahead
-                sure = min((need - 1) * count + ahead, asked)
+            sure, asked = self._ahead(need, allow)
             try:
                 block = self._input.pull(sure, asked)
             except failures() as error:
-                self._phase = (self._phase + 1) % count
-                if ahead == 1:
+                if self._passed(1) or not belongs_to_row(error):
                     raise
-                passed_over = _of_row(error)
+                passed_over = error
                 continue
+            if block is None and passed_over is not None:
+                raise passed_over  # a generator that raises has ended
             if block is None:
-                return _end(passed_over)
+                return None
             passed_over = None
             self._pace.stop(block.nbytes, len(block), asked)
-            self._phase = (self._phase + len(block)) % count
-            wanted = range(ahead - 1, len(block), count)
-            if len(wanted):
-                return block.take(wanted)
+            wanted = self._passed(len(block))
+            if wanted:
+                return block if len(wanted) == len(block) else block.take(wanted)
+
+    def _ahead(self, need: int, allow: int) -> tuple[int, int]:
+        """Return how many elements to read: up to the wanted ones, and no further."""
+        if self._step == 1 and not self._before:
+            return need, allow
+        most, ahead = self._pace.start(), self._before + 1
+        if ahead > most:
+            return most, most
+        asked = (min(allow, max(1, most // self._step)) - 1) * self._step + ahead
+        return min((need - 1) * self._step + ahead, asked), asked
+
+    def _passed(self, rows: int) -> range:
+        """Count elements that were read, or one that failed; return which of them are wanted."""
+        wanted = range(self._before, rows, self._step)
+        self._before = (self._before - rows) % self._step if wanted else self._before - rows
+        return wanted
 
 
 class ShardHint(SameElements, name="shard"):
@@ -339,3 +309,48 @@ class EnumerateStream(OperatorStream[Enumerate], of=Enumerate):
             return None
         start, self._position = self._position, self._position + len(block)
         return self._node.numbered(block, np.arange(start, self._position))
+
+
+class AssertCardinality(SameElements, name="assert_cardinality"):
+    """The same elements, of which there must be `expected`."""
+
+    expected: int
+
+    @derived
+    def cardinality(self) -> int:
+        return self.expected
+
+    @derived
+    def indexable(self) -> bool:
+        return self.input.indexable and self.input.cardinality == self.expected
+
+
+class AssertCardinalityStream(OperatorStream[AssertCardinality], of=AssertCardinality):
+    """The state is the input's, the number of elements so far, and whether their number was wrong."""
+
+    counts = ("_met", "_wrong")
+    _met = 0
+    _wrong = False
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._wrong:
+            return None
+        expected = self._node.expected
+        endless = expected == INFINITE_CARDINALITY
+        # At the end one more is pulled, which must not exist.
+        left = allow if endless else max(expected - self._met, 1)
+        try:
+            block = self._input.pull(min(need, left), min(allow, left))
+        except failures():
+            self._met += 1  # a failed element counts
+            raise
+        if block is None and self._met == expected:
+            return None
+        too_many = not endless and self._met >= expected
+        if block is None or too_many:
+            self._wrong = True
+            wanted = "elements without end" if endless else f"{expected} elements"
+            found = "more" if too_many else f"only {self._met}"
+            raise CardinalityError(f"{self._node.where()}: expected {wanted}, got {found}")
+        self._met += len(block)
+        return block

@@ -10,6 +10,7 @@ from penstock.data.block import Block, Column, Indices, gathered, locked_entries
 from penstock.data.node import ByMethod, KnownLength, Node, Run, derived
 from penstock.options import INFINITE_CARDINALITY
 from penstock.paths import names_in_directory
+from penstock.positions import as_positions, strided
 from penstock.printing import in_bytes
 from penstock.rng import Shares, hash_positions, mix, uniform_positions
 from penstock.spec import TensorSpec
@@ -36,7 +37,7 @@ class Range(Integers, name="range"):
         return len(range(self.start, self.stop, self.step))
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return _numbers(indices, self.start, self.step)
+        return Block((as_positions(strided(indices, self.start, self.step)),), LEAF, len(indices))
 
 
 class Counter(Integers, name="counter"):
@@ -47,7 +48,7 @@ class Counter(Integers, name="counter"):
     step: int
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return _numbers(indices, self.start, self.step)
+        return Block((as_positions(strided(indices, self.start, self.step)),), LEAF, len(indices))
 
 
 class Draws(Integers):
@@ -185,16 +186,8 @@ class TimeseriesWindows(KnownLength, Node, name="timeseries_windows"):
         return self.structure.unflatten([*data, *targets])
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        starts = np.asarray(indices, np.int64) * self.sequence_stride + self.start
+        starts = as_positions(strided(indices, self.start, self.sequence_stride))
         rows = starts[:, None] + np.arange(self.sequence_length) * self.sampling_rate
         data = (gathered(column, rows) for column in self.columns)
         columns = (*data, *(gathered(column, starts) for column in self.targets))
         return Block(columns, self.structure, len(indices))
-
-
-def _numbers(indices: Indices, start: int, step: int) -> Block:
-    if isinstance(indices, range):
-        first = start + indices.start * step
-        stride = indices.step * step
-        return Block((np.arange(first, first + len(indices) * stride, stride, dtype=np.int64),), LEAF, len(indices))
-    return Block((indices * step + start,), LEAF, len(indices))

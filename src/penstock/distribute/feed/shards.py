@@ -12,12 +12,11 @@ from penstock.data.batches.batching import Batching
 from penstock.data.dataset import Dataset
 from penstock.data.mixtures.node import Mix
 from penstock.data.node import Node, OneInput
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.order import AssertCardinality, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.sequence import Scan
 from penstock.data.operators.shuffle import Shuffle

@@ -11,19 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.data.node import DependsOn, Node, OneInput
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.collection import Source
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
-from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.grouping import GroupByReducer, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.indexed_files import FolderFiles, IndexedFiles
-from penstock.data.operators.order import Repeat, Take
+from penstock.data.operators.order import AssertCardinality, Repeat, Take
 from penstock.data.operators.prefetch_and_cache import Cache, Prefetch
 from penstock.data.operators.read_files import ReadFiles
 from penstock.data.operators.rebatching import Unbatch
-from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.data.operators.shuffle import Shuffle
