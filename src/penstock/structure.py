@@ -170,16 +170,9 @@ class Structure:
         Raises:
             ElementError: the value is of another structure; the message shows both.
         """
-        if self.kind == "leaf" and not _is_container(value):
-            return [value]
-        # The common cases by a short way: this runs for every element that a function returns.
-        if type(value) is tuple and self.is_flat_tuple and len(value) == len(self.children):
-            if not any(map(_is_container, value)):
-                return list(value)
-        elif type(value) is dict and self.kind == "dict" and self.is_flat and len(value) == len(self.children):
-            found = [value.get(name) for name in self.names]
-            if not any(map(_is_container, found)):
-                return found
+        found = self.quick_leaves(value)
+        if found is not None and not any(map(_is_container, found)):
+            return list(found)
         leaves, structure = flatten(value)
         if structure != self:
             raise ElementError(f"expected an element of structure {self}, got {structure}; * is one array or value")

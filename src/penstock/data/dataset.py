@@ -1960,21 +1960,13 @@ class Dataset(Generic[Element]):
         if (window_size is None) == (window_size_func is None):
             raise InvalidArgumentError("group_by_window takes either window_size or window_size_func")
         if window_size is not None:
-            fixed = check_integer("group_by_window", "window_size", window_size, minimum=1)
-            size_of: Callable[[Any], Any] = lambda key: fixed  # noqa: E731  # shorter than a function
+            size: Any = check_integer("group_by_window", "window_size", window_size, minimum=1)
         else:
-            size_of = check_function("group_by_window", "window_size_func", window_size_func)
-        text = (f"key_func={describe(key_func)}", f"window_size={describe(window_size or window_size_func)}")
+            size = check_function("group_by_window", "window_size_func", window_size_func)
         return self._then(
             GroupByWindow(
-                self.node,
-                "group_by_window",
-                key_func,
-                reduce_func,
-                size_of,
-                text,
+                *(self.node, "group_by_window", key_func, reduce_func, size),
                 dataset_of=self._of_block,
-                least_size=window_size or 1,
                 site=user_site(),
             )
         )
@@ -2066,11 +2058,9 @@ class Dataset(Generic[Element]):
                 "bucket_by_sequence_length",
                 element_length_func,
                 batching,
-                lambda bucket: sizes[int(bucket)],
-                (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}"),
+                sizes,
                 dataset_of=self._of_own_rows,
-                least_size=min(sizes),
-                boundaries=tuple(boundaries),
+                boundaries=boundaries,
                 bounded=pad_to_bucket_boundary and not no_padding,
                 site=site,
             )
@@ -2547,7 +2537,7 @@ def _distribution(call: str, name: str, values: Any) -> tuple[float, ...]:
     return shares
 
 
-def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     edges = [check_integer("bucket_by_sequence_length", "bucket_boundaries", edge, minimum=1) for edge in boundaries]
     if not edges or any(low >= high for low, high in pairwise(edges)):
         raise InvalidArgumentError(f"bucket_by_sequence_length(bucket_boundaries=...) must rise, got {edges}")
@@ -2557,7 +2547,7 @@ def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int]
             f"bucket_by_sequence_length takes one batch size more than boundaries: expected {len(edges) + 1}, "
             f"got {len(counts)}"
         )
-    return edges, counts
+    return tuple(edges), tuple(counts)
 
 
 def _first_unlike(elements: Sequence[Any]) -> ElementError | None:

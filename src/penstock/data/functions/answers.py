@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
 
-TRUTH_VALUES: Final = {bool, np.bool_}
+_TRUTH_VALUES: Final = {bool, np.bool_}
 
 
 def truth(function: str, answer: Any) -> bool:
@@ -16,7 +16,7 @@ def truth(function: str, answer: Any) -> bool:
     Raises:
         InvalidTypeError: `answer` is neither a truth value nor a NumPy number.
     """
-    if type(answer) in TRUTH_VALUES:
+    if type(answer) in _TRUTH_VALUES:
         return bool(answer)
     dtype = getattr(answer, "dtype", None)
     if getattr(answer, "shape", None) == () and getattr(dtype, "kind", "b") in "biufc":

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from penstock.data import functions
 from penstock.data.block import Block, Indices
-from penstock.data.functions.answers import TRUTH_VALUES, truth
-from penstock.data.functions.apply import Results, call_rows, checked_rows, map_row, map_rows, no_result, note
+from penstock.data.functions.answers import truth
+from penstock.data.functions.apply import Results, call_rows, checked_rows, map_row, map_rows, note
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Continued, Made, joined
 from penstock.data.functions.reads_file import is_file_reader
@@ -283,33 +283,15 @@ class FilterStream(SelectingStream[Filter], of=Filter):
     """The state is the input's: rejected rows need no memory."""
 
     def _selected(self, block: Block) -> Block | None:
-        kept = self._decide(block)
+        kept: list[int] = []
+        asked = 0
+        try:
+            for value in checked_rows(self._node.predicate, block):
+                if value if type(value) is bool else truth("filter(predicate)", value):
+                    kept.append(asked)
+                asked += 1
+        except failures() as error:
+            self._fail(error, len(block) - asked)
         if len(kept) == len(block):
             return block
-        return block.take(kept) if len(kept) else None
-
-    def _decide(self, block: Block) -> Any:
-        """Return the rows to keep, up to the first at which the predicate raises."""
-        values: list[Any] = []
-        failure: BaseException | None = None
-        try:
-            values.extend(call_rows(self._node.predicate, block))  # keeps the results before an exception
-            if len(values) < len(block):
-                raise no_result()
-        except failures() as error:
-            failure = error
-        if not set(map(type, values)) <= TRUTH_VALUES:
-            values, failure = self._truths(values, failure)
-        if failure is not None:
-            self._fail(failure, len(block) - len(values))
-        return np.flatnonzero(np.fromiter(values, bool, len(values)))
-
-    def _truths(self, values: list[Any], failure: BaseException | None) -> tuple[list[Any], BaseException | None]:
-        """Return the truth of each value, up to the first that has none, and the failure after the last of them."""
-        decisions: list[Any] = []
-        for value in values:
-            try:
-                decisions.append(truth("filter(predicate)", value))
-            except failures() as error:
-                return decisions, error
-        return decisions, failure
+        return block.take(np.array(kept, np.int64)) if kept else None

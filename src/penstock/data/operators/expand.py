@@ -1,6 +1,5 @@
 """Operators that make a dataset of every element: flat_map and interleave."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -14,16 +13,11 @@ from penstock.data.streams.interleaved import InterleavedRows
 from penstock.data.streams.live_streams import from_beginning
 from penstock.data.streams.prefetched import PrefetchedStream
 from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 
 _ENDLESS: Final = 1 << 62
 """The length of a turn that ends with the dataset."""
-_ROUNDS: Final = 64
-"""The most rounds of turns that are read ahead; more would hardly be cheaper for each row."""
-_READ_SECONDS: Final = 0.00025
-_SECONDS: Final = 0.1
-_BYTES: Final = 1 << 19
-"""Limits for reading ahead: the time of a read from one slot, and the time and size of a block."""
 
 
 class Interleave(ByMethod, AnyNumber):
@@ -98,9 +92,8 @@ class InterleaveStream(Stream, of=Interleave):
         self._length = self._left = node.block_length or _ENDLESS
         self._input_ended = False
         self._alone = 0
-        # The number of rounds that may be read together beyond `allow`, and the number of rows returned so far.
-        self._rounds = 0
-        self._times: list[float] = []
+        # The rows of several rounds that may be read together beyond `allow`: no more than were returned so far.
+        self._pace = Pace()
         self._met = 0
         # The function's failure at the next element of the input, raised after the rows before it.
         self._failure: BaseException | None = None
@@ -116,7 +109,6 @@ class InterleaveStream(Stream, of=Interleave):
 
     def _next(self, need: int, allow: int) -> Block | None:
         """Return the rows of the next turns; None where a turn had none."""
-        begun = time.perf_counter()
         more = self._turns_ahead(allow)
         stop = self._current + 1 + more
         turns = InterleavedRows(len(self._slots), self._length, self._current, self._length - self._left)
@@ -138,7 +130,7 @@ class InterleaveStream(Stream, of=Interleave):
             slot.rows.give_back(rows)
         if more:
             self._met += len(made)
-            self._learn(time.perf_counter() - begun, made.nbytes)
+            self._pace.stop(made.nbytes, len(made))
         return made
 
     def _take(self, turns: InterleavedRows, number: int, need: int, rows: int) -> bool:
@@ -147,7 +139,6 @@ class InterleaveStream(Stream, of=Interleave):
         if slot is None:
             return self._fill(turns, number)
         self._moved.add(number)
-        begun = time.perf_counter()
         try:
             block = slot.rows.pull(need, rows)
         except failures() as error:
@@ -155,7 +146,6 @@ class InterleaveStream(Stream, of=Interleave):
                 raise
             slot.rows.withhold(error)
             return False
-        self._times.append(time.perf_counter() - begun)
         if block is None:
             slot.rows.close()
             self._alone -= slot.alone
@@ -173,23 +163,11 @@ class InterleaveStream(Stream, of=Interleave):
         """
         if self._alone or allow <= self._left:
             return 0
-        rows = max(allow, min(self._met, self._rounds * self._length * len(self._slots)))
+        rows = max(allow, min(self._met, self._pace.start()))
         turns = (rows - self._left) // self._length
         if not self._input_ended:
             return turns
         return turns * len(self._slots) // max(1, sum(slot is not None for slot in self._slots))
-
-    def _learn(self, seconds: float, nbytes: int) -> None:
-        """Read more rounds ahead where reading from a slot takes little time, fewer where it or all takes long.
-
-        Other processes delay a few of the reads, so the median counts.
-        """
-        times, self._times = sorted(self._times), []
-        middle = times[len(times) // 2]
-        if middle > 2 * _READ_SECONDS or seconds > _SECONDS or nbytes > 4 * _BYTES:
-            self._rounds //= 2
-        elif middle < _READ_SECONDS and nbytes < _BYTES:
-            self._rounds = min(_ROUNDS, 2 * self._rounds or 1)
 
     def _fill(self, turns: InterleavedRows, number: int) -> bool:
         """Put the dataset of the next element of the input into a slot, which has no more turns if there is none.

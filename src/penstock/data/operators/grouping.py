@@ -17,7 +17,7 @@ from penstock.data.element_kinds import OneKindStream, of_one_kind
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, no_result, note, owned_leaves
 from penstock.data.layout import Layout
-from penstock.data.node import AnyNumber, ByMethod, DependsOn, Node, Run
+from penstock.data.node import AnyNumber, ByMethod, DependsOn, Node, Run, describe
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
@@ -38,20 +38,31 @@ class GroupByWindow(ByMethod, AnyNumber):
     """
 
     depends_on = DependsOn.ANY
-    not_in_states = ("arguments_text", "dataset_of", "least_size")
+    not_in_states = ("dataset_of",)
     varies = True
     unseeded = True
     key_function: Callable[..., Any]
     reduce_function: Callable[..., Any]
-    window_size_function: Callable[[Any], Any] = field(repr=False)
-    arguments_text: tuple[str, ...] = ()
+    window_size: int | tuple[int, ...] | Callable[[Any], Any]
+    """That of all keys, or of keys from 0 on, or a function of the key."""
     dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
-    least_size: int = field(default=1, repr=False, kw_only=True)
-    """The size of the smallest window."""
     memory = "holds one window for each key"
 
     def arguments(self) -> list[str]:
-        return list(self.arguments_text)
+        return [f"key_func={describe(self.key_function)}", f"window_size={describe(self.window_size)}"]
+
+    @property
+    def least_size(self) -> int:
+        """The size of the smallest window."""
+        if callable(self.window_size):
+            return 1
+        return min(self.window_size) if isinstance(self.window_size, tuple) else self.window_size
+
+    def size_of(self, key: int) -> int:
+        """Return the size of the windows of a key."""
+        if callable(self.window_size):
+            return integer(f"{self.name}(window_size_func), for key {key},", self.window_size(key), low=1)
+        return self.window_size[key] if isinstance(self.window_size, tuple) else self.window_size
 
     def dataset_of_element(self, element: Block, position: int) -> Node:
         """Return the dataset that the function makes of a window of the one element in this block."""
@@ -199,9 +210,7 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
         return True
 
     def _begin_group(self, key: int) -> _Group:
-        answer = self._node.window_size_function(key)
-        size = integer(f"{self._node.name}(window_size_func), for key {key},", answer, low=1)
-        return self._groups.setdefault(key, _Group(key, size))
+        return self._groups.setdefault(key, _Group(key, self._node.size_of(key)))
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
         """Return the key of an element with these leaves, from the key function's result."""
@@ -320,6 +329,10 @@ class Bucket(GroupByWindow):
 
     boundaries: tuple[int, ...] = field(kw_only=True, repr=False)
     bounded: bool = field(kw_only=True, repr=False)
+
+    def arguments(self) -> list[str]:
+        numbers: Any = (self.boundaries, self.window_size)
+        return [describe(self.key_function), *(str(list(each)) for each in numbers)]
 
     def spec_over(self, *inputs: Any) -> Any:
         leaves, structure = flatten(inputs[0])

@@ -1,7 +1,7 @@
 """window: datasets of neighbouring elements."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -13,8 +13,7 @@ from penstock.data.node import ByIndex, DependsOn, Origins, Run, derived, scaled
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.index_reading import Reading
 from penstock.data.streams.stream import State
-from penstock.options import INFINITE_CARDINALITY
-from penstock.positions import as_positions
+from penstock.positions import as_positions, compact
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, map_structure
 
@@ -54,32 +53,24 @@ class Window(ByIndex, name="window"):
     def origins(self, run: Run, epoch: int, positions: npt.NDArray[np.int64]) -> Iterator[Origins]:
         yield spans(self.input, epoch, positions * self.shift, range(0, self.span, self.stride))
 
-    def windows(self, rows: Block, starts: Sequence[int], stride: int) -> Block:
-        """Return the windows that begin at these rows of a block, where their elements are `stride` rows apart."""
-        reach = (self.size - 1) * stride + 1
-        parts = [rows.take(range(start, min(start + reach, len(rows)), stride)) for start in starts]
+    def windows(self, rows: Block, parts: Iterable[Indices]) -> Block:
+        """Return the windows of these rows of a block."""
+        taken = [rows.take(part) for part in parts]
         leaves = [
-            object_column([self.dataset_of(Block((part.columns[number],), LEAF, len(part))) for part in parts])
+            object_column([self.dataset_of(Block((part.columns[number],), LEAF, len(part))) for part in taken])
             for number in range(len(rows.columns))
         ]
-        return Block(tuple(leaves), rows.structure, len(parts))
+        return Block(tuple(leaves), rows.structure, len(taken))
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        length = self.input.cardinality
-        begins = (as_positions(indices) * self.shift).tolist()
-        if not begins:
-            return self.windows((yield from self.input.reading(run, epoch, range(0))), [], 1)
-        first, last = min(begins), max(begins) + self.span
-        stop = last if length == INFINITE_CARDINALITY else min(last, length)
-        if stop - first <= 2 * self.size * len(begins):  # most of these rows are in a window
-            rows = yield from self.input.reading(run, epoch, range(first, stop))
-            return self.windows(rows, [begin - first for begin in begins], self.stride)
-        ranges = [range(begin, min(begin + self.span, stop), self.stride) for begin in begins]
-        wanted = np.concatenate([as_positions(each) for each in ranges])
-        rows = yield from self.input.reading(run, epoch, wanted)
-        ends = np.cumsum([len(each) for each in ranges]).tolist()
-        blocks = [rows.slice(end - len(each), end) for each, end in zip(ranges, ends, strict=True)]
-        return Block.concatenate([self.windows(block, [0], 1) for block in blocks])
+        begins = as_positions(indices) * self.shift
+        if not len(begins):
+            return self.windows((yield from self.input.reading(run, epoch, range(0))), [])
+        _, _, windows, rows = spans(self.input, epoch, begins, range(0, self.span, self.stride))
+        wanted, places = np.unique(rows, return_inverse=True)
+        block = yield from self.input.reading(run, epoch, compact(wanted))
+        edges = np.searchsorted(windows, np.arange(1, len(begins)))
+        return self.windows(block, map(compact, np.split(places, edges)))
 
 
 class WindowStream(OperatorStream[Window], of=Window):
@@ -113,7 +104,8 @@ class WindowStream(OperatorStream[Window], of=Window):
         full = 1 + (self._left - node.span) // node.shift
         # At the end of the input windows are not full, and each needs a separate block.
         starts = range(0, max(1, min(full, allow)) * node.shift, node.shift)
-        windows = node.windows(self._rows, starts, node.stride)
+        parts = [range(start, min(start + node.span, self._left), node.stride) for start in starts]
+        windows = node.windows(self._rows, parts)
         self._drop(len(starts) * node.shift)
         return windows
 
