@@ -5,8 +5,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.accumulators.accumulator import TEXT, Accumulator, Array, Integers, State
+from penstock.accumulators.moments import together
 from penstock.accumulators.quantiles import Quantiles
 from penstock.positions import by_part
+
+_MOMENTS = ("count", "mean", "squares")
 
 
 class KeyedMoments(Accumulator):
@@ -43,16 +46,12 @@ class KeyedMoments(Accumulator):
 
     def _take(self, names: pa.LargeBinaryArray, found: dict[str, Array]) -> None:
         places = _places(self, names)
-        mine = {name: column[places] for name, column in self._numbers.items()}
-        total = mine["count"] + found["count"]
-        share = np.divide(found["count"], total, out=np.zeros(len(total)), where=total > 0)
-        distance = found["mean"] - mine["mean"]
         numbers = self._numbers
-        numbers["squares"][places] += found["squares"] + distance * distance * mine["count"] * share
-        numbers["mean"][places] += distance * share
-        numbers["count"][places] = total
-        numbers["least"][places] = np.minimum(mine["least"], found["least"])
-        numbers["most"][places] = np.maximum(mine["most"], found["most"])
+        merged = together([numbers[name][places] for name in _MOMENTS], [found[name] for name in _MOMENTS])
+        for name, column in zip(_MOMENTS, merged, strict=True):
+            numbers[name][places] = column
+        numbers["least"][places] = np.minimum(numbers["least"][places], found["least"])
+        numbers["most"][places] = np.maximum(numbers["most"][places], found["most"])
 
     def grow(self, count: int) -> None:
         """Make room for more keys."""
@@ -131,5 +130,5 @@ def _places(keyed: KeyedMoments, names: pa.LargeBinaryArray) -> Integers:
 
 def _none(count: int) -> dict[str, Array]:
     """Return the moments of keys without numbers."""
-    zeros = {name: np.zeros(count) for name in ("count", "mean", "squares")}
+    zeros = {name: np.zeros(count) for name in _MOMENTS}
     return zeros | {"least": np.full(count, np.inf), "most": np.full(count, -np.inf)}

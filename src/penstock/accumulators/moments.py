@@ -1,5 +1,7 @@
 """Counts, means and variances."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State, elements, place_shape
@@ -14,9 +16,6 @@ class Moments(Accumulator):
     Args:
         elementwise: whether each position of an element has its own.
         finite: ignore numbers that are NaN or infinite; otherwise the results are NaN too.
-
-    Means and sums of squared distances are merged by the formula of Chan, Golub and LeVeque, which squares no number
-    that is far from the mean.
 
     Example:
         >>> moments = Moments(elementwise=False)
@@ -57,13 +56,8 @@ class Moments(Accumulator):
         rest *= rest  # no BLAS, whose threads wait for each other on busy machines
         self._take(count.reshape(shape), mean.reshape(shape), rest.sum(axis=-1).reshape(shape))
 
-    def _take(self, count: Doubles, mean: Doubles, squares: Doubles) -> None:
-        total = self.count + count
-        share = np.divide(count, total, out=np.zeros(np.shape(total)), where=total > 0)
-        distance = mean - self.mean
-        self._squares = self._squares + squares + distance * distance * self.count * share
-        self.mean = self.mean + distance * share
-        self.count = total
+    def _take(self, *others: Doubles) -> None:
+        self.count, self.mean, self._squares = together((self.count, self.mean, self._squares), others)
 
     def merge(self, other: "Moments") -> None:
         self._take(other.count, other.mean, other._squares)
@@ -78,3 +72,15 @@ class Moments(Accumulator):
 
     def load(self, state: State) -> None:
         self.count, self.mean, self._squares = state["count"], state["mean"], state["squares"]
+
+
+def together(one: Sequence[Doubles], other: Sequence[Doubles]) -> tuple[Doubles, Doubles, Doubles]:
+    """The count, mean and sum of squared distances of the numbers of two, by the formula of Chan, Golub and LeVeque.
+
+    It squares no number that is far from the mean.
+    """
+    count, mean, squares = one
+    total = count + other[0]
+    share = np.divide(other[0], total, out=np.zeros(np.shape(total)), where=total > 0)
+    distance = other[1] - mean
+    return total, mean + distance * share, squares + other[2] + distance * distance * count * share

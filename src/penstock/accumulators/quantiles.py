@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State
-from penstock.accumulators.summary import Summary, compressed_summary_of, exact, merged, summary_of, surely_distinct
+from penstock.accumulators.summary import Summary, exact, merged, summary_of
 
 EXACT_VALUES = 1 << 19
 """Limit of distinct values up to which all quantiles are exact."""
@@ -55,32 +55,12 @@ class Quantiles(Accumulator):
         self._waiting += len(part[0])
         if self._waiting <= 2 * EXACT_VALUES:
             return
-        if self.exact and not self._surely_too_many():
-            together = _summary(self._pending)
+        together = _summary(self._pending)
+        if self.exact and len(together) <= EXACT_VALUES:
             self._pending, self._waiting = [(together.values, together.weights)], len(together)
-            if len(together) <= EXACT_VALUES:
-                return
-        together = self._compressed()
+            return
         self._pending, self._waiting = [], 0
-        self._carry(0, together)
-
-    def _surely_too_many(self) -> bool:
-        """Return whether too many of the waiting values are surely distinct, without sorting them."""
-        light = self._light()
-        return light is not None and surely_distinct(light, EXACT_VALUES)
-
-    def _compressed(self) -> Summary:
-        """A compressed summary of the values that are waiting."""
-        light = self._light()
-        if light is None:
-            return _summary(self._pending).compressed(KEPT_VALUES)
-        return compressed_summary_of(light, KEPT_VALUES)
-
-    def _light(self) -> Array | None:
-        """The values that are waiting; None if some have weights."""
-        if any(weights is not None for _, weights in self._pending):
-            return None
-        return np.concatenate([values for values, _ in self._pending])
+        self._carry(0, together.compressed(KEPT_VALUES))
 
     def _carry(self, level: int, summary: Summary) -> None:
         while (same := self._levels.pop(level, None)) is not None:
@@ -96,7 +76,7 @@ class Quantiles(Accumulator):
 
     def summary(self) -> Summary:
         """One summary of everything."""
-        found = _summary(self._pending) if self.exact or not self._pending else self._compressed()
+        found = _summary(self._pending)
         for level in sorted(self._levels):
             found = merged(found, self._levels[level])
         return found

@@ -10,10 +10,6 @@ import numpy as np
 
 from penstock.accumulators.accumulator import Array, Doubles
 
-_CELLS = 1 << 16
-_AT_ONCE = 1 << 14
-"""Count of numbers that stay in a processor's cache while their cells are computed."""
-
 
 @dataclass(frozen=True, eq=False)
 class Summary:
@@ -59,59 +55,6 @@ def summary_of(values: Array, weights: Doubles | None) -> Summary:
         return exact(*_counted(values))
     distinct, places = np.unique(values, return_inverse=True)
     return exact(distinct, np.bincount(places, weights, len(distinct)).astype(np.float64))
-
-
-def compressed_summary_of(values: Array, count: int) -> Summary:
-    """About `count` of the values at equal distances in rank, without sorting the others; each with its exact rank.
-
-    The values are divided among cells by their distance from the least. The largest value of a cell has the rank at
-    which the cell ends. Only cells in which too many others precede it are sorted.
-    """
-    cells = _cells(values, _CELLS)
-    if cells is None:
-        return summary_of(values, None).compressed(count)
-    sizes = np.bincount(cells, minlength=_CELLS)
-    largest = np.full(_CELLS, values.min())
-    np.maximum.at(largest, cells, values)
-    equal = np.bincount(cells[values == largest[cells]], minlength=_CELLS)
-    crowded = sizes - equal > len(values) // (2 * count)
-    crowded[np.argmax(sizes > 0)] = True  # that of the smallest value, which must be kept
-    alone = (sizes > 0) & ~crowded
-    distinct, sums = _counted(values[crowded[cells]])
-    kept = np.concatenate([largest[alone], distinct])
-    order = np.argsort(kept, kind="stable")
-    weights = np.concatenate([equal[alone], sums]).astype(np.float64)[order]
-    most = np.cumsum(np.concatenate([sizes[alone], sums])[order], dtype=np.float64)
-    return Summary(kept[order], weights, most - weights, most).compressed(count)
-
-
-def surely_distinct(values: Array, count: int) -> bool:
-    """Return whether more than `count` of the values differ for sure, because they are in different cells."""
-    number = 8 * count
-    cells = _cells(values, number)
-    if cells is None:
-        return False
-    found = np.zeros(number, bool)
-    found[cells] = True
-    return bool(np.count_nonzero(found) > count)
-
-
-def _cells(values: Array, number: int) -> Array | None:
-    """Return a cell for each value, in the order of the values; None where cells have no width, or too much."""
-    sample = np.sort(values[:: max(len(values) // 1024, 1)]).astype(np.float64)
-    if len(sample) < 3:
-        return None
-    low, high = sample[1], sample[-2]  # not the ends, which may be far away
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not 0 < high - low < np.inf:
-            return None
-        scale = number / (high - low)
-        cells = np.empty(len(values), np.uint16 if number <= 1 << 16 else np.int64)
-        for start in range(0, len(values), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            places = (values[part] - low) * scale
-            cells[part] = np.clip(places, 0, number - 1, out=places)
-    return cells
 
 
 def _counted(values: Array) -> tuple[Array, Doubles]:
