@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
-from penstock.service.reader.delivery import AsArrived, InOrder, RoundRobin
 from penstock.service.reader.distribute_options import DistributeOptions
-from penstock.service.reader.epoch_progress import EpochProgress, GivenUp
+from penstock.service.reader.epoch_progress import AsArrived, EpochProgress, GivenUp, InOrder, RoundRobin
 from penstock.service.reader.fetch_task import ENDLESS, Arrived, FetchedBehind, FetchTask, Raised, offset_after
 from penstock.service.reader.leases import Leases
 from penstock.service.reader.pace import SpanPace, Usage
-from penstock.service.reader.progress import PassProgress, SharedProgress, past_of
+from penstock.service.reader.progress import PassProgress, past_of
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import Leased
@@ -376,7 +375,7 @@ def test_rows_skipped_after_elements_are_delivered_again_and_unused() -> None:
     assert (counted, position.delivered.number, finished) == ([(3, 2)], 4, False)  # the elements are not used
     assert position.delivered.use(3) == [task]
     assert position.replay_from(3, bare=False)["order"] == [[0, 3, 0, 1, 4]]
-    assert position.replay_from(3, bare=True)["passes"] == {"0": [4, [[3, 10, 0]]]}
+    assert position.replay_from(3, bare=True)["passes"] == {"0": [3, []]}
     assert position.delivered.use(4) == []
     assert position.replay_from(4, bare=True)["passes"] == {"0": [4, []]}
 
@@ -391,7 +390,7 @@ def test_what_is_counted_may_all_have_been_left_out_before() -> None:
 @given(st.data())
 def test_a_restored_reader_reports_the_consumed_elements_of_its_state(data: st.DataObject) -> None:
     edges = sorted(data.draw(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=2, max_size=9)))
-    progress, consumed = SharedProgress(0, 12), []
+    progress, consumed = PassProgress(0, 12), []
     for first, end in pairwise(edges):
         if not data.draw(st.booleans()):
             continue  # it is with others
@@ -402,15 +401,15 @@ def test_a_restored_reader_reports_the_consumed_elements_of_its_state(data: st.D
         if place == end:
             progress.finish(task)
     state = progress.state()
-    restored = SharedProgress(0, 12)
-    restored.restore(state)
+    restored = PassProgress(0, 12)
+    restored.restore(state, shared=True)
     assert restored.state() == state
     said = [span for span in past_of({"0": state}) if span.first < span.end]
     assert said == merged(span for span in consumed if span.first < span.end)
 
 
 def test_of_a_shared_position_a_state_leaves_only_what_is_with_others() -> None:
-    progress = SharedProgress(0, 12)
+    progress = PassProgress(0, 12)
     for first, end in (((0, 0), (2, 1)), ((2, 3), (4, 0))):
         progress.finish(progress.adopt(Span.between(0, first, end)))
     holes = [Span.between(0, (2, 1), (2, 3))]

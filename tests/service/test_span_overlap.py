@@ -12,7 +12,7 @@ from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import cut
 from penstock.service.worker.open_pass import OpenPass, PassKey
-from penstock.service.worker.user_calls import UserCalls
+from penstock.service.worker.spans import UserCalls
 
 PAIR = ps.TensorSpec((2,), np.int64)
 

@@ -14,7 +14,7 @@ from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker import shared_window as under_test
 from penstock.service.worker.shared_window import SharedReader, SharedWindow
-from penstock.service.worker.user_calls import UserCalls
+from penstock.service.worker.spans import UserCalls
 
 _BOOT = 1000.0
 _ROW = 8

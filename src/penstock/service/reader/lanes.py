@@ -16,7 +16,7 @@ from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError, PenstockError, ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
-from penstock.service.reader.fetch_task import Arrived, FetchTask
+from penstock.service.reader.fetch_task import Arrived, ExpectedAnswer, FetchTask
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.session import DispatcherSession
 from penstock.service.reader.shared_state import SharedState
@@ -25,7 +25,6 @@ from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.failures import to_exception
 from penstock.service.wire.interfaces import UnreachedDataWorkerError, UnusableDataWorkerError, WrongAnswerError
 from penstock.service.wire.subjects import Span, WorkerInfo
-from penstock.service.wire.worker_answers import ExpectedAnswer
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Making
 
 _logger = logging.getLogger(__name__)

@@ -33,6 +33,10 @@ class PassProgress:
         """The tasks that were begun and not delivered in full, in the order of their positions."""
         self.waiting: deque[FetchTask] = deque()
         """Those of them that no lane fetches."""
+        self._first: PassOffset = start, 0
+        self._finished: list[Span] = []
+        self._ends: dict[PassOffset, PassOffset] = {}
+        """Of a state: where spans end of which it has some elements, by where their rest begins."""
 
     @property
     def remaining(self) -> int | None:
@@ -51,7 +55,9 @@ class PassProgress:
 
     def finish(self, task: FetchTask) -> None:
         """Note that a task was delivered completely."""
-        self.open.remove(task)
+        if task.span.first < task.span.end:
+            insert(self._finished, task.span)
+        self.open.remove(task)  # last: for a state that a signal handler takes in between, the task is open
 
     def begin(self, size: int) -> FetchTask:
         """A new task of at most `size` positions from the frontier on."""
@@ -73,42 +79,6 @@ class PassProgress:
         Args:
             undone: tasks to be recorded as if these were their next elements; those of other passes are ignored.
         """
-        holes = [[task.position, task.span.stop, task.skip] for task in self.open if task not in undone]
-        holes += [[start, task.span.stop, skip] for task, (start, skip) in self._own(undone)]
-        holes = sorted(hole for hole in holes if hole[0] < hole[1])
-        frontier = self.frontier if self.length < 0 else min(self.frontier, self.length)
-        while holes and holes[-1][1] == frontier and holes[-1][2] == 0:
-            frontier = holes.pop()[0]
-        return [frontier, holes]
-
-    def _own(self, undone: Mapping[FetchTask, PassOffset]) -> list[tuple[FetchTask, PassOffset]]:
-        return [(task, offset) for task, offset in undone.items() if task.pass_number == self.number]
-
-    def restore(self, state: State) -> None:
-        """Continue from a state.
-
-        Raises:
-            StateMismatchError: the state is no state of a pass.
-        """
-        self.frontier, holes = _checked(self.number, state)
-        self.waiting.extend(self.adopt(hole) for hole in holes)
-
-
-class SharedProgress(PassProgress):
-    """A pass that is shared with other readers, whose positions count as not consumed here."""
-
-    def __init__(self, number: int, length: int) -> None:
-        super().__init__(number, length)
-        self._finished: list[Span] = []
-        self._ends: dict[PassOffset, PassOffset] = {}
-        """Of a state: where spans end of which it has some elements, by where their rest begins."""
-
-    def finish(self, task: FetchTask) -> None:
-        if task.span.first < task.span.end:
-            insert(self._finished, task.span)
-        super().finish(task)  # last: for a state that a signal handler takes in between, the task is open
-
-    def state(self, undone: Mapping[FetchTask, PassOffset] = NOTHING_UNDONE) -> State:
         offsets = {task: (task.position, task.skip) for task in self.open} | dict(self._own(undone))
         consumed = self._finished
         for task in offsets:
@@ -116,7 +86,7 @@ class SharedProgress(PassProgress):
         consumed = [*consumed, *(task.until(offset) for task, offset in offsets.items())]
         ends = self._ends | {offset: task.span.end for task, offset in offsets.items() if offset < task.span.end}
         holes: list[Span] = []
-        at: PassOffset = (0, 0)
+        at = self._first
         for span in merged(clipped(consumed, self.number, self._bound)):
             if span.first < span.end:
                 holes += self._missing(at, span.first, ends)
@@ -130,6 +100,9 @@ class SharedProgress(PassProgress):
             [[hole.start, hole.stop, hole.skip, *([hole.more] if hole.more else [])] for hole in holes],
         ]
 
+    def _own(self, undone: Mapping[FetchTask, PassOffset]) -> list[tuple[FetchTask, PassOffset]]:
+        return [(task, offset) for task, offset in undone.items() if task.pass_number == self.number]
+
     def _missing(self, first: PassOffset, end: PassOffset, ends: Mapping[PassOffset, PassOffset]) -> Iterator[Span]:
         """The spans between two offsets; the rest of a partly consumed span is a separate span."""
         while first < end:
@@ -140,15 +113,26 @@ class SharedProgress(PassProgress):
     def _end_of_rest(self, offset: PassOffset, ends: Mapping[PassOffset, PassOffset]) -> PassOffset:
         return min(ends.get(offset, (offset[0] + 1, 0)), (self._bound, 0))
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, *, shared: bool = False) -> None:
+        """Continue from a state.
+
+        Args:
+            shared: whether the pass is shared with other readers, and the dispatcher says who reads the rest.
+
+        Raises:
+            StateMismatchError: the state is no state of a pass.
+        """
         frontier, holes = _checked(self.number, state)
-        at: PassOffset = (0, 0)
+        at = self._first
         for hole in [*holes, Span(pass_number=self.number, start=frontier, stop=frontier)]:
             if at < hole.first:
                 self._finished.append(Span.between(self.number, at, hole.first))
             if hole.skip and hole.first < hole.end:
                 self._ends[hole.first] = hole.end
             at = hole.end
+        if not shared:
+            self.frontier = frontier
+            self.waiting.extend(self.adopt(hole) for hole in holes)
 
     @property
     def _bound(self) -> int:

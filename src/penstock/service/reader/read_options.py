@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from penstock.errors import PoisonError
-from penstock.service.reader.delivery import AsArrived, DeliveryOrder, InOrder, RoundRobin
 from penstock.service.reader.distribute_options import DistributeOptions
 from penstock.service.reader.fetch_task import Arrival, FetchTask, Raised
 from penstock.service.reader.poison_search import WORKERS
@@ -42,15 +41,6 @@ class ReadOptions:
         """Return whether a pass is fetched from beginning to end by one request, as fast as elements are taken."""
         settings = self.settings
         return settings.by_element or (self.kind == "sequence" and settings.max_outstanding_requests is None)
-
-    def delivery_order(self) -> DeliveryOrder:
-        """The order in which elements are delivered."""
-        if self.settings.coordinated:
-            return RoundRobin(self.stride)
-        # Trainers that share elements go through the passes in the same order, so that all meet the same ones.
-        settings = self.settings
-        in_order = self.ordered or bool(settings.trainer) or settings.policy != ShardingPolicy.DYNAMIC
-        return InOrder() if in_order else AsArrived()
 
     @property
     def by_position(self) -> bool:

@@ -18,8 +18,7 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.worker.cut import base_of, by_row
-from penstock.service.worker.spans import Piece, SpanReader
-from penstock.service.worker.user_calls import UserCalls
+from penstock.service.worker.spans import Piece, SpanReader, UserCalls
 from penstock.service.worker.window import rows_of
 
 

@@ -22,8 +22,7 @@ from penstock.service.worker.pass_nodes import nodes_of_pass, seed_of
 from penstock.service.worker.rounds import RoundsReader
 from penstock.service.worker.sequence import Sequence, SequenceReader
 from penstock.service.worker.shared_window import AloneReader, SharedReader, SharedWindow
-from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader
-from penstock.service.worker.user_calls import UserCalls
+from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader, UserCalls
 
 _WITHOUT_END = 1 << 62
 _LEFT_READERS = 8

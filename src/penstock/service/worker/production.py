@@ -23,8 +23,7 @@ from penstock.service.wire.interfaces import Answers
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, Making, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
-from penstock.service.worker.spans import Gathered, SpanReader
-from penstock.service.worker.user_calls import STOPPED, UserCalls, as_exception
+from penstock.service.worker.spans import STOPPED, Gathered, SpanReader, UserCalls, as_exception
 
 _OPEN_PASSES = 32
 _IDLE_SECONDS = 600.0

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -217,12 +218,8 @@ class _RunningWorker:
         news: WorkerNews = self._dispatcher.ask(
             WorkerHeartbeat(
                 worker_id=self._worker_id,
-                rows=made.rows,
-                bytes=made.bytes,
-                busy_seconds=made.busy_seconds,
                 seconds=seconds,
-                window_hits=made.window_hits,
-                window_misses=made.window_misses,
+                **asdict(made),
             ),
             patience_seconds=self._interval,
         )

@@ -14,8 +14,7 @@ from penstock.service.wire.left_out import left_out_of
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Fetch, LeftOut
 from penstock.service.worker.sequence import Sequence, SequenceReader
-from penstock.service.worker.spans import BLOCK_SECONDS, Piece, SpanReader
-from penstock.service.worker.user_calls import STOPPED, UserCalls
+from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, UserCalls
 from penstock.service.worker.window import Behind, ProducedWindow, rows_of
 
 _BLOCK_BYTES = 1 << 22

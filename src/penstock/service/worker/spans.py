@@ -1,18 +1,28 @@
-"""Reads a span of a pass, piece by piece."""
+"""Reads a span of a pass, piece by piece, and calls users' functions for that, beside others or alone."""
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Condition, Lock, get_ident
+from typing import Final
 
 from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.index_reading import Making
+from penstock.data.streams.stream import Stream
+from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.runtime.channel import Closed
+from penstock.runtime.threads import failures
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.service.worker.user_calls import UserCalls
 
+STOPPED = "this data worker has stopped"
+_PATIENCE_SECONDS: Final = 10.0
+"""Time for which calls wait for each other: one that never returns must not keep all others."""
 BLOCK_SECONDS = 0.016
 """A block takes a worker this long, at most twice: each costs its trainer about a quarter of a millisecond."""
 _GATHERING_SECONDS = 0.001
@@ -117,7 +127,7 @@ class RowsReader(SpanReader):
         calls: pulls the rows.
     """
 
-    def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int, calls: UserCalls) -> None:
+    def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int, calls: "UserCalls") -> None:
         self._span = span
         self._calls = calls
         self._first = span.start + span.skip * stride
@@ -148,3 +158,71 @@ class RowsReader(SpanReader):
 
     def close(self) -> None:
         self._stream.close()
+
+
+class UserCalls:
+    """All streams of a worker are pulled through this object."""
+
+    def __init__(self) -> None:
+        self._turn = Lock()
+        self._changed = Condition()
+        self._running = 0
+        self._alone: int | None = None  # the thread that calls alone, or waits for that
+        self._until = 0.0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait for the calls that run, and let no others begin until the end of the block."""
+        with self._turn:
+            with self._changed:
+                self._alone, self._until = get_ident(), time.monotonic() + _PATIENCE_SECONDS
+                self._changed.wait_for(lambda: not self._running, _PATIENCE_SECONDS)
+                self._until = time.monotonic() + _PATIENCE_SECONDS
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._alone = None
+                    self._changed.notify_all()
+
+    @contextmanager
+    def _among_others(self) -> Iterator[None]:
+        own = get_ident()
+        with self._changed:
+            while self._alone not in (None, own) and (left := self._until - time.monotonic()) > 0:
+                self._changed.wait(left)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                if self._alone is not None:
+                    self._changed.notify_all()
+
+    def pull(self, stream: Stream, rows: int) -> Block | Exception | None:
+        """The next rows of a stream, or the exception that it raises.
+
+        Raises:
+            LostDataWorkerError: the stream was closed meanwhile.
+        """
+        try:
+            with self._among_others():
+                return stream.pull(rows, rows)
+        except Closed:
+            raise LostDataWorkerError(STOPPED) from None
+        except StopIteration:  # it comes from a user function, and would end the loop silently
+            return InvalidTypeError("a function of this dataset raised StopIteration: return a value instead")
+        except failures() as error:
+            return as_exception(error)
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return a function's exception as an `Exception`, so that it ends neither this process nor the trainer's."""
+    if isinstance(error, Exception):
+        return error
+    kept = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")
+    kept.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        kept.add_note(note)
+    return kept
