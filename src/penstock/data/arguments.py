@@ -5,18 +5,24 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, check_integer
 from penstock.spec import LeafSpec, assuming
 from penstock.structure import flatten, map_structure
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+# The files of penstock, and of NumPy, whose operators call penstock for the columns of `ps.transform`.
+_NOT_THE_USERS = (
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+    os.path.join(os.path.dirname(np.__file__), ""),
+)
 
 
 def user_site() -> str:
     """The line of the user's code that called penstock: "file.py:12"."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back
     return f"{_cell_of(frame.f_code.co_filename)}:{frame.f_lineno}"
 

@@ -5,7 +5,7 @@ one array of bytes: `spans` of an Arrow array, or the lines of a file that is ma
 uint64 arrays, which wrap around as C's do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -177,6 +177,12 @@ _BY_LENGTH: tuple[tuple[int, int, Callable[[Bytes, Positions, Words], Words]], .
     (33, 64, _up_to_64),
     (65, 1 << 62, _longer),
 )
+
+
+def hash_buckets(texts: pa.LargeBinaryArray, count: int, key: Sequence[int] | None = None) -> Positions:
+    """One of `count` buckets for each text, by FarmHash; by SipHash with a key of two integers."""
+    words = fingerprint64(*spans(texts)) if key is None else siphash(*spans(texts), (key[0], key[1]))
+    return (words % np.uint64(count)).astype(np.int64)
 
 
 def joined_fingerprints(first: Words, second: Words) -> Words:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.encode import encode
-from penstock.preprocessing.hashes import fingerprint64, siphash, spans
+from penstock.preprocessing.hashes import hash_buckets
 from penstock.preprocessing.layer import ArrayLayer, check_choice
 from penstock.preprocessing.tokens import TEXT, Shape, encode_text, text_array
 
@@ -61,8 +61,7 @@ class Hashing(ArrayLayer):
 
     def _bins(self, values: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
         masked = self.mask_value is not None and self.num_bins > 1
-        words = fingerprint64(*spans(values)) if self.salt is None else siphash(*spans(values), self.salt)
-        bins = (words % np.uint64(self.num_bins - masked)).astype(np.int64)
+        bins = hash_buckets(values, self.num_bins - masked, self.salt)
         if masked:
             value = self.mask_value if isinstance(self.mask_value, bytes) else str(self.mask_value)
             mask = pa.scalar(encode_text(value, "utf-8"), TEXT)

@@ -14,10 +14,10 @@ from penstock.options import check_integer
 from penstock.paths import local_path
 from penstock.preprocessing.counts import TokenCounts
 from penstock.preprocessing.encode import Floats, encode, encode_rows
-from penstock.preprocessing.keys import Keys, MemoryKeys, Numbers
+from penstock.preprocessing.keys import MemoryKeys, Numbers
 from penstock.preprocessing.layer import LearningLayer, check_choice
 from penstock.preprocessing.tokens import Shape
-from penstock.preprocessing.vocabulary_file import FileKeys
+from penstock.preprocessing.vocabulary_file import FileKeys, Keys
 
 MODES = ("int", "one_hot", "multi_hot", "count", "tf_idf")
 

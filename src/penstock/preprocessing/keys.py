@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,8 @@ _FEW = 64
 _SHARE = 8
 
 
-class Keys(Protocol):
-    """Distinct keys, numbered from 0."""
-
-    def __len__(self) -> int: ...
-
-    def find(self, values: pa.Array) -> npt.NDArray[np.integer[Any]]:
-        """The number of each value, or -1, in int32 or int64."""
-
-    def take(self, numbers: Numbers) -> pa.Array:
-        """The keys of these numbers."""
-
-
 class MemoryKeys:
-    """Keys in an Arrow array.
+    """Distinct keys in an Arrow array, numbered from 0.
 
     Example:
         >>> import pyarrow as pa
@@ -44,6 +32,7 @@ class MemoryKeys:
         return len(self._keys)
 
     def find(self, values: pa.Array) -> npt.NDArray[np.integer[Any]]:
+        """The number of each value, or -1, in int32 or int64."""
         if len(values) <= max(_FEW, len(self._keys) // _SHARE):
             few = values.to_numpy(zero_copy_only=False).tolist()
             return np.fromiter(map(self._table.get, few, repeat(-1)), np.int64, len(few))
@@ -51,6 +40,7 @@ class MemoryKeys:
         return found.to_numpy()  # type: ignore[no-any-return]  # Arrow has no types
 
     def take(self, numbers: Numbers) -> pa.Array:
+        """The keys of these numbers."""
         return self._keys.take(pa.array(numbers))
 
     @cached_property

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.preprocessing.hashes import fingerprint64, spans
+from penstock.preprocessing.hashes import hash_buckets
 from penstock.preprocessing.index_lookup import IndexLookup
 from penstock.preprocessing.keys import Numbers
 from penstock.preprocessing.tokens import INTEGERS, TEXT, Shape, decoded, encode_text, integer_array, text_array
@@ -103,7 +103,7 @@ class StringLookup(IndexLookup):
         return decoded(tokens, self.encoding)
 
     def _oov_buckets(self, values: pa.Array) -> Numbers:
-        return (fingerprint64(*spans(values)) % np.uint64(self.num_oov_indices)).astype(np.int64)
+        return hash_buckets(values, self.num_oov_indices)
 
 
 class IntegerLookup(IndexLookup):

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.paths import appearing, link_of_others
 from penstock.preprocessing.hashes import Bytes, Positions, Words, fingerprint64, gathered, spans
-from penstock.preprocessing.keys import Numbers
+from penstock.preprocessing.keys import MemoryKeys, Numbers
 
 _VERSION = b"2"
 _LINES_AT_ONCE = 1 << 20
@@ -107,6 +107,9 @@ class FileKeys:
             raise StorageError(
                 f"vocabulary={self.path!r} has changed since the layer was made: give changed files new names"
             )
+
+
+Keys = MemoryKeys | FileKeys
 
 
 def _as_text(integers: pa.Int64Array) -> pa.LargeBinaryArray:

@@ -50,8 +50,7 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     _check_epochs(make_dataset, limit)
     _check_functions_that_write(make_dataset, expected)
     _check_block_sizes(make_dataset, expected)
-    states = _check_states_do_not_disturb(make_dataset, expected)
-    _check_restored(make_dataset, expected, states, limit)
+    _check_states(make_dataset, expected, limit)
     if len(expected) < limit:
         _check_end(make_dataset)
     return expected
@@ -166,41 +165,30 @@ def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any])
         _assert_equal(found, expected, f"read {rows} rows at a time")
 
 
-def _check_states_do_not_disturb(make_dataset: Callable[[], Dataset], expected: list[Any]) -> list[Any]:
-    """The state after 0, 1, 2, … elements."""
-    found = []
-    with iter(make_dataset()) as iterator:
-        states = [iterator.state_dict()]
-        for element in islice(iterator, len(expected)):
-            found.append(_frozen(element))
-            states.append(iterator.state_dict())
-        _assert_equal(found, expected, "with a state taken at every boundary")
-    return states
-
-
-def _check_restored(make_dataset: Callable[[], Dataset], expected: list[Any], states: list[Any], limit: int) -> None:
-    """A state continues with the elements after it, and so does every state of the iterator that continues."""
-    known = {(given, json.dumps(state)) for given, state in enumerate(states)}
-    again: list[tuple[int, int, str]] = []
-    for first, state in enumerate(states):
-        what = f"resumed after {first} elements"
-        # Equal states continue alike, so each is restored once.
-        for given, text in _continued(make_dataset, json.dumps(state), expected, first, limit, what):
-            if (given, text) not in known:
-                known.add((given, text))
-                again.append((first, given, text))
-    for first, given, text in again:
-        what = f"resumed after {first} elements, and again after {given}"
-        _continued(make_dataset, text, expected, given, limit, what)
+def _check_states(make_dataset: Callable[[], Dataset], expected: list[Any], limit: int) -> None:
+    """States taken at every boundary disturb nothing and continue with the elements after them, and so do theirs."""
+    known: set[tuple[int, str | None]] = set()
+    waiting: list[tuple[int, str | None]] = [(0, None)]
+    for what in (
+        "with a state taken at every boundary",
+        "resumed after {} elements",
+        "resumed again after {} elements",
+    ):
+        found: dict[tuple[int, str | None], None] = {}
+        for given, state in waiting:
+            found |= dict.fromkeys(_continued(make_dataset, state, expected, given, limit, what.format(given)))
+        waiting = [each for each in found if each not in known]  # equal states continue alike
+        known |= found.keys()
 
 
 def _continued(
-    make_dataset: Callable[[], Dataset], state: str, expected: list[Any], given: int, limit: int, what: str
+    make_dataset: Callable[[], Dataset], state: str | None, expected: list[Any], given: int, limit: int, what: str
 ) -> list[tuple[int, str]]:
-    """The states of an iterator restored from a state as JSON, each with how many elements come before it."""
+    """The states of an iterator, restored from a state as JSON, each with how many elements come before it."""
     found: list[Any] = []
     with iter(make_dataset()) as resumed:
-        resumed.load_state_dict(json.loads(state))
+        if state is not None:
+            resumed.load_state_dict(json.loads(state))
         states = [(given, json.dumps(resumed.state_dict()))]
         for element in islice(resumed, limit - given):
             found.append(_frozen(element))

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidTypeError
-from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 
 Given = ParamSpec("Given")
@@ -42,13 +42,13 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise InvalidTypeError(f"{user_line()}: {name}: {error}") from error
+            raise InvalidTypeError(f"{user_site()}: {name}: {error}") from error
         for argument, value in given.items():
             default = signature.parameters[argument].default
             if value is not None or (default is not None and type(None) not in kinds[argument]):
                 wanted = _misfit(argument, kinds[argument], value)
                 if wanted:
-                    raise InvalidTypeError(f"{user_line()}: {name}({argument}=...) takes {wanted}, got {value!r:.100}")
+                    raise InvalidTypeError(f"{user_site()}: {name}({argument}=...) takes {wanted}, got {value!r:.100}")
         return function(*args, **kwargs)
 
     return call

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.transform.columns import Array, Ragged, in_rows_of, is_text, texts_of
+from penstock.transform.columns import Array, Ragged, in_rows_of, is_text, places_among
 from penstock.transform.operations import spread
 
 
@@ -30,11 +29,6 @@ def _assigned(values: Array, boundaries: Array) -> Array:
     if boundaries.dtype.kind == "f" and values.dtype != np.float64:
         values = values.astype(boundaries.dtype)
     return np.searchsorted(boundaries, values, side="right").astype(np.int64)
-
-
-def number_of_buckets(boundaries: Any) -> Any:
-    """Return how many buckets there are between such boundaries."""
-    return np.int64(np.shape(boundaries)[-1] + 1)
 
 
 def apply_buckets_with_interpolation(column: Any, boundaries: Any) -> Any:
@@ -72,7 +66,7 @@ def apply_buckets_with_interpolation(column: Any, boundaries: Any) -> Any:
 def apply_buckets_per_key(column: Any, key: Any, keys: pa.LargeBinaryArray, boundaries: Array) -> Any:
     """The bucket of each number between the boundaries of its key, the last of NaN; -1 for a key that was not seen."""
     values, names = spread("bucketize_per_key", column, key)
-    places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), -1).to_numpy().astype(np.int64)
+    places = places_among(keys, names)
     if len(keys) == 0:
         found = np.full(len(values), -1, np.int64)
     else:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 
 
@@ -22,7 +22,7 @@ def noted(operation: str, *inputs: Any, **arguments: Any) -> Column:
             return entry._recorder.add(operation, list(inputs), arguments)
     call = operation.removeprefix("analyze.")
     raise InvalidTypeError(
-        f"{user_line()}: {call} takes columns of a preprocessing function, got {str(inputs)[1:100]}: call it in the "
+        f"{user_site()}: {call} takes columns of a preprocessing function, got {str(inputs)[1:100]}: call it in the "
         "function that ps.transform.analyze is given"
     )
 
@@ -46,7 +46,7 @@ def without_rows(call: str, name: str, column: Column) -> Column:
     """
     if column._recorder.has_rows(column):
         raise InvalidTypeError(
-            f"{user_line()}: {call}({name}=...) takes a value that is the same for all rows, got {column!r}"
+            f"{user_site()}: {call}({name}=...) takes a value that is the same for all rows, got {column!r}"
         )
     return column
 
@@ -65,9 +65,9 @@ def checked_boundaries(call: str, name: str, boundaries: Any) -> Any:
     except ValueError:
         found = np.asarray("")
     if found.dtype.kind not in "iuf" or not 0 < found.ndim < 3 or not found.size:
-        raise InvalidTypeError(f"{user_line()}: {call}({name}=...) takes a list of numbers, got {boundaries!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: {call}({name}=...) takes a list of numbers, got {boundaries!r:.100}")
     if not (found[..., 1:] >= found[..., :-1]).all() or np.isnan(found).any():
-        raise InvalidArgumentError(f"{user_line()}: {call}({name}=...) must be in order, got {boundaries!r:.100}")
+        raise InvalidArgumentError(f"{user_site()}: {call}({name}=...) must be in order, got {boundaries!r:.100}")
     return found
 
 
@@ -81,7 +81,7 @@ def checked_integers(call: str, name: str, given: Any, count: int) -> list[int]:
         isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in given
     )
     if not integers or len(given) != count:
-        raise InvalidTypeError(f"{user_line()}: {call}({name}=...) takes {count} integers, got {given!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: {call}({name}=...) takes {count} integers, got {given!r:.100}")
     return [int(part) for part in given]
 
 
@@ -95,8 +95,8 @@ def checked_buckets(call: str, num_buckets: Any, epsilon: float | None) -> int:
 def checked_path(call: str, name: str, path: Any) -> str:
     """The absolute path of a file that is there."""
     if not isinstance(path, (str, os.PathLike)):
-        raise InvalidTypeError(f"{user_line()}: {call}({name}=...) takes a path or a vocabulary, got {path!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: {call}({name}=...) takes a path or a vocabulary, got {path!r:.100}")
     found = os.path.abspath(os.fspath(path))
     if not os.path.isfile(found):
-        raise InvalidArgumentError(f"{user_line()}: {call}({name}={path!r}): there is no such file")
+        raise InvalidArgumentError(f"{user_site()}: {call}({name}={path!r}): there is no such file")
     return found

@@ -247,3 +247,9 @@ def texts_of(value: Any) -> pa.LargeBinaryArray:
     if values.dtype.kind not in "iub":
         raise InvalidTypeError(f"expected strings or integers, got {values.dtype}")
     return pa.array(np.ascontiguousarray(values)).cast(pa.large_string()).cast(TEXT)
+
+
+def places_among(keys: pa.LargeBinaryArray, names: Any) -> Integers:
+    """Return the place of each name among keys; -1 for one that is not there."""
+    found = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), -1)
+    return found.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # Arrow has no types

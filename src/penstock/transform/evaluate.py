@@ -22,12 +22,18 @@ from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.missing import Unfilled, complete
 from penstock.transform.operations import numpy_operation
 
+
+def _item(values: tuple[Any, ...], *, number: int) -> Any:
+    return values[number]
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "apply_buckets": buckets.apply_buckets,
     "apply_buckets_per_key": buckets.apply_buckets_per_key,
     "apply_buckets_with_interpolation": buckets.apply_buckets_with_interpolation,
     "by_key": scaling_operations.by_key,
     "cast": constants.cast,
+    "constant": constants.constant_value,
     "change_text": text_operations.change_text,
     "density": scaling_operations.density,
     "fill_missing": missing.fill_missing,
@@ -38,13 +44,13 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "hash_strings": text_operations.hash_strings,
     "idf": term_frequencies.idf,
     "index": constants.index,
+    "item": _item,
     "join": text_operations.join,
     "lookup": vocabularies.lookup,
     "lookup_by": vocabularies.lookup_by,
     "min_max": scaling_operations.min_max,
     "ngrams": text_operations.ngrams,
-    "number_of_buckets": buckets.number_of_buckets,
-    "number_of_indices": vocabularies.number_of_indices,
+    "number_of_values": vocabularies.number_of_values,
     "row_lengths": text_operations.row_lengths,
     "split": text_operations.split,
     "tfidf_terms": term_frequencies.tfidf_terms,
@@ -119,10 +125,6 @@ def operation_of(node: GraphNode, fixed: Sequence[bool]) -> Callable[..., Any]:
         InvalidArgumentError: an operation that this penstock does not know, or a function that cannot be imported.
     """
     name = node.operation
-    if name == "constant":
-        return partial(constants.constant_value, **node.arguments)
-    if name == "item":
-        return partial(_item, number=node.arguments["number"])
     if name == "call":
         return partial(_called, imported(node.arguments["function"]), node.arguments["function"])
     if name.startswith("numpy."):
@@ -130,10 +132,6 @@ def operation_of(node: GraphNode, fixed: Sequence[bool]) -> Callable[..., Any]:
     if name not in OPERATIONS:
         raise InvalidArgumentError(f"operation {name!r} is unknown to this penstock: use the one that has saved it")
     return partial(OPERATIONS[name], **node.arguments)
-
-
-def _item(values: tuple[Any, ...], *, number: int) -> Any:
-    return values[number]
 
 
 def _called(function: Callable[..., Any], name: str, *values: Any) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError
-from penstock.transform.sites import user_line
 
 
 def name_of(call: str, function: Any) -> str:
@@ -22,7 +22,7 @@ def name_of(call: str, function: Any) -> str:
     name = f"{module}:{path}"
     if "<" in name or "None" in name or name.startswith("__main__:") or imported(name) is not function:
         raise InvalidArgumentError(
-            f"{user_line()}: {call} takes a function that can be imported by its name, got {function!r}: "
+            f"{user_site()}: {call} takes a function that can be imported by its name, got {function!r}: "
             "define it at the top level of a module"
         )
     return name

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.data.arguments import user_site
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, PenstockError
 from penstock.preprocessing.tokens import TEXT
 from penstock.transform.columns import Ragged, flat, in_rows_of, is_text
-from penstock.transform.sites import user_line
 
 UFUNCS = frozenset(
     value.__name__
@@ -52,12 +52,12 @@ class NumpyFunction:
         try:
             bound = Signature(parameters).bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidTypeError(f"{user_line()}: np.{name} of columns: {error}") from error
+            raise InvalidTypeError(f"{user_site()}: np.{name} of columns: {error}") from error
         bound.apply_defaults()
         arguments = {plain: bound.arguments[plain] for plain, _ in self.plain}
         if self.along and (not isinstance(arguments["axis"], int) or arguments["axis"] == 0):
             raise InvalidArgumentError(
-                f"{user_line()}: np.{name} of a column takes an axis of its elements, such as axis=-1, got "
+                f"{user_site()}: np.{name} of a column takes an axis of its elements, such as axis=-1, got "
                 f"axis={arguments['axis']!r}: {along_rows(name)}"
             )
         inputs = [bound.arguments[column] for column in self.columns]

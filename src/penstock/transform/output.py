@@ -18,7 +18,7 @@ from penstock.transform.missing import complete
 from penstock.transform.numeric import layer_arguments
 from penstock.transform.saved import Learned, WorkingDirectory, learned_of
 from penstock.transform.summary import summary_of
-from penstock.transform.vocabularies import Vocabulary, looked_up
+from penstock.transform.vocabularies import NUMBERED, Vocabulary, number_of_values
 
 
 class FeaturesLayer:
@@ -91,11 +91,8 @@ class FeaturesLayer:
                 return len(value) == 0 or (len(entries) == 1 and np.ndim(entries[0]) == rank - 1)
         return False
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._state
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # prepared again, not copied
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FeaturesLayer, self._state  # prepared again, not copied
 
 
 def _in_batch(value: Any) -> Any:
@@ -140,8 +137,10 @@ class TransformOutput:
         self.graph = Graph.of(found["graph"], str(self._directory.path))
         """What the transform does, as it was traced."""
         self._graph = self._directory.with_copies(self.graph)
-        self._learned = learned_of(found["learned"], self._directory.assets)
-        self._specs = _specs(found["element_spec"])
+        self.learned: Learned = learned_of(found["learned"], self._directory.assets)
+        """Learned values of the analyzers, by the numbers of their nodes in the graph."""
+        self.element_spec: dict[str, TensorSpec] = _specs(found["element_spec"])
+        """The specification of each column of a row that was analyzed."""
         self.rows: int | None = found["rows"]
         """How many rows were analyzed; None if nothing had to be learned."""
         self.missing: dict[str, int] = found["missing"]
@@ -151,26 +150,16 @@ class TransformOutput:
 
     def __repr__(self) -> str:
         learned = "nothing had to be learned" if self.rows is None else f"learned from {self.rows:,} rows"
-        columns, results = (", ".join(map(repr, specs)) for specs in (self._specs, self.transformed_element_spec))
+        columns, results = (", ".join(map(repr, specs)) for specs in (self.element_spec, self.transformed_element_spec))
         return f"TransformOutput({str(self._directory.path)!r}: {columns} -> {results}; {learned})"
-
-    @property
-    def learned(self) -> Learned:
-        """Learned values of the analyzers, by the numbers of their nodes in the graph."""
-        return self._learned
-
-    @property
-    def element_spec(self) -> dict[str, TensorSpec]:
-        """The specification of each column of a row that was analyzed."""
-        return dict(self._specs)
 
     def transform_features_layer(self) -> FeaturesLayer:
         """A function from columns by name to results by name, for `dataset.map` and for serving."""
-        return FeaturesLayer(self._graph, self._learned, self._specs)
+        return FeaturesLayer(self._graph, self.learned, self.element_spec)
 
     def summary(self) -> str:
         """Describe the columns, learned values and results, as `penstock inspect` does."""
-        return summary_of(self._graph, self._learned, self.rows, self._specs, self.transformed_element_spec)
+        return summary_of(self._graph, self.learned, self.rows, self.element_spec, self.transformed_element_spec)
 
     def to_keras(self, outputs: Sequence[str] | None = None) -> Any:
         """A layer of Keras that computes results from numbers: it compiles into a model, and is saved with it.
@@ -185,13 +174,13 @@ class TransformOutput:
             InvalidTypeError: a result that was asked for needs strings, rows of unequal length, or an operation that
                 Keras does not have; or all do.
         """
-        return keras.TransformLayer(**layer_arguments(self._graph, self._learned, self._specs, outputs))
+        return keras.TransformLayer(**layer_arguments(self._graph, self.learned, self.element_spec, outputs))
 
     def _vocabulary(self, name: str) -> Vocabulary:
         known = {}
         for number, node in enumerate(self._graph.nodes):
             if "vocab_filename" in node.arguments:
-                known[node.arguments["vocab_filename"]] = self._learned[number][0]
+                known[node.arguments["vocab_filename"]] = self.learned[number][0]
         if name not in known:
             raise InvalidArgumentError(
                 f"there is no vocabulary {name!r}, the transform has {', '.join(map(repr, sorted(known))) or 'none'}"
@@ -220,16 +209,9 @@ class TransformOutput:
             known = ", ".join(map(repr, self._graph.outputs))
             raise InvalidArgumentError(f"there is no result {name!r}, the transform has {known}")
         node = self._graph.nodes[self._graph.outputs[name]]
-        if node.operation == "hash_strings":
-            return int(node.arguments["hash_buckets"])
-        if node.operation == "lookup_by":
-            (vocabulary,) = Evaluator(self._graph, self._learned, [node.inputs[-1]])({})
-            return looked_up(np.zeros(0, object), vocabulary, node.arguments["function"])[1]
-        if node.operation in ("lookup", "apply_buckets", "apply_buckets_per_key"):
-            (learned,) = Evaluator(self._graph, self._learned, [node.inputs[-1]])({})
-            if node.operation == "lookup":
-                return len(learned) + int(node.arguments["num_oov_buckets"])
-            return int(np.shape(learned)[-1]) + 1
+        if node.operation in NUMBERED:
+            learned = Evaluator(self._graph, self.learned, list(node.inputs[1:][-1:]))({})
+            return int(number_of_values(*learned, operation=node.operation, arguments=node.arguments))
         raise InvalidArgumentError(f"result {name!r} is made by {node.operation}: it is neither a bucket nor an index")
 
 

@@ -201,16 +201,11 @@ class LearnFromBatch:
 
     def __init__(self, graph: Graph, learned: Learned, analyzers: list[int]) -> None:
         self._graph, self._learned, self._analyzers = graph, learned, analyzers
-        self._prepare()
-
-    def _prepare(self) -> None:
-        nodes = self._graph.nodes
-        taken = sorted({given for number in self._analyzers for given in nodes[number].inputs})
-        columns = [number for number in self._graph.needed(taken) if nodes[number].operation == "input"]
-        self._columns = {_MISSING + nodes[number].arguments["name"]: number for number in columns}
-        wanted = sorted({*taken, *columns})
+        taken = sorted({given for number in analyzers for given in graph.nodes[number].inputs})
+        self._columns = {_MISSING + name: number for name, number in graph.inputs(taken).items()}
+        wanted = sorted({*taken, *self._columns.values()})
         self._places = {number: place for place, number in enumerate(wanted)}
-        self._evaluate = Evaluator(self._graph, self._learned, wanted)
+        self._evaluate = Evaluator(graph, learned, wanted)
 
     def empty(self) -> dict[str, Any]:
         """Return what analyzers learn from no rows, and how many values of each column are missing."""
@@ -239,12 +234,8 @@ class LearnFromBatch:
             learners[str(number)] = learner
         return learners
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._graph, self._learned, self._analyzers
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._graph, self._learned, self._analyzers = state
-        self._prepare()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LearnFromBatch, (self._graph, self._learned, self._analyzers)
 
 
 def _missing(learners: Mapping[str, Any]) -> dict[str, int]:

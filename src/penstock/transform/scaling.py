@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError
 from penstock.transform.analyzers import histogram, moments, named, tukey
 from penstock.transform.building import noted, results
-from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 
 
@@ -194,6 +194,6 @@ def estimated_probability_density(
 def _bounds(call: str, output_min: float, output_max: float) -> dict[str, float]:
     if not output_min < output_max:
         raise InvalidArgumentError(
-            f"{user_line()}: {call} takes an output_min below output_max, got {output_min!r} and {output_max!r}"
+            f"{user_site()}: {call} takes an output_min below output_max, got {output_min!r} and {output_max!r}"
         )
     return {"output_min": float(output_min), "output_max": float(output_max)}

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.transform.columns import Array, in_rows_of, texts_of
+from penstock.transform.columns import Array, in_rows_of, places_among
 from penstock.transform.operations import elementwise, spread
 from penstock.transform.tukey import inverse_tukey_hh
 
@@ -57,8 +56,7 @@ def gaussian(column: Any, location: Any, scale: Any, left: Any, right: Any, vari
 def by_key(column: Any, key: Any, keys: pa.LargeBinaryArray, results: Array) -> Any:
     """Return the learned value of each row's key, for each of its numbers; 0 for an unseen key."""
     names = key if results.ndim > 1 else spread("per key", column, key)[1]
-    places = pc.fill_null(pc.index_in(texts_of(names), value_set=keys), len(keys)).to_numpy().astype(np.int64)
-    found = np.concatenate([results, np.zeros((1, *results.shape[1:]), results.dtype)])[places]
+    found = np.concatenate([results, np.zeros((1, *results.shape[1:]), results.dtype)])[places_among(keys, names)]
     return in_rows_of(column, found)  # of each position of an element, or of all of them
 
 
@@ -67,7 +65,7 @@ def density(column: Any, counts: Any, boundaries: Any, *, categorical: bool) -> 
     shares = (counts / max(counts.sum(), 1)).astype(np.float32)
     if categorical:
         if isinstance(boundaries, pa.Array):
-            places = pc.fill_null(pc.index_in(texts_of(column), value_set=boundaries), -1).to_numpy()
+            places = places_among(boundaries, column)
         else:
             order = np.argsort(boundaries)
             near = np.minimum(np.searchsorted(boundaries, column, sorter=order), len(boundaries) - 1)

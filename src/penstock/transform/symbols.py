@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.transform.constants import plain_array
 from penstock.transform.graph import Graph, GraphNode
 from penstock.transform.operations import NUMPY_FUNCTIONS, UFUNCS
-from penstock.transform.sites import line_of, user_line
 
 
 class Recorder:
@@ -33,21 +33,21 @@ class Recorder:
             InvalidArgumentError: the preprocessing function has returned, or it is a column of another call of it.
         """
         if self._ended:
-            raise InvalidArgumentError(f"{user_line()}: a column of another call of a preprocessing function")
+            raise InvalidArgumentError(f"{user_site()}: a column of another call of a preprocessing function")
         numbers = tuple(self.column(entry)._number for entry in inputs)
         key = json.dumps([operation, numbers, arguments], sort_keys=True)
         if key not in self._known:
             self._known[key] = len(self._nodes)
             if operation == "input" or (not operation.startswith("analyze.") and self._with_rows.intersection(numbers)):
                 self._with_rows.add(len(self._nodes))
-            self._nodes.append(GraphNode(operation, numbers, arguments, user_line()))
+            self._nodes.append(GraphNode(operation, numbers, arguments, user_site()))
         return Column(self, self._known[key])
 
     def column(self, entry: Any) -> "Column":
         """The column, or that of a constant."""
         if isinstance(entry, Column):
             if entry._recorder is not self:
-                raise InvalidArgumentError(f"{user_line()}: a column of another call of a preprocessing function")
+                raise InvalidArgumentError(f"{user_site()}: a column of another call of a preprocessing function")
             return entry
         return self.add("constant", [], constant(entry))
 
@@ -84,7 +84,7 @@ def constant(value: Any) -> dict[str, Any]:
         if array.dtype.kind in "US" and array.ndim == 1:
             return {"texts": array.astype(str).tolist()}
     raise InvalidTypeError(
-        f"{user_line()}: expected a column, a number, a string or an array in a preprocessing function, "
+        f"{user_site()}: expected a column, a number, a string or an array in a preprocessing function, "
         f"got {value!r:.100}"
     )
 
@@ -114,7 +114,7 @@ class Column(np.lib.mixins.NDArrayOperatorsMixin):
         whole = entries and (entries[0] is Ellipsis or entries[0] == slice(None))
         if not whole or not all(entry is None or entry is Ellipsis or _is_plain(entry) for entry in entries):
             raise InvalidArgumentError(
-                f"{user_line()}: a column of all rows takes indices such as [:, 0] or [:, None], whose first is ':', "
+                f"{user_site()}: a column of all rows takes indices such as [:, 0] or [:, None], whose first is ':', "
                 f"got {index!r}: choose rows by dataset.filter"
             )
         return self._recorder.add("index", [self], {"index": [_plain_index(entry) for entry in entries]})
@@ -125,14 +125,14 @@ class Column(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __bool__(self) -> NoReturn:
         raise InvalidTypeError(
-            f"{user_line()}: a column has no single truth value: a preprocessing function is traced once, for all "
+            f"{user_site()}: a column has no single truth value: a preprocessing function is traced once, for all "
             "rows. Use np.where(condition, then, otherwise), np.logical_and, np.logical_or and np.logical_not in "
             "place of if, and, or and not"
         )
 
     def _no_values(self, *_: Any) -> NoReturn:
         raise InvalidTypeError(
-            f"{user_line()}: the values of a column are not known while the preprocessing function is traced: use "
+            f"{user_site()}: the values of a column are not known while the preprocessing function is traced: use "
             "NumPy's functions and those of ps.transform, or ps.transform.call for a function of your own"
         )
 
@@ -143,7 +143,7 @@ class Column(np.lib.mixins.NDArrayOperatorsMixin):
         if name.startswith("_"):
             raise AttributeError(name)
         raise InvalidTypeError(
-            f"{user_line()}: a column has no .{name}: while a preprocessing function is traced it has only operators "
+            f"{user_site()}: a column has no .{name}: while a preprocessing function is traced it has only operators "
             "and astype; use NumPy's functions and those of ps.transform"
         )
 
@@ -156,7 +156,7 @@ class Columns(dict[str, Any]):
 
     def __missing__(self, name: str) -> NoReturn:
         raise InvalidArgumentError(
-            f"{user_line()}: there is no column {name!r}; the dataset has {', '.join(map(repr, self))}"
+            f"{user_site()}: there is no column {name!r}; the dataset has {', '.join(map(repr, self))}"
         )
 
 
@@ -174,13 +174,13 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
     outputs = function(columns)
     if not isinstance(outputs, Mapping) or not outputs:
         raise InvalidTypeError(
-            f"{line_of(function)}: preprocessing_fn must return a dictionary of columns, got {outputs!r:.100}: "
+            f"{_site(function)}: preprocessing_fn must return a dictionary of columns, got {outputs!r:.100}: "
             "return {'name': column, ...}"
         )
     for name, column in outputs.items():
         if not isinstance(name, str) or not isinstance(column, Column):
             raise InvalidTypeError(
-                f"{line_of(function)}: preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
+                f"{_site(function)}: preprocessing_fn must return columns by name, got {column!r:.100} for {name!r}: "
                 "add it to a column, as in 0 * column + value"
             )
         recorder.column(column)
@@ -193,6 +193,12 @@ def trace(shapes: Mapping[str, tuple[int | None, ...]], function: Callable[[Any]
                 "learned from all of them: combine it with a column"
             )
     return graph
+
+
+def _site(function: Callable[..., Any]) -> str:
+    """Return where a function is defined: "file.py:12"; its name if it has no lines."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
 def _check_files(graph: Graph) -> None:
@@ -210,7 +216,7 @@ def _check_files(graph: Graph) -> None:
 
 def _refuse(name: str) -> NoReturn:
     raise InvalidTypeError(
-        f"{user_line()}: {name} cannot be used on a column of a preprocessing function: a transform is saved as a "
+        f"{user_site()}: {name} cannot be used on a column of a preprocessing function: a transform is saved as a "
         "closed set of operations. ps.transform.call(function, ...) uses a function of a module of yours"
     )
 

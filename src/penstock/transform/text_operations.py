@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.preprocessing.hashes import fingerprint64, siphash, spans
+from penstock.preprocessing import hashes
 from penstock.preprocessing.text import grams, split_texts
 from penstock.preprocessing.tokens import TEXT
 from penstock.transform.columns import Array, Integers, Ragged, flat, in_rows_of, is_text, texts_of
@@ -67,9 +67,7 @@ def hash_strings(column: Any, *, hash_buckets: int, key: list[int] | None) -> An
     texts = flat(column)
     if not is_text(texts):
         raise InvalidTypeError(f"hash_strings takes strings, got {texts.dtype}")
-    found = fingerprint64(*spans(texts)) if key is None else siphash(*spans(texts), (key[0], key[1]))
-    buckets = (found % np.uint64(hash_buckets)).astype(np.int64)
-    return in_rows_of(column, buckets)
+    return in_rows_of(column, hashes.hash_buckets(texts, hash_buckets, key))
 
 
 def to_dense(column: Any, indices: Any = None, *, shape: list[int | None], default_value: Any) -> Array:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.tokens import TEXT
 from penstock.transform.arguments import checked
 from penstock.transform.building import checked_integers, checked_path, noted, present
 from penstock.transform.functions import name_of
-from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 from penstock.transform.text_operations import change_text
-from penstock.transform.vocabularies import digest_of
+from penstock.transform.vocabularies import NUMBERED, digest_of
 from penstock.transform.vocabulary_analyzers import approximate_vocabulary, vocabulary
 from penstock.transform.vocabulary_files import count_tokens, holds_records
 
@@ -118,7 +118,7 @@ def apply_vocabulary(
         tokens = x._recorder.add("given_vocabulary", [], arguments)
     elif not _is_vocabulary(tokens):
         raise InvalidTypeError(
-            f"{user_line()}: apply_vocabulary takes what ps.transform.vocabulary has given, or a path, got {tokens!r}"
+            f"{user_site()}: apply_vocabulary takes what ps.transform.vocabulary has given, or a path, got {tokens!r}"
         )
     if lookup_fn is not None:
         return noted("lookup_by", x, tokens, function=name_of("apply_vocabulary(lookup_fn=...)", lookup_fn))
@@ -157,15 +157,12 @@ def get_num_buckets_for_transformed_feature(transformed_feature: Any) -> Column:
     if isinstance(transformed_feature, Column):
         recorder = transformed_feature._recorder
         node = recorder.node(transformed_feature)
-        learned = [Column(recorder, number) for number in node.inputs[-1:]]
-        if node.operation == "hash_strings":
-            return recorder.add("constant", [], {"value": node.arguments["hash_buckets"]})
-        if node.operation == "lookup":
-            return noted("number_of_indices", *learned, num_oov_buckets=node.arguments["num_oov_buckets"])
-        if node.operation in ("apply_buckets", "apply_buckets_per_key"):
-            return noted("number_of_buckets", *learned)
+        if node.operation in NUMBERED:
+            learned = [Column(recorder, number) for number in node.inputs[1:][-1:]]
+            arguments = {"operation": node.operation, "arguments": node.arguments}
+            return recorder.add("number_of_values", learned, arguments)
     raise InvalidTypeError(
-        f"{user_line()}: get_num_buckets_for_transformed_feature takes a column that apply_vocabulary, bucketize, "
+        f"{user_site()}: get_num_buckets_for_transformed_feature takes a column that apply_vocabulary, bucketize, "
         f"hash_strings or the like has given, got {transformed_feature!r:.100}"
     )
 
@@ -214,9 +211,9 @@ def fill_missing(x: Any, value: Any) -> Column:
         [0 1 0] [0.33 0.   1.  ]
     """
     if not isinstance(x, Column) or x._recorder.node(x).operation != "input":
-        raise InvalidTypeError(f"{user_line()}: fill_missing takes a column of the dataset, got {x!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: fill_missing takes a column of the dataset, got {x!r:.100}")
     if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
-        raise InvalidTypeError(f"{user_line()}: fill_missing takes a string or a finite number, got {value!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: fill_missing takes a string or a finite number, got {value!r:.100}")
     return noted("fill_missing", x, value=value)
 
 
@@ -236,7 +233,7 @@ def split(x: Any, separator: str | None = None) -> Column:
         [3 2]
     """
     if separator == "":
-        raise InvalidArgumentError(f"{user_line()}: split(separator=...) takes a string that is not empty, or None")
+        raise InvalidArgumentError(f"{user_site()}: split(separator=...) takes a string that is not empty, or None")
     return noted("split", x, separator=separator)
 
 
@@ -312,7 +309,7 @@ def regex_replace(x: Any, pattern: str, rewrite: str) -> Column:
     try:
         change_text(pa.array([b""], TEXT), how="replace", pattern=pattern, replacement=rewrite)
     except pa.ArrowInvalid as error:
-        raise InvalidArgumentError(f"{user_line()}: regex_replace({pattern!r}, {rewrite!r}): {error}") from error
+        raise InvalidArgumentError(f"{user_site()}: regex_replace({pattern!r}, {rewrite!r}): {error}") from error
     return noted("change_text", x, how="replace", pattern=pattern, replacement=rewrite)
 
 
@@ -332,7 +329,7 @@ def join(columns: Sequence[Any], separator: str = "") -> Column:
         ['x-1' 'y-2']
     """
     if not isinstance(columns, (list, tuple)) or not all(isinstance(column, Column) for column in columns):
-        raise InvalidTypeError(f"{user_line()}: join takes a list of columns, got {columns!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: join takes a list of columns, got {columns!r:.100}")
     return noted("join", *columns, separator=separator)
 
 
@@ -358,7 +355,7 @@ def ngrams(tokens: Any, ngram_range: tuple[int, int], separator: str, name: str 
     least, most = checked_integers("ngrams", "ngram_range", ngram_range, 2)
     if least < 1 or most < least:
         raise InvalidArgumentError(
-            f"{user_line()}: ngrams(ngram_range=...) takes a pair such as (1, 2), got {ngram_range!r}"
+            f"{user_site()}: ngrams(ngram_range=...) takes a pair such as (1, 2), got {ngram_range!r}"
         )
     return noted("ngrams", tokens, ngram_range=[least, most], separator=separator)
 
@@ -446,11 +443,11 @@ def sparse_tensor_to_dense_with_shape(
     """
     if not isinstance(shape, (list, tuple)) or len(shape) != 2:
         raise InvalidTypeError(
-            f"{user_line()}: sparse_tensor_to_dense_with_shape(shape=...) takes [None, length], got {shape!r:.100}"
+            f"{user_site()}: sparse_tensor_to_dense_with_shape(shape=...) takes [None, length], got {shape!r:.100}"
         )
     (length,) = checked_integers("sparse_tensor_to_dense_with_shape", "shape", [shape[1] or 0], 1)
     if length < 0:
-        raise InvalidArgumentError(f"{user_line()}: sparse_tensor_to_dense_with_shape: rows of length {length}")
+        raise InvalidArgumentError(f"{user_site()}: sparse_tensor_to_dense_with_shape: rows of length {length}")
     lengths = [None, None if shape[1] is None else length]
     return noted("to_dense", *present(x, indices), shape=lengths, default_value=default_value)
 
@@ -477,5 +474,5 @@ def call(function: Callable[..., Any], *columns: Any) -> Column:
         [1.   1.41 1.73 2.45]
     """
     if not callable(function):
-        raise InvalidTypeError(f"{user_line()}: call takes a function and columns, got {function!r:.100}")
+        raise InvalidTypeError(f"{user_site()}: call takes a function and columns, got {function!r:.100}")
     return noted("call", *columns, function=name_of("call", function))

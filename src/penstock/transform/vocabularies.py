@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
-from penstock.preprocessing.hashes import fingerprint64, spans
-from penstock.preprocessing.keys import Keys, MemoryKeys
+from penstock.preprocessing.hashes import hash_buckets
+from penstock.preprocessing.keys import MemoryKeys
 from penstock.preprocessing.tokens import TEXT, decoded
-from penstock.preprocessing.vocabulary_file import FileKeys
+from penstock.preprocessing.vocabulary_file import FileKeys, Keys
 from penstock.transform.columns import Array, flat, in_rows_of, texts_of, to_array
 from penstock.transform.functions import imported
 from penstock.transform.vocabulary_files import read_tokens
@@ -92,9 +92,19 @@ def given_vocabulary(*, path: str, digest: str, size: int, records: bool = False
     return read_vocabulary(Path(path), size, False, records, digest)
 
 
-def number_of_indices(vocabulary: Vocabulary, *, num_oov_buckets: int) -> Any:
-    """Return how many indices `lookup` can give."""
-    return np.int64(len(vocabulary) + num_oov_buckets)
+NUMBERED = ("apply_buckets", "apply_buckets_per_key", "hash_strings", "lookup", "lookup_by")
+"""The operations whose results are buckets or indices."""
+
+
+def number_of_values(*learned: Any, operation: str, arguments: dict[str, Any]) -> Any:
+    """Return how many different values an operation can give; `learned` has its last input."""
+    if operation == "hash_strings":
+        return arguments["hash_buckets"]
+    if operation == "lookup":
+        return np.int64(len(learned[0]) + arguments["num_oov_buckets"])
+    if operation == "lookup_by":
+        return np.int64(_looked_up(np.zeros(0, object), learned[0], arguments["function"])[1])
+    return np.int64(np.shape(learned[0])[-1] + 1)
 
 
 def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_buckets: int) -> Any:
@@ -104,8 +114,7 @@ def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_b
     unknown = np.flatnonzero(found < 0)
     if len(unknown):
         if num_oov_buckets > 0:
-            prints = fingerprint64(*spans(texts.take(pa.array(unknown))))
-            found[unknown] = len(vocabulary) + (prints % np.uint64(num_oov_buckets)).astype(np.int64)
+            found[unknown] = len(vocabulary) + hash_buckets(texts.take(pa.array(unknown)), num_oov_buckets)
         else:
             found[unknown] = default_value
     return in_rows_of(column, found)
@@ -114,7 +123,7 @@ def lookup(column: Any, vocabulary: Vocabulary, *, default_value: int, num_oov_b
 def lookup_by(column: Any, vocabulary: Vocabulary, *, function: str) -> Any:
     """The integer that a function of the user's gives each token."""
     tokens = to_array(flat(column))
-    found = np.asarray(looked_up(tokens, vocabulary, function)[0])
+    found = np.asarray(_looked_up(tokens, vocabulary, function)[0])
     if found.shape != tokens.shape or found.dtype.kind not in "iu":
         raise InvalidTypeError(
             f"lookup_fn={function} got {len(tokens)} tokens and returned {found.dtype} of shape {found.shape}: "
@@ -123,7 +132,7 @@ def lookup_by(column: Any, vocabulary: Vocabulary, *, function: str) -> Any:
     return in_rows_of(column, found)
 
 
-def looked_up(tokens: Array, vocabulary: Vocabulary, function: str) -> tuple[Any, int]:
+def _looked_up(tokens: Array, vocabulary: Vocabulary, function: str) -> tuple[Any, int]:
     """Call a user's function: return the integers of tokens, and the number of different ones."""
     found = imported(function)(tokens, vocabulary.path)
     if not isinstance(found, tuple) or len(found) != 2:

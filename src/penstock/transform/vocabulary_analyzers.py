@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.transform.analyzers import named
 from penstock.transform.building import noted, present
 from penstock.transform.functions import name_of
-from penstock.transform.sites import user_line
 from penstock.transform.symbols import Column
 from penstock.transform.vocabulary_files import check_reserved, holds_records
 
@@ -98,7 +98,7 @@ def vocabulary(
         arguments |= {"use_adjusted_mutual_info": use_adjusted_mutual_info, "min_diff_from_avg": min_diff_from_avg}
     file = vocab_filename
     if file is not None and not file.strip():
-        raise InvalidArgumentError(f"{user_line()}: vocabulary(vocab_filename=...) takes a name, got {file!r}")
+        raise InvalidArgumentError(f"{user_site()}: vocabulary(vocab_filename=...) takes a name, got {file!r}")
     if file is None:
         numbers = [entry._number for entry in inputs if isinstance(entry, Column)]
         digest = hashlib.blake2b(
@@ -154,7 +154,7 @@ def _check_limits(prefix: str = "", *, top_k: int | None, frequency_threshold: f
         check_integer("vocabulary", f"{prefix}top_k", top_k, minimum=1)
     if frequency_threshold is not None and frequency_threshold < 0:
         raise InvalidArgumentError(
-            f"{user_line()}: vocabulary({prefix}frequency_threshold=...) takes 0 or more, got {frequency_threshold!r}"
+            f"{user_site()}: vocabulary({prefix}frequency_threshold=...) takes 0 or more, got {frequency_threshold!r}"
         )
 
 
@@ -164,7 +164,7 @@ def _coverage(
     """The arguments of a vocabulary that covers all keys."""
     if key_fn is None or (top_k is None and frequency_threshold is None):
         raise InvalidArgumentError(
-            f"{user_line()}: vocabulary takes key_fn together with coverage_top_k or coverage_frequency_threshold, "
+            f"{user_site()}: vocabulary takes key_fn together with coverage_top_k or coverage_frequency_threshold, "
             f"got key_fn={key_fn!r}, coverage_top_k={top_k!r}, coverage_frequency_threshold={frequency_threshold!r}"
         )
     _check_limits("coverage_", top_k=top_k, frequency_threshold=frequency_threshold)

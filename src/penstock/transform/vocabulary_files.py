@@ -1,6 +1,5 @@
 """Vocabularies in files: text with a token on each line, or TFRecords compressed by gzip with a token in each."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data.arguments import user_site
 from penstock.data.file_datasets import TFRecordDataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.writing.tfrecord_writer import TFRecordWriter
-from penstock.transform.sites import user_line
 
 RECORDS_SUFFIX = ".tfrecord.gz"
 """At the end of the names of files that hold records, as in tft."""
 
 _FORMATS = ("text", "tfrecord_gzip")
-_AT_ONCE = 1 << 16
+_RECORDS_AT_ONCE = 1 << 16
+_BYTES_AT_ONCE = 1 << 24
 _SPACE = b"__SPACE__"
 """A token of one space, as tft writes it behind a frequency and a space."""
 _MOST_CHECKED = 1 << 20
@@ -32,7 +32,7 @@ def holds_records(call: str, file_format: str) -> bool:
     """
     if file_format not in _FORMATS:
         raise InvalidArgumentError(
-            f"{user_line()}: {call}(file_format=...) takes 'text' or 'tfrecord_gzip', got {file_format!r}"
+            f"{user_site()}: {call}(file_format=...) takes 'text' or 'tfrecord_gzip', got {file_format!r}"
         )
     return file_format == "tfrecord_gzip"
 
@@ -62,7 +62,7 @@ def check_reserved(reserved_tokens: Sequence[str], records: bool) -> list[str]:
         InvalidArgumentError: one that occurs twice, or that no line of a text can hold: the indices of all others would
             be those of other tokens.
     """
-    where = f"{user_line()}: vocabulary(reserved_tokens=...)"
+    where = f"{user_site()}: vocabulary(reserved_tokens=...)"
     if isinstance(reserved_tokens, (str, bytes)) or not isinstance(reserved_tokens, (Sequence, np.ndarray)):
         raise InvalidTypeError(f"{where} takes a list of strings, got {reserved_tokens!r:.100}")
     for number, token in enumerate(reserved_tokens):
@@ -94,11 +94,7 @@ def with_frequencies(tokens: list[bytes], frequencies: list[Any], records: bool)
 
 def read_tokens(path: str, records: bool, with_frequency: bool = False) -> list[bytes]:
     """The token of each line or record, in order."""
-    if records:
-        tokens = [record for part in _records(path) for record in part]
-    else:
-        lines = Path(path).read_bytes().split(b"\n")
-        tokens = [line.removesuffix(b"\r") for line in (lines if lines[-1] else lines[:-1])]
+    tokens = [token for part in _parts(path, records) for token in part]
     if not with_frequency:
         return tokens
     tokens = [token.partition(b" ")[2] for token in tokens]
@@ -111,15 +107,7 @@ def count_tokens(path: str, records: bool) -> int:
     Raises:
         InvalidArgumentError: an empty line, or a token that occurs twice.
     """
-    if records:
-        size = sum(map(len, _records(path)))
-    else:
-        size, last = 0, b"\n"
-        with open(path, "rb") as file:
-            while data := file.read(1 << 24):
-                size += data.count(b"\n")
-                last = data[-1:]
-        size += last != b"\n"
+    size = sum(map(len, _parts(path, records)))
     if size <= _MOST_CHECKED:
         tokens = read_tokens(path, records)
         if not records and b"" in tokens:
@@ -131,7 +119,12 @@ def count_tokens(path: str, records: bool) -> int:
     return size
 
 
-def _records(path: str | os.PathLike[str]) -> Iterator[list[bytes]]:
-    with iter(TFRecordDataset(os.fspath(path), "GZIP").batch(_AT_ONCE)) as batches:
-        for batch in batches:
-            yield batch.tolist()
+def _parts(path: str, records: bool) -> Iterator[list[bytes]]:
+    """The lines or records of a file, some megabytes at a time."""
+    if records:
+        with iter(TFRecordDataset(path, "GZIP").batch(_RECORDS_AT_ONCE)) as batches:
+            yield from (batch.tolist() for batch in batches)
+        return
+    with open(path, "rb") as file:
+        while lines := file.readlines(_BYTES_AT_ONCE):
+            yield [line.removesuffix(b"\n").removesuffix(b"\r") for line in lines]
