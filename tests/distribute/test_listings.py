@@ -1,11 +1,15 @@
 """Workers that have listed other files: all read those of worker 0. They are threads here, with a real channel."""
 
+import datetime
+import decimal
+import importlib
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -188,3 +192,46 @@ def test_a_strategy_shares_listings_in_its_scope(asked):
             return list(ps.Dataset.list_files("s3://bucket/*"))
 
     assert on_two_workers(names) == [["s3://bucket/a", "s3://bucket/b"]] * 2 and len(asked) == 1
+
+
+def test_worker_0_reads_the_log_of_a_table_for_all_workers(tmp_path, monkeypatch):
+    deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
+    days = [datetime.date(2024, 1, 1), None]
+    rows = pa.table(
+        {"n": range(4), "day": pa.array(days * 2, pa.date32()), "price": [decimal.Decimal("1.50"), None] * 2}
+    )
+    deltalake.write_deltalake(str(tmp_path), rows, partition_by=["day", "price"])
+    alone = ps.DeltaDataset(tmp_path, columns=["n", "day"], mask_nulls=["day"])
+    opened, delta = [], importlib.import_module("penstock.formats.tables.delta")
+    opening = delta._opened
+    monkeypatch.setattr(delta, "_opened", lambda *given: opened.append(given) or opening(*given))
+
+    def rows_of(worker: int, control: Control) -> Any:
+        with shared_by(WorkersListings(control).names):
+            dataset = ps.DeltaDataset(tmp_path, columns=["n", "day"], mask_nulls=["day"])
+        assert dataset.fingerprint() == alone.fingerprint()
+        return list(map(str, dataset))
+
+    assert on_two_workers(rows_of) == [list(map(str, alone))] * 2
+    assert opened == [(str(tmp_path), None)]
+
+
+def test_worker_0_plans_the_files_of_a_snapshot_for_all_workers(tmp_path, monkeypatch):
+    sql = pytest.importorskip("pyiceberg.catalog.sql", reason="the extra iceberg is not installed")
+    iceberg = importlib.import_module("penstock.formats.tables.iceberg")
+    catalog = sql.SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.people", pa.schema([("n", pa.int64())]))
+    for start in (0, 10):
+        table.append(pa.table({"n": range(start, start + 3)}))
+    planned, planning = [], iceberg._plan_of
+    monkeypatch.setattr(iceberg, "_plan_of", lambda *given: planned.append(1) or planning(*given))
+
+    def rows_of(worker: int, control: Control) -> Any:
+        with shared_by(WorkersListings(control).names):
+            dataset = ps.IcebergDataset(table, filter="n > 1")
+        return sorted(int(row["n"]) for row in dataset)
+
+    assert on_two_workers(rows_of) == [[2, 10, 11, 12]] * 2
+    assert len(planned) == 1
+    catalog.close()

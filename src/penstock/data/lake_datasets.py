@@ -63,9 +63,9 @@ def DeltaDataset(  # noqa: N802  # as the other readers
     call = "DeltaDataset"
     masks = check_columns(call, columns, mask_nulls)
     delta = _library("delta", "delta", call)
-    found, plan = delta.planned(table, version)
+    plan = delta.planned(table, version)
     files = tables.parquet.ParquetFiles(columns, filter, masks, types, call=call, table=plan)
-    return _rows_of(call, delta.with_rows(plan, filter), files, found.table_uri)
+    return _rows_of(call, delta.with_rows(plan, filter), files, getattr(table, "table_uri", str(table)))
 
 
 def IcebergDataset(  # noqa: N802  # as the other readers

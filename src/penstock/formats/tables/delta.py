@@ -1,5 +1,6 @@
 """Tables of Delta Lake at a version: `deltalake` reads their log, and penstock their Parquet files."""
 
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,8 +23,8 @@ _READ: Final = {
 """The features of tables that are read, some only where the table does not use them."""
 
 
-def planned(given: Any, version: int | None) -> tuple[Any, TableVersion]:
-    """A table, and what its log says of its files at a version; None for the version that it is at.
+def planned(given: Any, version: int | None) -> TableVersion:
+    """The files of a table at a version, as its log describes them; None for the version that it is at.
 
     Raises:
         InvalidTypeError: no table, nor the name of one.
@@ -31,20 +32,30 @@ def planned(given: Any, version: int | None) -> tuple[Any, TableVersion]:
         StorageError: there is no such table, or no such version.
     """
     if isinstance(given, deltalake.DeltaTable):
-        table = given
-        if version not in (None, table.version()):
+        if version not in (None, given.version()):
             raise InvalidArgumentError(
-                f"{_CALL}(version={version}) got a DeltaTable that is at version {table.version()}: call "
+                f"{_CALL}(version={version}) got a DeltaTable that is at version {given.version()}: call "
                 f"table.load_as_version({version}) before"
             )
+        where, version = given.table_uri, given.version()
+    elif isinstance(given, str) or hasattr(given, "__fspath__"):
+        where = str(given)
     else:
-        if not isinstance(given, str) and not hasattr(given, "__fspath__"):
-            raise InvalidTypeError(
-                f"{_CALL}(table=...) takes a deltalake.DeltaTable or where one lies, got {given!r:.200}"
-            )
-        wanted = "" if version is None else f" at version {version}"
-        with by_library(f"{_CALL}: the table {str(given)!r} cannot be opened{wanted}", StorageError):
-            table = deltalake.DeltaTable(given, version=version)
+        raise InvalidTypeError(f"{_CALL}(table=...) takes a deltalake.DeltaTable or where one lies, got {given!r:.200}")
+    own = given if isinstance(given, deltalake.DeltaTable) else None
+    plan = TableVersion.shared(
+        f"{_CALL}({where!r}, {version})", lambda: _plan_of(_opened(where, version) if own is None else own)
+    )
+    return replace(plan, at=lambda other: _plan_of(_opened(where, other)))
+
+
+def _opened(where: str, version: int | None) -> Any:
+    wanted = "" if version is None else f" at version {version}"
+    with by_library(f"{_CALL}: the table {where!r} cannot be opened{wanted}", StorageError):
+        return deltalake.DeltaTable(where, version=version)
+
+
+def _plan_of(table: Any) -> TableVersion:
     _check_features(table)
     schema = pa.schema(table.schema().to_arrow())
     with by_library(f"{_CALL}: the table {table.table_uri!r} is damaged at version {table.version()}", StorageError):
@@ -63,8 +74,7 @@ def planned(given: Any, version: int | None) -> tuple[Any, TableVersion]:
     rows = {
         file: action["num_records"] - len(deleted.get(file, ())) for file, action in zip(values, actions, strict=True)
     }
-    where, chosen = table.table_uri, f"version={table.version()}"
-    return table, TableVersion(schema, values, deleted, chosen, rows, lambda other: planned(where, other)[1])
+    return TableVersion(schema, values, deleted, f"version={table.version()}", rows)
 
 
 def with_rows(plan: TableVersion, filter: pd.Expression | None) -> list[str]:

@@ -10,6 +10,7 @@
 
 import dataclasses
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
@@ -21,12 +22,15 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.file_errors import by_library
+from penstock.formats.remote.shared_listings import shared
 from penstock.formats.tables.arrow_columns import values_of
 from penstock.formats.tables.table_records import arrow_types
 
 _NUMBER: Final = b"PARQUET:field_id"
 OLD_NAMES: Final = b"names"
 """The key of a field's metadata with a list of its names in files that do not number their columns, in JSON."""
+_VALUE: Final = "value of "
+"""What the name of a column begins with, in a table of files, that has the values of their partitions."""
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -118,6 +122,43 @@ class TableVersion:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "at": None}
+
+    @staticmethod
+    def shared(asked: str, plan: "Callable[[], TableVersion]") -> "TableVersion":
+        """Return what `plan` gives, in one process of a job for all that share their listings and have asked alike."""
+        (text,) = shared(asked, lambda: [plan().told()])
+        return TableVersion.of(text)  # also in the process that has planned, so that fingerprints agree
+
+    def told(self) -> str:
+        """Return all but `at` as text: a table of Arrow's with a row for each file."""
+        files = list(self.values)
+        given = {
+            _VALUE + field.name: pa.array([values.get(field.name) for values in self.values.values()], field.type)
+            for field in self.schema
+            if any(field.name in values for values in self.values.values())
+        }
+        deleted = pa.array([self.deleted.get(file) for file in files], pa.list_(pa.int64()))
+        rows = pa.array([self.rows[file] for file in files], pa.int64())
+        table = pa.table({"file": pa.array(files, pa.string()), "rows": rows, "deleted": deleted, **given})
+        table = table.replace_schema_metadata({"version": self.version, "schema": self.schema.serialize().to_pybytes()})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return b64encode(sink.getvalue()).decode()
+
+    @classmethod
+    def of(cls, text: str) -> "TableVersion":
+        """Return what `told` has made a text of."""
+        table = pa.ipc.open_stream(b64decode(text)).read_all()
+        schema = pa.ipc.read_schema(pa.py_buffer(table.schema.metadata[b"schema"]))
+        columns = [name for name in table.column_names if name.startswith(_VALUE)]
+        values, rows, deleted = {}, {}, {}
+        for file in table.to_pylist():
+            name = file["file"]
+            values[name], rows[name] = {column.removeprefix(_VALUE): file[column] for column in columns}, file["rows"]
+            if file["deleted"] is not None:
+                deleted[name] = np.array(file["deleted"], np.int64)
+        return cls(schema, values, deleted, table.schema.metadata[b"version"].decode(), rows)
 
     def columns_in(self, name: str, schema: pa.Schema) -> FileColumns:
         """The columns of the table in a file, which has columns of its own; raises as `FileColumns`."""

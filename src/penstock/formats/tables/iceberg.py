@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 from pyiceberg.transforms import IdentityTransform
@@ -56,6 +57,12 @@ def planned(table: Any, snapshot_id: int | None, filter: Any) -> tuple[TableVers
             filter = parse(filter) if isinstance(filter, str) else filter
             arrow_filter = expression_to_pyarrow(bind(schema, filter, case_sensitive=True), schema)
             scan = table.scan(filter, snapshot_id=chosen)
+    asked = f"{_CALL}({_name(table)}, {chosen}, {filter!r})"
+    plan = TableVersion.shared(asked, lambda: _plan_of(table, scan, schema, chosen))
+    return replace(plan, at=lambda other: _plan_of(table, table.scan(snapshot_id=other), schema, other)), arrow_filter
+
+
+def _plan_of(table: Table, scan: DataScan, schema: Schema, chosen: int) -> TableVersion:
     with by_library(f"{_CALL}: the table {_name(table)} cannot be read at snapshot {chosen}", StorageError):
         tasks = sorted(scan.plan_files(), key=lambda task: str(task.file.file_path))
         deletes = {delete.file_path: delete for task in tasks for delete in task.delete_files}
@@ -70,9 +77,7 @@ def planned(table: Any, snapshot_id: int | None, filter: Any) -> tuple[TableVers
         if rows:
             deleted[_local(path)] = np.unique(np.concatenate(rows))
         counts[_local(path)] = task.file.record_count - len(deleted.get(_local(path), ()))
-    version, columns = f"snapshot_id={chosen}", _columns(table, schema)
-    plan = TableVersion(columns, values, deleted, version, counts, lambda other: planned(table, other, None)[0])
-    return plan, arrow_filter
+    return TableVersion(_columns(table, schema), values, deleted, f"snapshot_id={chosen}", counts)
 
 
 def _columns(table: Table, schema: Schema) -> pa.Schema:
