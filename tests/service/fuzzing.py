@@ -1,18 +1,22 @@
 """What takes bytes from others, as functions of bytes: damaged ones raise what is said, or nothing.
 
-`test_fuzzing.py` runs them with Hypothesis; as a program, `make fuzz`, one of them runs with atheris until it is
-stopped or the time is over:
+`test_fuzzing.py` runs them with Hypothesis; as a program, `make fuzz`, one of them runs until it is stopped or the time
+is over: with atheris, or where that is not installed with bytes that are changed at random:
 
     python tests/service/fuzzing.py [TARGET] [options of libFuzzer]
 """
 
+import faulthandler
 import functools
 import importlib.util
 import os
+import random
+import shutil
 import socket
 import sqlite3
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -55,6 +59,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fuzzing_files
 
+_MOST_SECONDS = 10
+"""No input takes as long."""
 _encode = msgspec.msgpack.encode
 _to_dispatcher = msgspec.msgpack.Decoder(ToDispatcher)
 _span = Span(pass_number=0, start=0, stop=3)
@@ -256,13 +262,44 @@ def _fuzz(target: str, options: Sequence[str]) -> None:
     atheris.Fuzz()
 
 
+def _fuzz_at_random(target: str, options: Sequence[str]) -> None:
+    """The target with whole inputs that are changed at random. The last one stays in a file, also if it ends us."""
+    seconds = next((float(one.partition("=")[2]) for one in options if one.startswith("-max_total_time=")), 0.0)
+    last = Path(tempfile.mkdtemp(prefix=f"penstock-fuzz-{target}-")) / "last"
+    whole, chance, until, runs = seeds(target), random.Random(), time.monotonic() + seconds, 0
+    print(f"its last input is in {last}", flush=True)  # noqa: T201
+    while not seconds or time.monotonic() < until:
+        content = _changed(chance.choice(whole), whole, chance)
+        last.write_bytes(content)
+        faulthandler.dump_traceback_later(_MOST_SECONDS, exit=True)
+        TARGETS[target](content)
+        faulthandler.cancel_dump_traceback_later()
+        runs += 1
+    print(f"{runs} inputs", flush=True)  # noqa: T201
+    shutil.rmtree(last.parent)
+
+
+def _changed(content: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+    """An input of which one to four pieces are replaced, repeated, cut off, or taken from another one."""
+    for _ in range(chance.randint(1, 4)):
+        at, length = chance.randint(0, len(content)), chance.choice([0, 1, 1, 2, 4, 8, 40, 400])
+        other = chance.choice(others)
+        begin = chance.randint(0, len(other))
+        piece = chance.choice([
+            chance.randbytes(length),
+            chance.choice([b"\0", b"\xff", b"\x7f", b"\x80"]) * length,
+            chance.randint(0, 1 << 16).to_bytes(4, chance.choice(["big", "little"])),
+            other[begin : begin + length],
+            b"",
+        ])  # fmt: skip
+        content = content[:at] + piece + content[at + chance.choice([len(piece), len(piece), length, 0]) :]
+    return content[: chance.choice([len(content), len(content), len(content), chance.randint(0, len(content))])]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Fuzz one target, or all of them one after the other."""
-    if importlib.util.find_spec("atheris") is None:
-        print("make fuzz needs atheris, which is not installed: .venv/bin/pip install -e '.[fuzz]'")  # noqa: T201
-        return 0
     if arguments and arguments[0] in TARGETS:
-        _fuzz(arguments[0], arguments[1:])
+        (_fuzz if importlib.util.find_spec("atheris") else _fuzz_at_random)(arguments[0], arguments[1:])
         return 0
     failed = []
     for target in TARGETS:

@@ -8,7 +8,7 @@ import shutil
 import tarfile
 import tempfile
 import wave
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,51 @@ def _documents(path: Path) -> Any:
     return ps.FilesDataset(path.with_suffix(".bin"), "megatron")
 
 
+def _tokens(path: Path) -> Iterator[Any]:
+    """The documents, and then the rows of one length, of a file of tokens or an array of them."""
+    for rows in (ps.text.TokenFiles(eos=0), ps.text.TokenFiles("int32", length=2, stride=1)):
+        with suppress(ps.PenstockError):
+            yield from ps.FilesDataset(path, rows)
+
+
+def _tokens_of_documents(path: Path) -> Any:
+    """Documents whose tokens are damaged."""
+    path.with_suffix(".idx").write_bytes(_megatron())
+    path.rename(path.with_suffix(".bin"))
+    return ps.FilesDataset(path.with_suffix(".bin"), "megatron")
+
+
+def _lance_folder() -> tuple[Path, Path]:
+    """A data set of Lance's that is made anew, and the file of its rows."""
+    import lance  # noqa: PLC0415  # an extra
+
+    folder = _scratch.with_suffix(".lance")
+    lance.write_dataset(pa.table({"x": range(20), "s": ["rose", "violet"] * 10}), folder, mode="overwrite")
+    return folder, max(folder.glob("data/*"), key=lambda file: file.stat().st_mtime_ns)
+
+
+def _lance(path: Path) -> Any:
+    """Rows of Lance's whose file is damaged."""
+    folder, file = _lance_folder()
+    shutil.copy(path, file)
+    return ps.LanceDataset(folder)
+
+
+def _saved(path: Path) -> Any:
+    """Rows in penstock's own format whose file is damaged, though not in length."""
+    folder = _scratch.with_suffix(".saved")
+    shutil.rmtree(folder, ignore_errors=True)
+    whole, content = _saved_rows(folder), path.read_bytes()
+    (folder / "part-00000.rows").write_bytes((content + whole)[: len(whole)])
+    return ps.Dataset.load(folder)
+
+
+def _saved_rows(folder: Path) -> bytes:
+    rows = {"x": np.arange(20), "s": np.array(["rose", "violet"] * 10, object), "l": np.ones((20, 2), np.float32)}
+    ps.Dataset.from_tensor_slices(rows).save(folder)
+    return (folder / "part-00000.rows").read_bytes()
+
+
 def _compressed_mds(path: Path) -> Any:
     """A shard that is damaged where it is compressed."""
     folder = path.with_suffix(".mds")
@@ -77,6 +122,10 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "mds_files": partial(_rows, ps.MdsDataset),
     "compressed_mds_files": partial(_rows, _compressed_mds),
     "megatron_indexes": partial(_rows, _documents),
+    "megatron_files": partial(_rows, _tokens_of_documents),
+    "files_of_tokens": partial(_rows, _tokens),
+    "lance_files": partial(_rows, _lance),
+    "saved_rows": partial(_rows, _saved),
     "array_record_files": partial(_rows, ps.ArrayRecordDataset),
     "parquet_files": partial(_rows, ps.ParquetDataset),
     "parquet_files_with_masks": partial(_rows, partial(ps.ParquetDataset, mask_nulls=True)),
@@ -100,10 +149,13 @@ def _npy() -> list[bytes]:
         np.asfortranarray(np.ones((3, 2))),
         np.zeros(3, [("a", "i4"), ("b", "f8", 2)]),
     ]
-    files = [io.BytesIO() for _ in arrays]
-    for file, array in zip(files, arrays, strict=True):
-        np.save(file, array)
-    return [file.getvalue() for file in files]
+    return list(map(_npy_of, arrays))
+
+
+def _npy_of(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def _tfrecord() -> bytes:
@@ -231,6 +283,10 @@ def seeds(target: str) -> list[bytes]:
         "mds_files": lambda: [_mds()],
         "compressed_mds_files": lambda: [pa.compress(_mds(), "zstd", asbytes=True)],
         "megatron_indexes": lambda: [_megatron()],
+        "megatron_files": lambda: [bytes(range(12))],
+        "files_of_tokens": lambda: [bytes([5, 0, 6, 0, 0, 0, 7, 0]), *_npy(), _npy_of(np.array([3, 0, 4], np.int32))],
+        "lance_files": lambda: [_lance_folder()[1].read_bytes()],
+        "saved_rows": lambda: [_saved_rows(_scratch.with_suffix(f".{next(_numbers)}"))],
         "array_record_files": lambda: [_array_record()],
         "parquet_files": _parquet,
         "parquet_files_with_masks": _parquet,

@@ -83,6 +83,24 @@ def test_damaged_bytes_are_refused(name: str) -> None:
         run()
 
 
+def test_bytes_changed_at_random_find_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def target(content: bytes) -> None:
+        seen.append(content)
+        assert content[:1] == b"a"
+
+    monkeypatch.setitem(fuzzing.TARGETS, "token_files", target)
+    with pytest.raises(AssertionError):
+        fuzzing._fuzz_at_random("token_files", [])
+    last = Path(capfd.readouterr().out.partition("its last input is in ")[2].strip())
+    assert last.read_bytes() == seen[-1] and len(set(seen)) > len(seen) // 2
+    fuzzing._fuzz_at_random("definitions", ["-max_total_time=0.05"])
+    assert int(capfd.readouterr().out.split("\n")[1].removesuffix(" inputs")) > 0
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("way", live.WAYS)
 def test_messages_of_any_content_do_no_harm(way: str) -> None:
