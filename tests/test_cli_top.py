@@ -64,3 +64,16 @@ def test_top_says_that_a_process_has_ended(capsys: pytest.CaptureFixture[str]) -
     assert ended.wait(60) == 0
     assert main(["top", str(ended.pid)]) == 1
     assert f"there is no process {ended.pid} on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_top_of_a_process_that_iterates_over_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    program = (
+        "import sys; from penstock.runtime.watchdog import answer_dumps; answer_dumps(); print(flush=True); input()"
+    )
+    environment = dict(os.environ) | {watchdog.VARIABLE: "60"}
+    worker = Forked("-c", program, pipes=("stdin", "stdout"), env=environment)  # as a data worker begins
+    assert worker.stdout is not None and worker.stdout.readline() == "\n"
+    assert main(["top", str(worker.pid), "--interval", "0"]) == 0
+    assert capsys.readouterr().out.startswith("it iterates over nothing now; `penstock status HOST:PORT` shows")
+    worker.communicate()

@@ -32,7 +32,7 @@ from penstock.options import AutoShardPolicy as AutoShardPolicy
 from penstock.options import Options as Options
 from penstock.spec import RaggedTensorSpec as RaggedTensorSpec
 from penstock.spec import TensorSpec as TensorSpec
-from penstock.statistics import startup as _startup
+from penstock.statistics import process as _process
 from penstock.training.keras.import_hook import connect_when_imported as _connect_when_imported
 
 if _typing.TYPE_CHECKING:
@@ -148,7 +148,7 @@ __all__ = sorted(
 )
 
 _connect_when_imported()
-_startup.seconds["import penstock"] = _time.perf_counter() - _begun
+_process.seconds["import penstock"] = _time.perf_counter() - _begun
 
 
 def __getattr__(name: str) -> _typing.Any:

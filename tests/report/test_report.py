@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.report.report import load_report
-from penstock.statistics import startup
+from penstock.statistics import process
 from penstock.statistics.schema import Histogram
 
 
@@ -142,11 +142,11 @@ def test_a_line_of_a_notebook_is_named_by_its_cell(monkeypatch):
 
 
 def test_the_start_tells_of_files_that_were_opened_before_iter(tmp_path, monkeypatch):
-    monkeypatch.setattr(startup, "seconds", {"import penstock": 2.0})
+    monkeypatch.setattr(process, "seconds", {"import penstock": 2.0})
     (tmp_path / "a.txt").write_text("1\n")
     files = ps.FilesDataset(tmp_path / "*.txt", "text")
-    assert startup.seconds["files listed and opened"] > 0
-    startup.seconds["files listed and opened"] = 90.0
+    assert process.seconds["files listed and opened"] > 0
+    process.seconds["files listed and opened"] = 90.0
     with iter(files.repeat(4)) as iterator:
         assert list(iterator) == ["1"] * 4
         report = iterator.report()
@@ -157,12 +157,12 @@ def test_the_start_tells_of_files_that_were_opened_before_iter(tmp_path, monkeyp
 
 
 def test_files_that_a_running_map_opens_are_no_part_of_the_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(startup, "seconds", {})
+    monkeypatch.setattr(process, "seconds", {})
     path = tmp_path / "a.txt"
     path.write_text("1\n")
     with iter(ps.Dataset.range(2).flat_map(lambda _: ps.TextLineDataset(path))) as iterator:
         assert list(iterator) == ["1", "1"]
-    assert startup.seconds == {}
+    assert process.seconds == {}
 
 
 def test_rows_of_a_mixture_are_counted_by_source_after_a_restore_too():
@@ -178,3 +178,18 @@ def test_rows_of_a_mixture_are_counted_by_source_after_a_restore_too():
     (stage,) = data["stages"]
     rows = [stage["operators"][str(number)]["rows"] for number, _ in enumerate(data["operators"][:3])]
     assert rows == [45, 15, 15] == [sum(x >= 0 for x in whole[20:])] + [sum(x < 0 for x in whole[20:])] * 2
+
+
+def test_operators_of_a_mixture_are_told_apart_by_their_sources() -> None:
+    sources = {name: ps.Dataset.range(8).map(abs) for name in ("web", "books")}
+    with iter(ps.Dataset.mix(sources, {"web": 1.0, "books": 1.0}, seed=1).batch(2)) as iterator:
+        list(iterator)
+        names = [line.split(" at ")[0] for line in iterator.report().table().splitlines()[1:]]
+    assert sorted(names) == [
+        "batch",
+        "map(abs) of 'books'",
+        "map(abs) of 'web'",
+        "mix",
+        "range of 'books'",
+        "range of 'web'",
+    ]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.arguments import INTERRUPTED, failed
-from penstock.cli.check import add_check
+from penstock.cli.check import add_check, add_rows
 from penstock.cli.convert import add_convert
 from penstock.cli.dashboard import add_dashboard
 from penstock.cli.demo import add_demo
@@ -15,7 +15,6 @@ from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
 from penstock.cli.processes import add_dump, add_top
 from penstock.cli.report import add_report
-from penstock.cli.rows import add_rows
 from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
 from penstock.errors import InvalidArgumentError, PenstockError

@@ -1,13 +1,15 @@
-"""Parts shared by the commands: their descriptions, arguments that are numbers, and messages to the user."""
+"""Parts shared by the commands: their descriptions, arguments and their names in errors, and messages to the user."""
 
 import argparse
 import inspect
 import math
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from penstock.errors import StorageError
+from penstock.errors import InvalidArgumentError, StorageError
 
 INTERRUPTED: Final = 130
 """What shells expect of a command that Ctrl-C ended: 128 + SIGINT."""
@@ -16,6 +18,15 @@ INTERRUPTED: Final = 130
 CLEAR: Final = "\x1b[H\x1b[2J"
 """It clears a terminal."""
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_OPTIONS: Final = {
+    "service": "HOST:PORT",
+    "dispatcher_address": "--dispatcher",
+    "worker_addresses": "--worker-address",
+    "insecure=True": "--insecure",
+}
+_CALL: Final = re.compile(r"^\w+(?:\((\w+)=(\S*)\)|: )")
+_NAME: Final = re.compile(r"\b(?:token_file|tls_cert|tls_key|tls_client_ca|insecure=True)(?!\w)")
 
 
 def add_command(
@@ -84,3 +95,25 @@ def failed(message: str, status: int = 1) -> int:
     """Print the failure; return the exit status."""
     print(f"penstock: {message}", file=sys.stderr)
     return status
+
+
+@contextmanager
+def named_as_options() -> Iterator[None]:
+    """Within this context, errors about the arguments of a call name the options that they came from."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        message = _CALL.sub(_as_option, str(error), count=1)
+        raise InvalidArgumentError(_NAME.sub(lambda name: _option(name[0]), message)) from error
+
+
+def _as_option(call: re.Match[str]) -> str:
+    """`Call(port=...)` as `--port`, `Call(host='0.0.0.0')` as `--host 0.0.0.0`; `Call: ` as nothing."""
+    name, value = call.groups()
+    if name is None:
+        return ""
+    return _option(name) if value == "..." else _option(name) + " " + value.strip("'")
+
+
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, "--" + name.replace("_", "-"))

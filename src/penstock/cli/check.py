@@ -1,8 +1,9 @@
-"""`penstock check`."""
+"""`penstock check` and `penstock rows`, of a dataset in a script."""
 
 import argparse
 import importlib
 import inspect
+import json
 import os
 import runpy
 import sys
@@ -20,7 +21,7 @@ def add_check(commands: Commands) -> None:
     """Add the command to the parser."""
     example = "Example: penstock check train.py:dataset --workers 1 4 --limit 500"
     parser = add_command(commands, "check", _check, example)
-    add_dataset(parser, "ps.Dataset")
+    _add_dataset(parser, "ps.Dataset")
     parser.add_argument(
         "--workers", type=positive, nargs="+", metavar="N", default=[1, 3], help="numbers of workers (default: 1 3)"
     )
@@ -32,8 +33,16 @@ def add_check(commands: Commands) -> None:
     )
 
 
-def add_dataset(parser: argparse.ArgumentParser, kind: str) -> None:
-    """Let a command take a dataset of a kind, which `dataset_in` finds."""
+def add_rows(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "rows", _rows, "Example: penstock rows train.py:dataset --step 1234")
+    _add_dataset(parser, "ps.Dataset of batches")
+    parser.add_argument("--step", type=count, metavar="N", required=True, help="the number of the step, from 0")
+    parser.add_argument("--epoch", type=count, metavar="N", default=0, help="its epoch (default: 0, the first)")
+
+
+def _add_dataset(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Let a command take a dataset of a kind, which `_dataset_in` finds."""
     parser.add_argument(
         "dataset",
         metavar="SCRIPT.PY:NAME",
@@ -51,7 +60,7 @@ def _check(options: argparse.Namespace) -> int:
     shown. This finds functions that depend on the time, the process or their own random generator.
     """
     differences = check(
-        dataset_in("check", options.dataset),
+        _dataset_in("check", options.dataset),
         limit=options.limit,
         worker_counts=options.workers,
         kills=options.kills,
@@ -64,7 +73,25 @@ def _check(options: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def dataset_in(command: str, place: str) -> Dataset:
+def _rows(options: argparse.Namespace) -> int:
+    """Tell which rows of which files were in a step.
+
+    The source, the file and the row of everything in a step of a dataset are printed, a line of JSON for each row. They
+    are worked out from the number of the step: nothing is read, and nothing was logged.
+    """
+    dataset = _dataset_in("rows", options.dataset)
+    random = [node for node in dataset.node.walk() if node.draws_unseeded]
+    if random and dataset.options().seed is None:
+        raise InvalidArgumentError(
+            f"{random[0].where()} has no seed, so its order here is not that of the training: add "
+            ".with_options(ps.Options(seed=...)) to the dataset, with the seed in a state that the training saved"
+        )
+    for row in dataset.rows(options.step, epoch=options.epoch):
+        say(json.dumps(row._asdict()))
+    return 0
+
+
+def _dataset_in(command: str, place: str) -> Dataset:
     """The dataset that a script or module holds, for a command.
 
     Raises:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import penstock as ps
 from penstock.cli.example_features import features_of
 from penstock.cli.file_kinds import TABLES, Kind, columns_in_folders, dataset_of
-from penstock.cli.unmasked import unmasked
 from penstock.formats.remote.remote_files import open_remote_bytes
 from penstock.paths import has_protocol
 from penstock.printing import in_bytes, one_line
@@ -160,7 +159,7 @@ def _read(found: Findings, names: list[str], elements: int, images: int, folders
     with iter(dataset.ignore_errors()) as rows:
         count, first = 0, None
         for row in rows:
-            element, shown = unmasked(row, found.nulls) if is_table else (row, row)
+            element, shown = _unmasked(row, found.nulls) if is_table else (row, row)
             first = element if first is None else first
             count += 1
             if isinstance(element, bytes) and len(found.records) < _SAMPLE:
@@ -180,6 +179,27 @@ def _read(found: Findings, names: list[str], elements: int, images: int, folders
         if found.schema and schema != found.schema:
             found.wrong(f"{names[0]!r} has other rows than {found.names[0]!r}: {schema}")
         found.schema = found.schema or schema
+
+
+def _unmasked(row: Any, nulls: Counter[str], path: str = "") -> tuple[Any, Any]:
+    """A row without its masks, and the same with None for what was null.
+
+    Args:
+        row: of which each column has a mask, "x_is_valid" for "x", or had one in its file.
+        nulls: counts the columns that were null, or lists that had nulls in them.
+        path: the name of the struct that the row is of.
+    """
+    if not isinstance(row, dict):
+        return row, row
+    plain, shown = {}, {}
+    for name, value in row.items():
+        if name.endswith("_is_valid") and f"{name}_is_valid" not in row:  # a column of the file would have one too
+            continue
+        plain[name], shown[name] = _unmasked(value, nulls, f"{path}{name}.")
+        if not row.get(f"{name}_is_valid", True):
+            nulls[f"{path}{name}"] += 1
+            shown[name] = value if isinstance(value, np.ndarray) and len(value) else None
+    return plain, shown
 
 
 class _Images:

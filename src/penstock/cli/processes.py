@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.addresses import joined_address
 from penstock.cli.arguments import CLEAR, Commands, add_command, positive, say, seconds
@@ -14,6 +15,8 @@ from penstock.rpc.listener import Access
 from penstock.runtime.watchdog import VARIABLE, ask
 from penstock.service.metrics import MetricsServer
 from penstock.service.security.credentials import client_credentials
+
+_IDLE: Final = "it iterates over nothing now; `penstock status HOST:PORT` shows what the data workers of a service do"
 
 
 def add_dump(commands: Commands) -> None:
@@ -73,7 +76,7 @@ def _top(options: argparse.Namespace) -> int:
     """
     if options.metrics_port is None:
         while True:
-            say((CLEAR if sys.stdout.isatty() else "") + answer_of(options.pid, "top"))
+            say((CLEAR if sys.stdout.isatty() else "") + (answer_of(options.pid, "top") or _IDLE))
             if not options.interval:
                 return 0
             time.sleep(options.interval)

@@ -16,9 +16,8 @@ from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from penstock.cli.arguments import Commands, add_command, say, seconds
+from penstock.cli.arguments import Commands, add_command, named_as_options, say, seconds
 from penstock.cli.environment import EXPLAINED
-from penstock.cli.option_names import named_as_options
 from penstock.runtime.child_process import end_with_parent
 from penstock.runtime.wakeups import Wakeups
 from penstock.runtime.watchdog import answer_dumps

@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.cli.arguments import CLEAR, Commands, add_command, say, seconds
-from penstock.cli.option_names import named_as_options
+from penstock.cli.arguments import CLEAR, Commands, add_command, named_as_options, say, seconds
 from penstock.cli.status_page import page
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import GetStatus, Stop

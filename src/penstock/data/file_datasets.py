@@ -29,7 +29,7 @@ from penstock.formats.tables.table_folders import refuse_versions
 from penstock.other_names import other_keywords
 from penstock.paths import has_protocol, local_path
 from penstock.runtime.progress import Progress
-from penstock.statistics import startup
+from penstock.statistics import process
 from penstock.structure import LEAF, flatten
 
 _COUNTING_THREADS: Final = 32
@@ -245,7 +245,7 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     counts: dict[str, int] = {}
     kinds: dict[str, Any] = {}
     with (
-        startup.measured(startup.FILES),
+        process.start(process.FILES),
         ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool,
         Progress(f"{call}: looking into files", len(given), unit="files") as progress,
     ):
@@ -278,7 +278,7 @@ def first_with_rows(call: str, files: Dataset, found: Callable[[str, bool], Told
         StorageError: no file describes rows.
     """
     seen: dict[str, None] = {}
-    with startup.measured(startup.FILES), iter(files) as names:
+    with process.start(process.FILES), iter(files) as names:
         for name in map(_name_of, names):
             if name in seen:  # names may repeat without end
                 break
@@ -350,7 +350,7 @@ def names_of(call: str, files: Files) -> Node:
     names = [name for one in given for name in _matching(call, one)]
     if not names:
         raise _no_files(call)
-    with startup.measured(startup.FILES):
+    with process.start(process.FILES):
         for name in names:
             check_exists(call, name)
     kind = FileNames if names == given else Listing

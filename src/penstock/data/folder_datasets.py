@@ -14,7 +14,7 @@ from penstock.data.operators.sources import Listing
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.media.example_folder import ExampleFolder, FileReader, Labels, divided
 from penstock.spec import TensorSpec
-from penstock.statistics import startup
+from penstock.statistics import process
 from penstock.structure import LEAF
 
 _MODES: Final = ("int", "categorical", "binary", None)
@@ -75,7 +75,7 @@ class FolderRequest:
         classes = None if self.label_mode is None else tuple(folder.classes(self.call, self.class_names))
         if self.label_mode == "binary" and len(classes or ()) != 2:
             raise InvalidArgumentError(f'{self.call}(label_mode="binary") takes two classes, got {list(classes or ())}')
-        with startup.measured(startup.FILES):
+        with process.start(process.FILES):
             names = folder.files(self.call) if classes is None else folder.files_of(self.call, classes)
         if not names:
             raise InvalidArgumentError(

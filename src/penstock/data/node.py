@@ -189,11 +189,15 @@ class Run:
         return found
 
     def _add_meters(self, statistics: Statistics, root: "Node") -> None:
-        for node in root.walk() if id(root) not in self._meters else ():
+        if id(root) in self._meters:
+            return
+        sources = root.named_sources
+        for node in root.walk():
             if id(node) not in self._meters:
                 inputs = [self._meters[id(below)].number for below in node.inputs]
                 key = self._maker, len(self._meters), node.name, node.site
-                described = Operator(node.name, node.name, node.site, inputs, self._maker, "")
+                source = sources.get(id(node), "")
+                described = Operator(node.name, node.name, node.site, inputs, self._maker, source=source)
                 describe = partial(_operator, weakref.ref(node), described)
                 meter = self._meters[id(node)] = statistics.meter(key, describe)
                 if self._maker >= 0:  # a node that a function made ends before anybody asks
@@ -668,6 +672,12 @@ class Node(_FrozenFields, ABC):
         below = (*self.inputs, *([] if self.remote is None else [self.remote]))
         seeds = [*(drawn for node in below for drawn in node.drawn_seeds), *([self.drawn] if self.drawn else [])]
         return tuple({id(drawn): drawn for drawn in seeds}.values())
+
+    @property
+    def named_sources(self) -> dict[int, str]:
+        """Map the `id` of each node below an input that has a name to that name."""
+        named = [both for node in self.walk() for both in zip(node.input_names, node.inputs, strict=False)]
+        return {id(below): name for name, member in named for below in member.walk()}
 
     @cached_property
     def places(self) -> dict[int, tuple[int, int]]:

@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.remote.remote_files import matching_remote
 from penstock.formats.remote.shared_listings import shared
 from penstock.paths import has_protocol, local_path
-from penstock.statistics import startup
+from penstock.statistics import process
 
 _EFFECTIVE = os.access in os.supports_effective_ids
 _BRACES: Final = re.compile(r"\{((\d+)\.\.(\d+)|[^{}]*,[^{}]*)\}")
@@ -67,7 +67,7 @@ def matching_files(call: str, pattern: Any) -> list[str]:
     if not several:
         raise InvalidArgumentError(f"{call} takes at least one pattern, got none")
     patterns = [one for given in several for one in expanded(os.fspath(given))]
-    with startup.measured(startup.FILES):
+    with process.start(process.FILES):
         return sorted({name for one in patterns for name in _matching(call, one)})
 
 

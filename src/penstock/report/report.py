@@ -1,15 +1,17 @@
 """`Report`: what `iterator.report()` gives, as words, as a table, as data and as files."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import StorageError
+from penstock.errors import InvalidArgumentError, StorageError
+from penstock.paths import local_path
 from penstock.printing import in_bytes
 from penstock.report.cause import calls_of
 from penstock.report.costs import HEADS, costs
@@ -19,6 +21,8 @@ from penstock.statistics.schema import Snapshot
 from penstock.version import VERSION
 
 _SCHEMA: Final = 1
+_EXAMPLE: Final = "('run.html', 'run.json', metrics=True)"
+_logger = logging.getLogger(__name__)
 
 
 class Report(Struct):
@@ -210,3 +214,41 @@ def _limit(snapshot: Snapshot, verdict: Verdict) -> Iterator[str]:
 def _faster(gain: float) -> str:
     """Return a gain in words: 50% faster, or 3.2 times as fast."""
     return f"{gain:.0%} faster" if gain < 1 else f"{1 + gain:.1f} times as fast"
+
+
+class Reporting(Protocol):
+    """An input of a training, which tells of itself."""
+
+    def report(self) -> Report: ...
+    def metrics(self) -> dict[str, float]: ...
+
+
+class ReportWriter:
+    """The part of a callback that writes reports, and gives the numbers that go into the logs of a framework.
+
+    Args:
+        paths: the files, as `Report.save` writes them.
+        metrics: whether there are numbers for the logs.
+
+    Raises:
+        InvalidArgumentError: neither is given.
+    """
+
+    def __init__(self, *paths: str | os.PathLike[str], metrics: bool = False) -> None:
+        super().__init__()
+        if not paths and not metrics:
+            own = type(self).__name__
+            raise InvalidArgumentError(f"{own}() has nothing to write: {own}{_EXAMPLE} names files, and asks for logs")
+        self._paths = [local_path(path) for path in paths]
+        self._metrics = metrics
+
+    def _write(self, source: Reporting) -> dict[str, float]:
+        """Write the report, and return the numbers for the logs; a fault of that must not stop the training."""
+        try:
+            report = source.report()
+            for path in self._paths:
+                report.save(path)
+            return source.metrics() if self._metrics else {}
+        except Exception as error:
+            _logger.error("%s has written nothing: %s", type(self).__name__, error)
+            return {}

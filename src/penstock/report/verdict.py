@@ -166,7 +166,8 @@ def short_name(operator: Operator) -> str:
     """Return the name of an operator with that of its function, and the user's line: "map(decode) at train.py:12"."""
     function = re.search(r"(?:function|predicate)=([^,)]*\.)?([^,)]+)", operator.label)
     site = os.path.basename(operator.site)
-    return f"{operator.name}{f'({function[2]})' if function else ''}{f' at {site}' if site else ''}"
+    within = f" of {operator.source!r}" if operator.source else ""
+    return f"{operator.name}{f'({function[2]})' if function else ''}{within}{f' at {site}' if site else ''}"
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import penstock.runtime as runtime  # its web server is imported when it is needed: Python's takes long
 from penstock.report.page import live_page
-from penstock.report.writing import Reporting
+from penstock.report.report import Reporting
 from penstock.runtime.forking import close_in_forked_processes
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from threading import RLock, Thread
 from typing import Any, Final
 
 from penstock.paths import private_directory
-from penstock.report.writing import Reporting
+from penstock.report.report import Reporting
 from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.forking import close_in_forked_processes
 from penstock.runtime.stacks import threads_in_words
@@ -146,7 +146,7 @@ class _Watchdog:
         """Every call of `next` that was under way at the last look, in words."""
         now = time.monotonic()
         under_way = [(iterator, call) for iterator, call in self._all() if call.token is not None]
-        return [f"waits at least {now - call.since:.0f} s for {call.awaited(iterator)}" for iterator, call in under_way]
+        return [_waiting(now - call.since, call.awaited(iterator)) for iterator, call in under_way]
 
     def _all(self) -> list[tuple[Reporting, _Seen]]:
         with self._lock:
@@ -199,6 +199,11 @@ class _Watchdog:
 
     def _metrics(self) -> str:
         return json.dumps([iterator.metrics() for iterator, _ in self._all()])
+
+
+def _waiting(seconds: float, awaited: str) -> str:
+    """Return what a call waits for, and for how long if that is known: it may have begun just before the first look."""
+    return f"waits {f'at least {seconds:.0f} s ' if seconds >= 0.5 else ''}for {awaited}"
 
 
 _watchdog: _Watchdog | None = None

@@ -9,12 +9,11 @@ from socket import gethostname
 from time import perf_counter
 from typing import Protocol, Unpack
 
-from penstock.statistics import startup
+from penstock.statistics import process
 from penstock.statistics.lanes import Arguments, Lane, Result, here
 from penstock.statistics.machine import findings, usable_cores
 from penstock.statistics.schema import Operator, Requests, Snapshot, Stage
 from penstock.statistics.steps import StepClock
-from penstock.statistics.stores import stores
 
 _logger = logging.getLogger(__name__)
 
@@ -79,10 +78,11 @@ class _OperatorMeter(Meter):
                 counts.seconds += seconds
                 if seconds > lane.longest:
                     lane.longest, lane.slowest = seconds, number
-                counts.rows += getattr(made, "length", 0)
+                block = made[0] if type(made) is tuple else made  # beside the failure of the row after it
+                counts.rows += getattr(block, "length", 0)
                 lane.number, lane.inner = above, inner + whole
                 if lane.thorough:
-                    lane.end_thorough(number, begun, seconds, made)
+                    lane.end_thorough(number, begun, seconds, block)
                 if above < 0:
                     lane.leave()
             except Exception as error:
@@ -118,8 +118,8 @@ class Statistics:
         self.off = False
         self.own = _Own()
         self.meters: dict[tuple[object, ...], Meter] = {}
-        self.start = dict(startup.seconds)
-        self._stores = stores.since(Requests())
+        self.start = dict(process.seconds)
+        self._stores = process.stores.since(Requests())
         self._operators: list[Callable[[], Operator] | Operator] = []
         self._lock = threading.Lock()
 
@@ -203,4 +203,4 @@ class Statistics:
             "your first step": steps.first_yours,
         }
         own = list(stages.values()), steps, rank, *machine
-        return Snapshot(self.steps.elapsed, operators, *own, start=start, stores=stores.since(self._stores))
+        return Snapshot(self.steps.elapsed, operators, *own, start=start, stores=process.stores.since(self._stores))

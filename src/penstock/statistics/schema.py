@@ -133,6 +133,7 @@ class Operator(Struct):
         memory: what it holds, and what a row costs, in words.
         threads: how many calls of its function may run at a time; 0 where the reading thread makes them.
         waste: which part of the training's work its elements leave unused, in words.
+        source: the name of the source of a mixture that it belongs to; "" for others.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Operator(Struct):
     memory: str = ""
     threads: int = 0
     waste: str = ""
+    source: str = ""
 
 
 class Stage(Struct):

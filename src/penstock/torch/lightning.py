@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from penstock.errors import InvalidArgumentError
-from penstock.report.writing import ReportWriter
+from penstock.report.report import ReportWriter
 from penstock.torch.loader import Loader
 
 # Lightning has two packages with the same classes; a program uses one of them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 
-from penstock.statistics.stores import stores
+from penstock.statistics.process import stores
 
 BUSY: Final = frozenset((408, 429, 500, 502, 503, 504))
 """The answers of servers that refuse a request for the moment."""

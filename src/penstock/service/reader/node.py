@@ -39,7 +39,7 @@ from penstock.service.wire.dispatcher_messages import (
 from penstock.service.wire.left_out import note_of
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, Span, content_id
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.statistics.startup import DATA_WORKERS
+from penstock.statistics.process import DATA_WORKERS
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)

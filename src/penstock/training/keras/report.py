@@ -6,7 +6,7 @@ import keras
 
 from penstock.distribute.jax.for_trainers import workers_of
 from penstock.errors import InvalidArgumentError
-from penstock.report.writing import ReportWriter
+from penstock.report.report import ReportWriter
 from penstock.training.keras.feed import ModelFeed
 
 
