@@ -599,3 +599,9 @@ def test_a_failing_row_behind_a_shuffle_of_arrays_is_named_by_its_number():
         list(mapped)
     assert error.value.__notes__[-1].startswith("penstock: made of row 8 of range(start=100")
     assert read(rows.map(lambda x, y: refuse(4)(int(x))).with_options(SKIP))[1].rows[0].source == ""  # not by index
+
+
+@pytest.mark.parametrize("kind", ["index", "stream", "generator"])
+def test_elements_keep_their_numbers_after_one_that_fails(kind):
+    numbered = over(kind, 5).map(failing(2)).enumerate().ignore_errors()
+    assert [(int(number), int(x)) for number, x in numbered] == [(0, 0), (1, 1), (3, 3), (4, 4)]

@@ -79,13 +79,9 @@ def _state_at(node: Node, elements: int, mix: Mix, state: State) -> State:
         case Batching():
             below = elements * node.batch_size
         case Skip():
-            below, more = elements + node.count, [0]
-        case Take():
-            more = [node.count - elements]
-        case Enumerate():
-            more = [elements]
+            below = elements + node.count
         case AssertCardinality():
-            more = [elements, False]
+            more = [False]
         case Balance():
             below, more = elements + -elements % node.group, [0]
         case _:  # its state is that of its input

@@ -146,24 +146,13 @@ class Take(SameElements, name="take"):
 
 
 class TakeStream(OperatorStream[Take], of=Take):
-    """The state is the input's, and the number of elements that remain to be returned."""
+    """The state is the input's. A failed element counts, so that later ones keep their positions."""
 
-    counts = ("_left",)
-
-    def __init__(self, node: Take, run: Run, epoch: int) -> None:
-        super().__init__(node, run, epoch)
-        self._left = node.count
+    same_rows = True
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if self._left == 0:
-            return None
-        try:
-            block = self._input.pull(min(need, self._left), min(allow, self._left))
-        except failures():
-            self._left -= 1  # a failed element counts, so that later ones keep their positions
-            raise
-        self._left -= 0 if block is None else len(block)
-        return block
+        left = self._node.count - self._input.met
+        return self._input.pull(min(need, left), min(allow, left)) if left > 0 else None
 
 
 class _EveryNth(SameElements):
@@ -211,28 +200,28 @@ class Shard(_EveryNth, name="shard"):
 
 
 class EveryNthStream(OperatorStream[_EveryNth], of=_EveryNth):
-    """The state is the input's, and the number of elements before the next one to give.
+    """The state is the input's, which counts its elements.
 
     Failures of elements between are ignored, because their functions are not called where the input is read by index: a
     failing element belongs to one shard. A failure that ends the input among them is raised at the end.
     """
 
-    counts = ("_before",)
-
     def __init__(self, node: _EveryNth, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
-        self._before, self._step = node.nth
+        self._first, self._step = node.nth
         # Few large rows are read at a time: most are skipped, and a view of one keeps its block alive.
         self._pace = Pace()
 
     def pull(self, need: int, allow: int) -> Block | None:
         passed_over: BaseException | None = None
         while True:
-            sure, asked = self._ahead(need, allow)
+            before = self._first - self._input.met
+            before = before if before >= 0 else before % self._step
+            sure, asked = self._ahead(before, need, allow)
             try:
                 block = self._input.pull(sure, asked)
             except failures() as error:
-                if self._passed(1) or not belongs_to_row(error):
+                if not before or not belongs_to_row(error):
                     raise
                 passed_over = error
                 continue
@@ -242,25 +231,19 @@ class EveryNthStream(OperatorStream[_EveryNth], of=_EveryNth):
                 return None
             passed_over = None
             self._pace.stop(block.nbytes, len(block), asked)
-            wanted = self._passed(len(block))
+            wanted = range(before, len(block), self._step)
             if wanted:
                 return block if len(wanted) == len(block) else block.take(wanted)
 
-    def _ahead(self, need: int, allow: int) -> tuple[int, int]:
+    def _ahead(self, before: int, need: int, allow: int) -> tuple[int, int]:
         """Return how many elements to read: up to the wanted ones, and no further."""
-        if self._step == 1 and not self._before:
+        if self._step == 1 and not before:
             return need, allow
-        most, ahead = self._pace.start(), self._before + 1
-        if ahead > most:
+        most = self._pace.start()
+        if before >= most:
             return most, most
-        asked = (min(allow, max(1, most // self._step)) - 1) * self._step + ahead
-        return min((need - 1) * self._step + ahead, asked), asked
-
-    def _passed(self, rows: int) -> range:
-        """Count elements that were read, or one that failed; return which of them are wanted."""
-        wanted = range(self._before, rows, self._step)
-        self._before = (self._before - rows) % self._step if wanted else self._before - rows
-        return wanted
+        asked = (min(allow, max(1, most // self._step)) - 1) * self._step + before + 1
+        return min((need - 1) * self._step + before + 1, asked), asked
 
 
 class ShardHint(SameElements, name="shard"):
@@ -298,17 +281,14 @@ class Enumerate(SameElements, name="enumerate"):
 
 
 class EnumerateStream(OperatorStream[Enumerate], of=Enumerate):
-    """The state is the input's, and the position."""
+    """The state is the input's, which counts its elements."""
 
-    counts = ("_position",)
-    _position = 0
+    same_rows = True
 
     def pull(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
-        if block is None:
-            return None
-        start, self._position = self._position, self._position + len(block)
-        return self._node.numbered(block, np.arange(start, self._position))
+        end = self._input.met
+        return None if block is None else self._node.numbered(block, np.arange(end - len(block), end))
 
 
 class AssertCardinality(SameElements, name="assert_cardinality"):
@@ -326,31 +306,25 @@ class AssertCardinality(SameElements, name="assert_cardinality"):
 
 
 class AssertCardinalityStream(OperatorStream[AssertCardinality], of=AssertCardinality):
-    """The state is the input's, the number of elements so far, and whether their number was wrong."""
+    """The state is the input's, and whether the number of elements was wrong."""
 
-    counts = ("_met", "_wrong")
-    _met = 0
+    counts = ("_wrong",)
     _wrong = False
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._wrong:
             return None
-        expected = self._node.expected
+        expected, met = self._node.expected, self._input.met
         endless = expected == INFINITE_CARDINALITY
         # At the end one more is pulled, which must not exist.
-        left = allow if endless else max(expected - self._met, 1)
-        try:
-            block = self._input.pull(min(need, left), min(allow, left))
-        except failures():
-            self._met += 1  # a failed element counts
-            raise
-        if block is None and self._met == expected:
+        left = allow if endless else max(expected - met, 1)
+        block = self._input.pull(min(need, left), min(allow, left))
+        if block is None and met == expected:
             return None
-        too_many = not endless and self._met >= expected
+        too_many = not endless and met >= expected
         if block is None or too_many:
             self._wrong = True
             wanted = "elements without end" if endless else f"{expected} elements"
-            found = "more" if too_many else f"only {self._met}"
+            found = "more" if too_many else f"only {met}"
             raise CardinalityError(f"{self._node.where()}: expected {wanted}, got {found}")
-        self._met += len(block)
         return block

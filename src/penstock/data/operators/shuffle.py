@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Column, Indices, column_of, dtype_of_rows, is_ragged, placed, take_rows
+from penstock.data.block import Block, Column, Indices, column_of, is_ragged, placed, take_rows
+from penstock.data.element_kinds import of_one_kind
 from penstock.data.node import EVERYTHING, DependsOn, Run, SameElements, derived
 from penstock.data.skipped import Noticed
 from penstock.data.streams.stream import OneInputStream, State
-from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.positions import as_positions, by_part, shifted
 from penstock.printing import in_bytes
@@ -19,7 +19,6 @@ from penstock.rng import mix, permuted
 from penstock.runtime.copying import Copiers
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
-from penstock.spec import alike
 from penstock.structure import Structure
 
 SlotNumbers = npt.NDArray[np.int64]
@@ -33,37 +32,21 @@ class Slots:
     def __init__(self, copiers: Copiers) -> None:
         self._copiers = copiers
         self._columns: list[Column] = []
-        self._dtypes: list[np.dtype[Any]] = []
         self._structure: Structure | None = None
         self._size = 0
         self._free: SlotNumbers = np.empty(0, np.int64)
 
     def put(self, block: Block) -> SlotNumbers:
-        """Copy rows to free slots; gives their numbers.
-
-        Raises:
-            ElementError: the rows differ in structure or dtype from those before.
-        """
+        """Copy rows, which are of one kind, to free slots; gives their numbers."""
         if self._structure is None:
             self._structure = block.structure
-            self._dtypes = [dtype_of_rows(column) for column in block.columns]
             self._columns = [np.empty((0, *column.shape[1:]), column.dtype) for column in block.columns]
-        self._check(block, self._structure)
         slots = self._free_slots(len(block))
         self._columns = [
             placed(kept, slots, column, range(len(kept)))
             for kept, column in zip(self._columns, block.columns, strict=True)
         ]
         return slots
-
-    def _check(self, block: Block, structure: Structure) -> None:
-        if block.structure != structure:
-            raise ElementError(
-                f"elements of one dataset must have one structure, got {structure} and {block.structure}"
-            )
-        for dtype, column in zip(self._dtypes, block.columns, strict=True):
-            if not alike(dtype, dtype_of_rows(column)):
-                raise ElementError(f"rows of one leaf must have one dtype, got {dtype} and {dtype_of_rows(column)}")
 
     def _free_slots(self, rows: int) -> SlotNumbers:
         missing = rows - len(self._free)
@@ -230,6 +213,8 @@ class ShuffleStream(OneInputStream, of=Shuffle):
     """
 
     def __init__(self, node: Shuffle, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
         self._piece = max(_FEW, self._buffer // _PIECES)
@@ -291,7 +276,7 @@ class ShuffleStream(OneInputStream, of=Shuffle):
                 block = self._input.pull(asked, asked)
                 if block is not None:
                     self._pace.stop(block.nbytes, len(block), asked)
-                    self._collected.append(self._input.made(block, self._slots.put))
+                    self._collected.append(self._input.made(block, self._put))
             except failures() as error:
                 self._failure = error
             if skipped := self._skips.taken():
@@ -299,6 +284,9 @@ class ShuffleStream(OneInputStream, of=Shuffle):
             if block is None:
                 return
             left -= len(self._collected[-1])
+
+    def _put(self, rows: Block) -> SlotNumbers:
+        return self._slots.put(of_one_kind(self._run, self._node, rows, 0))
 
     def _advance(self) -> bool:
         """Begin to return the window that was collected; False at the end."""
