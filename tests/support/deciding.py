@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.service.config import DispatcherConfig
+from penstock.service.dispatcher.machine.expiry import due_changes
 from penstock.service.dispatcher.machine.knowledge import Change, Decision, Draft, Knowledge
 from penstock.service.dispatcher.machine.machine import Machine
 from penstock.service.dispatcher.machine.state import State
@@ -50,9 +51,9 @@ class CheckedMachine(Machine):
 
     def pass_time(self, now: float) -> None:
         self._known.advance(now)
-        due: list[Change] = self._unchanged(self._expiry.due)
+        due: list[Change] = self._unchanged(lambda: due_changes(self._known))
         super().pass_time(now)
-        assert not due or self._expiry.due() != due
+        assert not due or due_changes(self._known) != due
 
     def _unchanged(self, decide: Callable[[], Any]) -> Any:
         before = everything(self._known)

@@ -5,7 +5,7 @@ import weakref
 from abc import ABC, abstractmethod
 from functools import partial
 from queue import SimpleQueue
-from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 from penstock.errors import ClosedError, PenstockError, ServiceError
 from penstock.runtime.at_exit import end_at_exit
@@ -13,7 +13,7 @@ from penstock.runtime.at_exit import end_at_exit
 Ending = Literal["stop", "drain"]
 
 
-class Running(Protocol):
+class Running:
     """The running part of a server. It refers to nothing that the user holds, so that an unreferenced server can end.
 
     Attributes:
@@ -22,12 +22,17 @@ class Running(Protocol):
         failure: why it ended by itself, if it did.
     """
 
-    endings: "SimpleQueue[Ending]"
-    ended: threading.Event
-    failure: PenstockError | None
+    _thread: threading.Thread
+
+    def __init__(self) -> None:
+        self.endings: SimpleQueue[Ending] = SimpleQueue()
+        self.ended = threading.Event()
+        self.failure: PenstockError | None = None
 
     def stop(self, ending: Ending) -> None:
         """End it, and wait until it has ended."""
+        self.endings.put(ending)
+        self._thread.join()
 
 
 R = TypeVar("R", bound=Running)

@@ -4,17 +4,14 @@ import logging
 import secrets
 import threading
 import time
-import weakref
 from contextlib import suppress
-from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.options import check_integer
-from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.child_process import status_in_words
-from penstock.service.background import Ending
+from penstock.service.background import BackgroundServer, Ending, Running
 from penstock.service.config import DispatcherConfig
 from penstock.service.connected import SAY_SECONDS, readers_of, status
 from penstock.service.dispatcher.server import DispatchServer
@@ -35,26 +32,31 @@ _RESTART_SECONDS: Final = 5.0
 """The pause between starts once ten workers were lost: the machine itself may kill them."""
 
 
-class LocalService:
+class LocalService(BackgroundServer["_RunningService"]):
     """A data service that this process has started, with worker processes on this machine; `local` makes it.
 
-    Attributes:
-        target: the `service` for `distribute`.
+    Args:
+        num_workers: how many workers it begins with.
+        max_workers: how many it may have if their number follows the load.
     """
 
+    _name = "local service"
+
     def __init__(self, num_workers: int, max_workers: int | None) -> None:
-        self._running = _RunningService(num_workers, max_workers)
-        self.target = self._running.dispatcher.target
-        weakref.finalize(self, self._running.endings.put, "stop").atexit = False
-        try:
-            self._running.start_workers()
-        except BaseException:
-            self.stop()
-            raise
+        self._counts = num_workers, max_workers
+        super().__init__(start=True)
+
+    def _run(self) -> "_RunningService":
+        return _RunningService(*self._counts)
+
+    @property
+    def target(self) -> str:
+        """Return the `service` for `distribute`."""
+        return self._running().dispatcher.target
 
     def kill_worker(self) -> None:
         """Kill a worker, for testing that nothing is lost with it. Another one replaces it."""
-        for worker in sorted(self._running.workers, key=lambda worker: worker.pid)[:1]:  # as a rule the oldest
+        for worker in sorted(self._running().workers, key=lambda worker: worker.pid)[:1]:  # as a rule the oldest
             worker.kill()
 
     def status(self) -> Status:
@@ -71,10 +73,10 @@ class LocalService:
             InvalidArgumentError: less than 1, or more than `max_workers`.
         """
         check_integer("scale", "num_workers", num_workers, minimum=1)
-        most = self._running.max_workers
+        most = self._running().max_workers
         if most is not None and num_workers > most:
             raise InvalidArgumentError(f"scale(num_workers={num_workers}) is more than max_workers={most}")
-        self._running.wanted = num_workers
+        self._running().wanted = num_workers
 
     def stop(self, *, drain: bool = False) -> None:
         """End the workers and the dispatcher, and wait until they have ended. A second call does nothing.
@@ -82,19 +84,14 @@ class LocalService:
         Args:
             drain: let readers read to the end first; no epoch can begin meanwhile.
         """
-        self._running.stop(drain)
-
-    def __enter__(self) -> "LocalService":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        super().stop(drain=drain)
 
 
-class _RunningService:
+class _RunningService(Running):
     """The running part of a service. It refers to nothing that the user holds, so an unused service can end."""
 
     def __init__(self, num_workers: int, max_workers: int | None) -> None:
+        super().__init__()
         self.wanted = num_workers
         self.max_workers = max_workers
         self._scaler = None if max_workers is None else Scaler(num_workers, max_workers)
@@ -108,12 +105,14 @@ class _RunningService:
         self._leaving: list[LocalWorker] = []
         self._lost = 0
         self._look_at = 0.0
-        # Anything that is put here ends it. The garbage collector may write to a queue of this kind.
-        self.endings: SimpleQueue[Ending] = SimpleQueue()
         self._thread = threading.Thread(target=self._supervise, name="penstock-local", daemon=True)
-        end_at_exit(self, partial(_RunningService.stop, drain=False))
+        try:
+            self._start_workers()
+        except BaseException:
+            self.stop("stop")
+            raise
 
-    def start_workers(self) -> None:
+    def _start_workers(self) -> None:
         """Start the processes, and wait until the dispatcher knows all of them."""
         try:
             for _ in range(self.wanted):
@@ -138,6 +137,7 @@ class _RunningService:
         self.dispatcher.stop()
         forget(self._address)
         note_end(self._address)
+        self.ended.set()
 
     def _start(self) -> LocalWorker:
         return LocalWorker(self._address, worker_token(self._token))
@@ -213,11 +213,6 @@ class _RunningService:
         with suppress(Empty):
             return self.endings.get(timeout=seconds)
         return None
-
-    def stop(self, drain: bool) -> None:
-        """End it, and wait until it has ended."""
-        self.endings.put("drain" if drain else "stop")
-        self._thread.join()
 
 
 def local(num_workers: int = 2, max_workers: int | None = None) -> LocalService:

@@ -11,18 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Final
 
 import msgspec
 
 from penstock.addresses import joined_address, reached_here_at
-from penstock.errors import InvalidArgumentError, InvalidTypeError, PenstockError, ServiceError, StorageError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
 from penstock.rpc.connection import SocketConnection
 from penstock.rpc.line import Line, TooLongError
 from penstock.rpc.listener import Listener
 from penstock.rpc.server import LineServer
-from penstock.service.background import BackgroundServer, Ending
+from penstock.service.background import BackgroundServer, Ending, Running
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.machine import Machine
@@ -117,15 +117,13 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         super().stop(drain=drain)
 
 
-class _RunningDispatcher:
+class _RunningDispatcher(Running):
     """A dispatcher that listens, with its journal and its clock."""
 
     def __init__(self, config: DispatcherConfig) -> None:
+        super().__init__()
         self._config = config
         self._lock = threading.Lock()
-        self.endings: SimpleQueue[Ending] = SimpleQueue()
-        self.ended = threading.Event()
-        self.failure: PenstockError | None = None
         self._complaints: dict[str, float] = {}
         self._events: Counter[type[Update]] = Counter()
         self._journal_errors, self._journal_writable = 0, True
@@ -146,8 +144,8 @@ class _RunningDispatcher:
             ) from error
         self.port = listener.port
         self._server = LineServer("penstock-dispatcher", listener, self._open, self._hear)
-        self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
-        self._clock.start()
+        self._thread = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
+        self._thread.start()
 
     def _open(self, caller: int, connection: SocketConnection) -> Line[bytes]:
         most_bytes = self._config.max_message_bytes + _ENVELOPE_BYTES
@@ -289,9 +287,9 @@ class _RunningDispatcher:
         if ending == "drain" and self._journal is None:
             with self._lock:
                 self._machine.leave()
+            self._thread.join()
         else:
-            self.endings.put("stop")
-        self._clock.join()
+            super().stop("stop")
 
 
 def _first_state() -> State:

@@ -44,11 +44,6 @@ def tls_trouble(error: OSError, address: str, credentials: ClientCredentials, *,
     return f"the TLS handshake fails: {error.reason or error}"
 
 
-def reason_of(error: OSError, address: str, credentials: ClientCredentials, *, tls: bool) -> str:
-    """The reason why a connection could not be made, as text."""
-    return tls_trouble(error, address, credentials, tls=tls) or str(error)
-
-
 def _client_refused(credentials: ClientCredentials) -> str:
     if not credentials.certificate:
         return (

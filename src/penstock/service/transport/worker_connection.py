@@ -18,7 +18,7 @@ from penstock.rpc.listener import Address, dial
 from penstock.rpc.proof import NotAdmittedError
 from penstock.runtime.memory_thresholds import keep_freed_memory
 from penstock.service.security.credentials import ClientCredentials, client_credentials
-from penstock.service.security.handshake import not_admitted, reason_of
+from penstock.service.security.handshake import not_admitted, tls_trouble
 from penstock.service.transport.identity import this_machine
 from penstock.service.wire.block_messages import BlockFrame, Credit, FromWorker, StopFetch
 from penstock.service.wire.blocks import unpack
@@ -90,8 +90,8 @@ class WorkerConnection:
                 raise UnreachedDataWorkerError(refused) from error
             raise UnusableDataWorkerError(refused) from error
         except OSError as error:
-            reason = reason_of(error, endpoint.address, self._credentials, tls=endpoint.tls)
-            raise UnreachedDataWorkerError(str(self._lost(reason))) from error
+            reason = tls_trouble(error, endpoint.address, self._credentials, tls=endpoint.tls)
+            raise UnreachedDataWorkerError(str(self._lost(reason or str(error)))) from error
         self._admitted = True
         return Line(connection, FromWorker, None, lends=True)
 

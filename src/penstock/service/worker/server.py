@@ -5,7 +5,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from penstock.addresses import WILDCARDS, host_of, joined_address, own_address_towards, reached_here_at
 from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
 from penstock.runtime.memory_thresholds import keep_freed_memory
-from penstock.service.background import BackgroundServer, Ending
+from penstock.service.background import BackgroundServer, Ending, Running
 from penstock.service.config import LOCAL_ADDRESS, PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.transport.block_server import BlockServer
@@ -103,10 +103,11 @@ class WorkerServer(BackgroundServer["_RunningWorker"]):
         super().stop(drain=drain)
 
 
-class _RunningWorker:
+class _RunningWorker(Running):
     """A data worker that listens, and keeps in touch with its dispatcher."""
 
     def __init__(self, config: WorkerConfig) -> None:
+        super().__init__()
         self._config = config
         keep_freed_memory()  # the blocks of a pass are alike
         self._access = config.access()
@@ -116,9 +117,6 @@ class _RunningWorker:
             credentials=config.credentials_for_dispatcher().for_worker(),
         )
         self._production = Production(self._definition)
-        self.endings: SimpleQueue[Ending] = SimpleQueue()
-        self.ended = threading.Event()
-        self.failure: PenstockError | None = None
         self._made = Produced()
         with ExitStack() as stack:
             stack.callback(self._dispatcher.close)
@@ -248,8 +246,3 @@ class _RunningWorker:
     def _try_to_send(self, message: WorkerHeartbeat) -> None:
         with suppress(PenstockError):  # without it, the dispatcher notices missing heartbeats
             self._dispatcher.ask(message, patience_seconds=0)
-
-    def stop(self, ending: Ending) -> None:
-        """End it, and wait until it has ended."""
-        self.endings.put(ending)
-        self._thread.join()

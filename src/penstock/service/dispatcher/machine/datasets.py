@@ -15,55 +15,51 @@ from penstock.service.wire.subjects import DatasetInfo, content_id
 _DEEPEST: Final = 100
 
 
-class Datasets:
-    """Keeps the datasets of a service by their ids."""
+def register_dataset(known: Knowledge, message: RegisterDataset) -> Decision:
+    """Keep a dataset under the id that it is given, or under one derived from its content.
 
-    def __init__(self, known: Knowledge) -> None:
-        self._known = known
+    Raises:
+        ServiceError: the dispatcher is stopping.
+        InvalidArgumentError: another dataset has the id, there is no room, or the information on it is invalid.
+    """
+    if known.state.stopping:
+        raise ServiceError("this dispatcher is stopping: it takes no more datasets")
+    _check_info(message.info)
+    named = bool(message.dataset_id)
+    dataset_id = message.dataset_id or content_id(message.definition, message.info)
+    kept = known.state.datasets.get(dataset_id)
+    if kept is None:
+        _check_room(known, len(message.definition))
+        update = DatasetKept(dataset_id=dataset_id, definition=message.definition, info=message.info, named=named)
+        return [update], DatasetRegistered(dataset_id=dataset_id)
+    if content_id(kept.definition, kept.info) != content_id(message.definition, message.info):
+        raise InvalidArgumentError(
+            f"another dataset is registered as {dataset_id!r}: use another dataset_id, or leave it out"
+        )
+    return [DatasetAsked(dataset_id=dataset_id)], DatasetRegistered(dataset_id=dataset_id)
 
-    def register(self, message: RegisterDataset) -> Decision:
-        """Keep a dataset under the id that it is given, or under one derived from its content.
 
-        Raises:
-            ServiceError: the dispatcher is stopping.
-            InvalidArgumentError: another dataset has the id, there is no room, or the information on it is invalid.
-        """
-        if self._known.state.stopping:
-            raise ServiceError("this dispatcher is stopping: it takes no more datasets")
-        _check_info(message.info)
-        named = bool(message.dataset_id)
-        dataset_id = message.dataset_id or content_id(message.definition, message.info)
-        kept = self._known.state.datasets.get(dataset_id)
-        if kept is None:
-            self._check_room(len(message.definition))
-            update = DatasetKept(dataset_id=dataset_id, definition=message.definition, info=message.info, named=named)
-            return [update], DatasetRegistered(dataset_id=dataset_id)
-        if content_id(kept.definition, kept.info) != content_id(message.definition, message.info):
-            raise InvalidArgumentError(
-                f"another dataset is registered as {dataset_id!r}: use another dataset_id, or leave it out"
-            )
-        return [DatasetAsked(dataset_id=dataset_id)], DatasetRegistered(dataset_id=dataset_id)
+def _check_room(known: Knowledge, size: int) -> None:
+    held, most = known.state.definition_bytes, known.config.max_definition_bytes
+    if held + size > most:
+        raise InvalidArgumentError(
+            f"the dispatcher holds {held:,} bytes of datasets, and has no room for {size:,} more: it takes "
+            f"{most:,} (DispatcherConfig.max_definition_bytes). Let datasets read their data on the workers, "
+            "instead of holding it themselves, or wait until unused ones are forgotten (dataset_gc_seconds)"
+        )
 
-    def _check_room(self, size: int) -> None:
-        held, most = self._known.state.definition_bytes, self._known.config.max_definition_bytes
-        if held + size > most:
-            raise InvalidArgumentError(
-                f"the dispatcher holds {held:,} bytes of datasets, and has no room for {size:,} more: it takes "
-                f"{most:,} (DispatcherConfig.max_definition_bytes). Let datasets read their data on the workers, "
-                "instead of holding it themselves, or wait until unused ones are forgotten (dataset_gc_seconds)"
-            )
 
-    def find(self, message: GetDataset) -> Decision:
-        """Find a dataset for a worker or a reader.
+def find_dataset(known: Knowledge, message: GetDataset) -> Decision:
+    """Find a dataset for a worker or a reader.
 
-        Raises:
-            InvalidArgumentError: it is not registered.
-        """
-        kept = self._known.state.datasets.get(message.dataset_id)
-        if kept is None:
-            raise unknown_dataset(message.dataset_id)
-        found = DatasetFound(definition=kept.definition if message.with_definition else b"", info=kept.info)
-        return [DatasetAsked(dataset_id=message.dataset_id)], found
+    Raises:
+        InvalidArgumentError: it is not registered.
+    """
+    kept = known.state.datasets.get(message.dataset_id)
+    if kept is None:
+        raise unknown_dataset(message.dataset_id)
+    found = DatasetFound(definition=kept.definition if message.with_definition else b"", info=kept.info)
+    return [DatasetAsked(dataset_id=message.dataset_id)], found
 
 
 def unknown_dataset(dataset_id: str) -> InvalidArgumentError:

@@ -6,20 +6,20 @@ answers.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import InvalidArgumentError, PenstockError
 from penstock.service.config import DispatcherConfig
-from penstock.service.dispatcher.machine.datasets import Datasets
-from penstock.service.dispatcher.machine.expiry import Expiry
+from penstock.service.dispatcher.machine.datasets import find_dataset, register_dataset
+from penstock.service.dispatcher.machine.expiry import due_changes
 from penstock.service.dispatcher.machine.knowledge import Change, Decision, Draft, Knowledge
-from penstock.service.dispatcher.machine.leasing import Leasing
-from penstock.service.dispatcher.machine.opening import Opening
+from penstock.service.dispatcher.machine.leasing import hear_consumer, lease_spans, release_consumer
+from penstock.service.dispatcher.machine.opening import open_epoch
 from penstock.service.dispatcher.machine.report import status
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import Stopping, Update
-from penstock.service.dispatcher.machine.volatile import ConsumerHeard, Observation, WasAway, WorkerHeard
-from penstock.service.dispatcher.machine.workers import Workers
+from penstock.service.dispatcher.machine.volatile import Heard, Observation, WasAway
+from penstock.service.dispatcher.machine.workers import admit_worker, hear_worker
 from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
     Done,
@@ -57,22 +57,8 @@ class Machine:
         state: State | None = None,
         life: int = 0,
     ) -> None:
-        self._known = known = Knowledge(config, State() if state is None else state, now, life)
+        self._known = Knowledge(config, State() if state is None else state, now, life)
         self._before = before
-        self._expiry = Expiry(known)
-        datasets, workers, leasing = Datasets(known), Workers(known), Leasing(known)
-        self._deciders: dict[type, Callable[[Any], Decision]] = {
-            RegisterDataset: datasets.register,
-            GetDataset: datasets.find,
-            OpenEpoch: Opening(known).open,
-            Lease: leasing.lease,
-            ConsumerHeartbeat: leasing.heartbeat,
-            ReleaseConsumer: leasing.release,
-            WorkerHello: workers.join,
-            WorkerHeartbeat: workers.heartbeat,
-            GetStatus: lambda message: ([], status(known)),
-            Stop: self._stop,
-        }
 
     @property
     def state(self) -> State:
@@ -94,9 +80,7 @@ class Machine:
             Exception: raised by `before`; then nothing was changed either.
         """
         self._known.advance(now)
-        heard = _heard(message)
-        if heard is not None:
-            self._known.observe(heard)
+        self._known.observe(Heard(message))
         try:
             changes, answer = self.decide(message)
         except PenstockError as error:
@@ -116,12 +100,12 @@ class Machine:
         Raises:
             PenstockError: the message cannot be carried out.
         """
-        return self._deciders[type(message)](message)
+        return _DECIDERS[type(message)](self._known, message)
 
     def pass_time(self, now: float) -> None:
         """Make the changes that are due by now."""
         self._known.advance(now)
-        if changes := self._expiry.due():
+        if changes := due_changes(self._known):
             self._make(changes)
 
     def was_away(self, now: float) -> None:
@@ -132,10 +116,6 @@ class Machine:
     def leave(self) -> None:
         """Begin no more epochs, and end after the last reader."""
         self._make([Stopping(mode="leave")])
-
-    def _stop(self, message: Stop) -> Decision:
-        mode = "drain" if message.drain else "now"
-        return ([Stopping(mode=mode)] if self.state.stopping not in (mode, "now") else []), Done()
 
     def _make(self, changes: Sequence[Change]) -> None:
         """Make changes, all or none of them; those of the lasting state are journalled before.
@@ -166,14 +146,21 @@ class _DoesNotApplyError(Exception):
     """An update concerns something that the state does not have."""
 
 
-def _heard(message: ToDispatcher) -> Observation | None:
-    """The observation that the sender of a message is alive."""
-    match message:
-        case WorkerHeartbeat():
-            return WorkerHeard(message)
-        case ConsumerHeartbeat():
-            return ConsumerHeard(message.consumer_id, message)
-        case Lease() | ReleaseConsumer():
-            return ConsumerHeard(message.consumer_id)
-        case _:
-            return None
+def _stop(known: Knowledge, message: Stop) -> Decision:
+    mode = "drain" if message.drain else "now"
+    return ([Stopping(mode=mode)] if known.state.stopping not in (mode, "now") else []), Done()
+
+
+_DECIDERS: Final[dict[type, Callable[[Knowledge, Any], Decision]]] = {
+    RegisterDataset: register_dataset,
+    GetDataset: find_dataset,
+    OpenEpoch: open_epoch,
+    Lease: lease_spans,
+    ConsumerHeartbeat: hear_consumer,
+    ReleaseConsumer: release_consumer,
+    WorkerHello: admit_worker,
+    WorkerHeartbeat: hear_worker,
+    GetStatus: lambda known, message: ([], status(known)),
+    Stop: _stop,
+}
+"""The function that decides on each kind of message; it changes nothing."""

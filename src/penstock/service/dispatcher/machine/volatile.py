@@ -27,8 +27,9 @@ from penstock.service.dispatcher.machine.updates import (
     WorkerJoined,
     WorkerLost,
 )
-from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, WorkerHeartbeat
+from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, Lease, ReleaseConsumer, WorkerHeartbeat
 from penstock.service.wire.spans import count
+from penstock.service.wire.subjects import Message
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -39,27 +40,19 @@ class Observation(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-class WorkerHeard(Observation, frozen=True):
-    """A worker has reported."""
+class Heard(Observation, frozen=True):
+    """A message has come, whose sender is alive; a heartbeat is its last report."""
 
-    report: WorkerHeartbeat
-
-    def apply(self, volatile: "VolatileState", now: float) -> None:
-        worker = volatile.workers.get(self.report.worker_id)
-        if worker is not None:
-            worker.heard_at, worker.report = now, self.report
-
-
-class ConsumerHeard(Observation, frozen=True):
-    """A consumer has sent a message; `report` is that message if it is a heartbeat."""
-
-    consumer_id: int
-    report: ConsumerHeartbeat | None = None
+    message: Message
 
     def apply(self, volatile: "VolatileState", now: float) -> None:
-        consumer = volatile.consumers.get(self.consumer_id)
-        if consumer is not None:
-            consumer.heard_at, consumer.report = now, self.report or consumer.report
+        match self.message:
+            case WorkerHeartbeat() as report if worker := volatile.workers.get(report.worker_id):
+                worker.heard_at, worker.report = now, report
+            case ConsumerHeartbeat() as report if consumer := volatile.consumers.get(report.consumer_id):
+                consumer.heard_at, consumer.report = now, report
+            case Lease() | ReleaseConsumer() as sent if consumer := volatile.consumers.get(sent.consumer_id):
+                consumer.heard_at = now
 
 
 class ConsumerHolds(Observation, frozen=True):

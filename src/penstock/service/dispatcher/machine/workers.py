@@ -18,90 +18,86 @@ COLOCATED: Final = "COLOCATED"
 """The tag of a worker that runs beside a trainer."""
 
 
-class Workers:
-    """Admits workers, and answers their reports."""
+def admit_worker(known: Knowledge, message: WorkerHello) -> Decision:
+    """Admit a worker.
 
-    def __init__(self, known: Knowledge) -> None:
-        self._known = known
-
-    def join(self, message: WorkerHello) -> Decision:
-        """Admit a worker.
-
-        Raises:
-            ServiceError: the dispatcher is stopping, or has no place for it.
-            InvalidArgumentError: its address is malformed, or not in the dispatcher's list.
-        """
-        state = self._known.state
-        if state.stopping == "now" or (state.stopping and not self._known.being_read):
-            raise ServiceError("this dispatcher is stopping: it takes no more workers")
-        address = message.endpoint.address
-        if not is_address(address):
-            raise InvalidArgumentError(
-                f'a data worker says that others reach it at {address!r:.300}, which is no "host:port": start it with '
-                "a --worker-address that is one"
-            )
-        before = [
-            worker for worker in state.workers.values() if worker.alive and worker.info.endpoint.address == address
-        ]
-        for worker in before:
-            if worker.info.endpoint == message.endpoint and message.endpoint.process and not worker.leaving:
-                return [], self._welcome(worker.info.worker_id)
-        # Two cannot listen at one address, so an earlier worker with this address is gone.
-        gone = {worker.info.worker_id for worker in before}
-        place, colocated = self._place(address, gone), COLOCATED in message.tags
-        info = WorkerInfo(worker_id=state.next_worker, endpoint=message.endpoint, place=place, colocated=colocated)
-        joined = WorkerJoined(info=info, tags=message.tags)
-        moved = on_join(self._known, Worker(info, message.tags), gone)
-        return [*losing(state, gone), joined, *moved], self._welcome(info.worker_id)
-
-    def _welcome(self, worker_id: int) -> WorkerWelcome:
-        return WorkerWelcome(worker_id=worker_id, heartbeat_seconds=self._known.config.heartbeat_seconds)
-
-    def heartbeat(self, message: WorkerHeartbeat) -> Decision:
-        """Note that a worker is alive, or that it leaves."""
-        state = self._known.state
-        worker = state.workers.get(message.worker_id)
-        if worker is None or not worker.alive:
-            return [], WorkerNews(known=False, datasets=[], stopping=state.stopping in ("drain", "now"))
-        changes: list[Change] = []
-        if message.left:
-            changes = [WorkerLeaving(worker_id=message.worker_id), *losing(state, {message.worker_id})]
-        elif message.leaving and not worker.leaving:
-            changes = [WorkerLeaving(worker_id=message.worker_id), *on_loss(state, {message.worker_id})]
-        return changes, WorkerNews(known=True, datasets=sorted(state.datasets), stopping=self._known.workers_may_go)
-
-    def _place(self, address: str, gone: set[int]) -> int:
-        """The place of a worker at this address, while those others go."""
-        state, listed_places = self._known.state, self._known.config.addresses
-        if not listed_places:
-            return state.next_place
-        taken = {
-            worker.info.place: worker.info.endpoint.address
-            for worker in state.workers.values()
-            if worker.alive and worker.info.worker_id not in gone
-        }
-        mine = [place for place, listed in enumerate(listed_places) if _matches(listed, address)]
-        free = [place for place in mine if place not in taken]
-        if free:
-            return self._preferred(address, free)
-        listed = ", ".join(repr(listed) for listed in listed_places)
-        if not mine:
-            raise InvalidArgumentError(
-                f"the address {address!r} of this worker is not in the dispatcher's worker_addresses ({listed}): list "
-                "it there, or let the worker advertise one that is listed"
-            )
-        others = ", ".join(sorted(taken[place] for place in mine))
-        raise ServiceError(
-            f"all places for {address!r} in the dispatcher's worker_addresses ({listed}) are taken by other workers "
-            f"({others}): stop one of them, or list another place"
+    Raises:
+        ServiceError: the dispatcher is stopping, or has no place for it.
+        InvalidArgumentError: its address is malformed, or not in the dispatcher's list.
+    """
+    state = known.state
+    if state.stopping == "now" or (state.stopping and not known.being_read):
+        raise ServiceError("this dispatcher is stopping: it takes no more workers")
+    address = message.endpoint.address
+    if not is_address(address):
+        raise InvalidArgumentError(
+            f'a data worker says that others reach it at {address!r:.300}, which is no "host:port": start it with '
+            "a --worker-address that is one"
         )
+    before = [worker for worker in state.workers.values() if worker.alive and worker.info.endpoint.address == address]
+    for worker in before:
+        if worker.info.endpoint == message.endpoint and message.endpoint.process and not worker.leaving:
+            return [], _welcome(known, worker.info.worker_id)
+    # Two cannot listen at one address, so an earlier worker with this address is gone.
+    gone = {worker.info.worker_id for worker in before}
+    place, colocated = _place(known, address, gone), COLOCATED in message.tags
+    info = WorkerInfo(worker_id=state.next_worker, endpoint=message.endpoint, place=place, colocated=colocated)
+    joined = WorkerJoined(info=info, tags=message.tags)
+    moved = on_join(known, Worker(info, message.tags), gone)
+    return [*losing(state, gone), joined, *moved], _welcome(known, info.worker_id)
 
-    def _preferred(self, address: str, free: Sequence[int]) -> int:
-        """The place that names its port, else the one that it had before, else the first free one."""
-        workers, listed = self._known.state.workers.values(), self._known.config.addresses
-        exact = [place for place in free if listed[place] == address]
-        before = [worker.info.place for worker in workers if worker.info.endpoint.address == address]
-        return next(iter([*exact, *(place for place in free if place in before), *free]))
+
+def _welcome(known: Knowledge, worker_id: int) -> WorkerWelcome:
+    return WorkerWelcome(worker_id=worker_id, heartbeat_seconds=known.config.heartbeat_seconds)
+
+
+def hear_worker(known: Knowledge, message: WorkerHeartbeat) -> Decision:
+    """Note that a worker is alive, or that it leaves."""
+    state = known.state
+    worker = state.workers.get(message.worker_id)
+    if worker is None or not worker.alive:
+        return [], WorkerNews(known=False, datasets=[], stopping=state.stopping in ("drain", "now"))
+    changes: list[Change] = []
+    if message.left:
+        changes = [WorkerLeaving(worker_id=message.worker_id), *losing(state, {message.worker_id})]
+    elif message.leaving and not worker.leaving:
+        changes = [WorkerLeaving(worker_id=message.worker_id), *on_loss(state, {message.worker_id})]
+    return changes, WorkerNews(known=True, datasets=sorted(state.datasets), stopping=known.workers_may_go)
+
+
+def _place(known: Knowledge, address: str, gone: set[int]) -> int:
+    """The place of a worker at this address, while those others go."""
+    state, listed_places = known.state, known.config.addresses
+    if not listed_places:
+        return state.next_place
+    taken = {
+        worker.info.place: worker.info.endpoint.address
+        for worker in state.workers.values()
+        if worker.alive and worker.info.worker_id not in gone
+    }
+    mine = [place for place, listed in enumerate(listed_places) if _matches(listed, address)]
+    free = [place for place in mine if place not in taken]
+    if free:
+        return _preferred(known, address, free)
+    listed = ", ".join(repr(listed) for listed in listed_places)
+    if not mine:
+        raise InvalidArgumentError(
+            f"the address {address!r} of this worker is not in the dispatcher's worker_addresses ({listed}): list "
+            "it there, or let the worker advertise one that is listed"
+        )
+    others = ", ".join(sorted(taken[place] for place in mine))
+    raise ServiceError(
+        f"all places for {address!r} in the dispatcher's worker_addresses ({listed}) are taken by other workers "
+        f"({others}): stop one of them, or list another place"
+    )
+
+
+def _preferred(known: Knowledge, address: str, free: Sequence[int]) -> int:
+    """The place that names its port, else the one that it had before, else the first free one."""
+    workers, listed = known.state.workers.values(), known.config.addresses
+    exact = [place for place in free if listed[place] == address]
+    before = [worker.info.place for worker in workers if worker.info.endpoint.address == address]
+    return next(iter([*exact, *(place for place in free if place in before), *free]))
 
 
 def _matches(listed: str, address: str) -> bool:
