@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -568,6 +569,37 @@ def test_credentials_of_a_function_are_asked_for_again_and_kept_if_it_fails(serv
     monkeypatch.setattr(object_stores, "_AGAIN_SECONDS", (0.0, 0.0))
     assert [credentials()["access_key_id"] for _ in range(3)] == ["key1", "key1", "key3"]
     assert "no new credentials for s3://other, the old ones are kept" in caplog.text
+
+
+def test_credentials_that_are_refused_in_mid_epoch_are_asked_for_again(server, monkeypatch):
+    def give(store):
+        given.append(store)
+        if sealed:
+            raise ValueError("the vault is sealed")
+        return {"access_key_id": f"key{len(given)}", "secret_access_key": "s", "token": None, "expires_at": None}
+
+    given, sealed = [], []
+    monkeypatch.setattr(object_stores, "_RENEWED_DELAYS", (0.22,))
+    for number in range(9):
+        np.save(file := io.BytesIO(), np.repeat(np.arange(4 * number, 4 * number + 4), 1 << 14).reshape(4, -1))
+        server.objects[f"renewed/{number}.npy"] = file.getvalue()
+    monkeypatch.setitem(sys.modules, "vault", types.SimpleNamespace(give=give))
+    monkeypatch.setenv("PENSTOCK_CREDENTIALS", "vault:give")
+    dataset = ps.FilesDataset([f"s3://renewed/{number}.npy" for number in range(9)], "npy").map(lambda row: row[0])
+    with iter(dataset) as rows:
+        found = [int(next(rows)) for _ in range(2)]
+        server.refused |= {"key1"}
+        assert [*found, *map(int, rows)] == list(range(36))
+        assert (len(given), server.keys) == (2, {"key1", "key2"})
+    with iter(dataset) as rows:
+        assert int(next(rows)) == 0
+        server.refused |= {"key2"}
+        sealed.append(True)
+        with pytest.raises(ps.StorageError, match=r"renewed/\d.npy' .*the vault is sealed.*PENSTOCK_CRED") as caught:
+            list(rows)
+    assert re.search(r"in FilesDataset\(NpyFiles\) at .*, element \d+$", caught.value.__notes__[0])
+    sealed.clear()
+    assert list(map(int, dataset)) == list(range(36))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class ObjectServer(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
         self.keys: set[str] = set()
+        self.refused: set[str] = set()
         self.sent = 0
         self.lists = 0
         self.seconds = 0.0
@@ -70,6 +71,7 @@ class ObjectServer(ThreadingHTTPServer):
             assert self.lock.wait_for(lambda: self.answering == 0, timeout=60)
         self.requests.clear()
         self.keys.clear()
+        self.refused.clear()
         self._faults.clear()
         self.sent, self.lists, self.seconds, self.most_at_a_time = 0, 0, 0.0, 0
         self.ranges = True
@@ -135,7 +137,11 @@ class _Answer(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        self.server.keys |= set(re.findall(r"Credential=(\w+)/", self.headers.get("Authorization", "")))
+        keys = set(re.findall(r"Credential=(\w+)/", self.headers.get("Authorization", "")))
+        self.server.keys |= keys
+        if keys & self.server.refused:
+            self.send(403, b"<Error><Code>ExpiredToken</Code></Error>")
+            return
         place, _, query = self.path.partition("?")
         name = urllib.parse.unquote(place).strip("/")
         asked = urllib.parse.parse_qs(query, keep_blank_values=True)

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -38,6 +38,11 @@ CREDENTIALS: Final = "PENSTOCK_CREDENTIALS"
 """The variable that names a function that gives credentials, as "package.module:function"."""
 _AGAIN_SECONDS: Final = (5.0, 15.0)
 """After how long a function that has failed is called again: at random, since many processes call theirs."""
+_EARLY: Final = timedelta(minutes=5)
+"""How long before they expire new credentials are asked for, and how long obstore uses some without asking for them."""
+_RENEWED_DELAYS: Final = (0.4,)
+"""The seconds before a refused request is sent again: obstore asks for credentials once in a tenth of a second."""
+_REFUSED: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 _SETTINGS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """The first letters of the environment variables that a kind of store reads."""
 _RETRIES: Any = {
@@ -78,7 +83,7 @@ class _ObjectFile(RemoteFile):
         if self._tag and not self._tag.startswith("W/"):
             options["if_match"] = self._tag
         with reading(self.name):
-            found = _retried(lambda: obstore.get(self._store, self._path, options=options))
+            found = _retried(self._store, lambda: obstore.get(self._store, self._path, options=options))
             if _version(found.meta) != self.version:
                 raise changed(self.name)
             return memoryview(found.bytes())
@@ -114,7 +119,7 @@ class _WholeFile(RemoteFile):
     def _fetch(self, begin: int, end: int) -> Any:
         with self._lock, reading(self.name):
             if not self._received:
-                self.receive(_retried(lambda: obstore.get(self._store, self._path)))
+                self.receive(_retried(self._store, lambda: obstore.get(self._store, self._path)))
         return memoryview(self.head)[begin:end] if self._copy is None else os.pread(self._copy, end - begin, begin)
 
     def _copied(self, found: Any) -> int:
@@ -144,14 +149,14 @@ def open_file(name: str, first: int) -> RemoteFile:
     store, path = _store_of(name)
     with reading(name):
         if not first and name.partition("://")[0] not in _WEB:  # a signed address may be good for GET alone
-            return _ObjectFile(name, store, path, _retried(lambda: obstore.head(store, path)), b"")
+            return _ObjectFile(name, store, path, _retried(store, lambda: obstore.head(store, path)), b"")
         try:
-            found = _retried(lambda: obstore.get(store, path, options={"range": (0, max(first, 1))}))
+            found = _retried(store, lambda: obstore.get(store, path, options={"range": (0, max(first, 1))}))
             return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
         except (exceptions.GenericError, exceptions.NotSupportedError) as error:  # an empty file has no first bytes
             if _is_busy(error):
                 raise
-            found = _retried(lambda: obstore.get(store, path))
+            found = _retried(store, lambda: obstore.get(store, path))
             whole = _WholeFile(name, store, path, found.meta)
             if first:  # otherwise a cache may have the content
                 whole.receive(found)
@@ -166,7 +171,7 @@ def read_file(name: str) -> bytes:
     """
     store, path = _store_of(name)
     with reading(name):
-        return bytes(_retried(lambda: obstore.get(store, path)).bytes())
+        return bytes(_retried(store, lambda: obstore.get(store, path)).bytes())
 
 
 def matching(pattern: str) -> list[str]:
@@ -187,16 +192,29 @@ def matching(pattern: str) -> list[str]:
     store, _ = _store_of(f"{protocol}://{bucket}/")
     with reading(pattern, "listed"):
         if deep:
-            listed: Any = _retried(lambda: obstore.list(store, folder or None, chunk_size=_NAMES).collect())
+            listed: Any = _retried(store, lambda: obstore.list(store, folder or None, chunk_size=_NAMES).collect())
         else:
-            listed = _retried(lambda: obstore.list_with_delimiter(store, folder or None))["objects"]
+            listed = _retried(store, lambda: obstore.list_with_delimiter(store, folder or None))["objects"]
     paths = [about["path"] for about in listed]
     return [f"{protocol}://{bucket}/{path}" for path in paths if keeps(path)]
 
 
-def _retried(request: Callable[[], Result]) -> Result:
-    """Return the result of a request, which is sent again while its server is too busy; obstore does it for others."""
-    return retries.with_retries(request, lambda error: retries.BUSY_DELAYS if _is_busy(error) else (), _nbytes)
+def _retried(store: Any, request: Callable[[], Result]) -> Result:
+    """Return the result of a request, which is sent again while its server is too busy; obstore does it for others.
+
+    One that is refused is sent again with new credentials, where a function gives them.
+    """
+    given = getattr(store, "credential_provider", None)  # web servers have none
+    used = given.held if isinstance(given, Credentials) else None
+
+    def delays_after(error: Exception) -> Sequence[float]:
+        if isinstance(given, Credentials) and isinstance(error, _REFUSED):
+            if given.held is used:  # and not what another request has been given since
+                given.held = None
+            return _RENEWED_DELAYS
+        return retries.BUSY_DELAYS if _is_busy(error) else ()
+
+    return retries.with_retries(request, delays_after, _nbytes)
 
 
 def _nbytes(found: Any) -> int:
@@ -224,7 +242,7 @@ def reading(name: str, done: str = "read") -> Iterator[None]:
             f"{name!r} cannot be {done}: there is no such file, or no such bucket. Names are exact; a pattern such as "
             "'.../*' lists what there is"
         ) from error
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+    except _REFUSED as error:
         raise StorageError(
             f"{name!r} cannot be {done}: the server refuses access ({first_line(error)}). Credentials come from the "
             "environment, such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY, or "
@@ -288,9 +306,13 @@ def _bucket_store(protocol: str, bucket: str) -> Any:
 
 
 class Credentials:
-    """Credentials of a store, by a function of the user's that obstore has called again before they expire.
+    """Credentials of a store, by a function of the user's.
 
-    Where it fails, the old ones are kept until they expire, and it is called again some seconds later.
+    It is called again before they expire, and once if the store refuses them earlier. Where it fails, the old ones are
+    kept until they expire, and it is called again some seconds later.
+
+    Attributes:
+        held: those that the function gave last; None if there are none, or they were refused.
 
     Raises:
         InvalidArgumentError: the environment names no function.
@@ -302,22 +324,24 @@ class Credentials:
         with by_library(f"{CREDENTIALS}={place!r} names no function, as package.module:function", InvalidArgumentError):
             self._give = getattr(importlib.import_module(module), name)
         self._store = store
-        self._held: Any = None
+        self.held: Any = None
         self._wait_until = 0.0
 
     def __call__(self) -> Any:
-        """The credentials as obstore takes them, with the time at which they expire."""
-        expires = self._held and self._held["expires_at"]
-        valid = self._held is not None and (expires is None or expires > datetime.now(UTC))
-        if not valid or time.monotonic() >= self._wait_until:
+        """The credentials as obstore takes them. They seem to expire soon, so that it asks again."""
+        now, held = datetime.now(UTC), self.held
+        expires = held and held["expires_at"]
+        valid = held is not None and (expires is None or expires > now)
+        due = not valid or (expires is not None and expires < now + _EARLY and time.monotonic() >= self._wait_until)
+        if due:
             try:
-                self._held = self._give(self._store)
+                self.held = held = self._give(self._store)
             except Exception:
                 if not valid:
                     raise
                 self._wait_until = time.monotonic() + random.uniform(*_AGAIN_SECONDS)
                 _logger.warning("no new credentials for %s, the old ones are kept", self._store, exc_info=True)
-        return self._held
+        return {**held, "expires_at": now + _EARLY}
 
 
 def fixed_folder(pattern: str) -> tuple[str, bool]:
