@@ -1,6 +1,6 @@
 """Discretization, and the summary of values that its boundaries are learned from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from itertools import pairwise
 from typing import Any, Self
@@ -14,7 +14,7 @@ from penstock.options import check_integer
 from penstock.preprocessing.boundaries import Boundaries
 from penstock.preprocessing.configuration import arguments_of
 from penstock.preprocessing.encode import encode
-from penstock.preprocessing.layer import LearningLayer, as_floats, check_choice, columns_of, in_pieces
+from penstock.preprocessing.layer import LearningLayer, as_floats, check_choice, in_pieces
 
 _VALUES_AT_ONCE = 1 << 16
 
@@ -63,20 +63,6 @@ class Discretization(LearningLayer):
     def can_adapt(self) -> bool:
         return self.num_bins is not None
 
-    def adapt(self, data: Any) -> Self:
-        """Learn boundaries that divide the values of a finite dataset, an array or a list about equally.
-
-        Raises:
-            InvalidArgumentError: the layer was given boundaries, or there are no values.
-        """
-        if not isinstance(data, Dataset):  # an array is summarised as a whole, as in Keras
-            return super().adapt(data)
-        summary = self.summary()
-        for piece in in_pieces(map(_values, columns_of("Discretization", data)), _VALUES_AT_ONCE):
-            summary.add(piece)
-        self.learn(summary)
-        return self
-
     def summary(self) -> Boundaries:
         if self.num_bins is None:
             raise InvalidArgumentError(
@@ -84,8 +70,15 @@ class Discretization(LearningLayer):
             )
         return Boundaries(self.epsilon)
 
-    def _add(self, summary: Boundaries, rows: Any) -> None:
-        summary.add(_values(rows))
+    def _samples(self, rows: Any) -> npt.NDArray[np.float32]:
+        return as_floats("Discretization.adapt(data)", rows).reshape(-1)
+
+    def _pieces(self, columns: Iterator[Any], dataset: Dataset) -> Iterator[Any]:
+        # An array is summarised as a whole, as in Keras.
+        return in_pieces(map(self._samples, columns), _VALUES_AT_ONCE)
+
+    def _add(self, summary: Boundaries, samples: Any) -> None:
+        summary.add(samples)
 
     def learn(self, summary: Boundaries) -> None:
         boundaries = summary.result(self.num_bins or 1)
@@ -130,7 +123,3 @@ def _checked(boundaries: Sequence[float]) -> list[float]:
     if any(a > b for a, b in pairwise(values)):
         raise InvalidArgumentError(f"Discretization(bin_boundaries=...) must be in ascending order, got {values}")
     return values
-
-
-def _values(column: Any) -> npt.NDArray[np.float32]:
-    return as_floats("Discretization.adapt(data)", column).reshape(-1)

@@ -296,8 +296,6 @@ def _of(data: Mapping[str, Any], name: str) -> Any:
 
 
 def _as_array(value: Any) -> Array:
-    if isinstance(value, (str, bytes)):
-        return np.array(value, object)
     array = np.asarray(value)
     return np.array(value, object) if array.dtype.kind in "US" and not isinstance(value, np.ndarray) else array
 

@@ -263,20 +263,18 @@ class IndexLookup(LearningLayer):
             indices[masked] = 0 if self.output_mode == "int" else -1
         if self.num_oov_indices != 1:  # with one such index, -1 has been replaced by it already
             unknown = found < 0 if masked is None else (found < 0) & ~masked
-            self._place_unknown(values, indices, np.flatnonzero(unknown))
+            if unknown.any():
+                indices[unknown] = self._of_unknown(values.filter(pa.array(unknown)))
         return indices
 
-    def _place_unknown(self, values: pa.Array, indices: Numbers, where: npt.NDArray[np.intp]) -> None:
-        if len(where) == 0:
-            return
-        unknown = values.take(pa.array(where))
+    def _of_unknown(self, tokens: pa.Array) -> Numbers:
         if self.num_oov_indices == 0:
-            shown = self._plain(unknown[:10]).tolist()
+            shown = self._plain(tokens[:10]).tolist()
             raise InvalidArgumentError(
                 f"{self._call}(num_oov_indices=0) takes tokens of its vocabulary only, got {shown}: "
                 "set num_oov_indices=1 to give unknown ones an index"
             )
-        indices[where] = self._oov_buckets(unknown) + self._mask_first
+        return self._oov_buckets(tokens) + self._mask_first
 
     def _tokens_of(self, indices: npt.NDArray[Any]) -> Any:
         if indices.dtype.kind not in "iu":

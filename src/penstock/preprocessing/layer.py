@@ -111,9 +111,9 @@ class LearningLayer(ArrayLayer):
             InvalidArgumentError: the layer's arguments leave nothing to learn, the dataset never ends, or there is no
                 data.
         """
-        summary = self.summary()
-        for column in columns_of(type(self).__name__, data):
-            self._add(summary, column)
+        summary, columns = self.summary(), columns_of(type(self).__name__, data)
+        for samples in self._pieces(columns, data) if isinstance(data, Dataset) else map(self._samples, columns):
+            self._add(summary, samples)
         self.learn(summary)
         return self
 
@@ -128,11 +128,19 @@ class LearningLayer(ArrayLayer):
     def summarize(self, summary: Any, column: Column) -> None:
         """Add the rows of a column to a summary."""
         for rows in (row[None] for row in column) if is_ragged(column) else (column,):
-            self._add(summary, rows)
+            self._add(summary, self._samples(rows))
+
+    def _samples(self, rows: Any) -> Any:
+        """Return what is added to a summary, of rows of one shape."""
+        return rows
+
+    def _pieces(self, columns: Iterator[Array], dataset: Dataset) -> Iterator[Any]:
+        """Return what is added to a summary, of a dataset's columns."""
+        return map(self._samples, columns)
 
     @abstractmethod
-    def _add(self, summary: Any, rows: Any) -> None:
-        """Add rows of one shape to a summary."""
+    def _add(self, summary: Any, samples: Any) -> None:
+        """Add samples to a summary."""
 
     @abstractmethod
     def learn(self, summary: Any) -> None:

@@ -1,16 +1,17 @@
 """Normalization and Rescaling."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.accumulators.moments import Moments
+from penstock.data.block import Column, is_ragged
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.preprocessing.layer import ArrayLayer, LearningLayer, as_floats, columns_of, in_pieces
+from penstock.preprocessing.layer import ArrayLayer, LearningLayer, as_floats, in_pieces
 
 _NUMBERS_AT_ONCE = 1 << 18
 _SMALLEST_DEVIATION = np.float32(1e-7)
@@ -50,6 +51,9 @@ class Rescaling(ArrayLayer):
 
 class Normalization(LearningLayer):
     """(inputs - mean) / deviation, as float32.
+
+    `adapt` takes elements of a dataset with two or more axes as batches, others as single samples. Arrays and lists are
+    batches.
 
     Args:
         axis: the axis or axes whose positions each have their own mean; None for one mean of all values.
@@ -93,51 +97,36 @@ class Normalization(LearningLayer):
     def can_adapt(self) -> bool:
         return not self._given
 
-    def adapt(self, data: Any) -> Self:
-        """Learn mean and variance from a finite dataset, an array or a list.
-
-        Elements of a dataset with two or more axes are batches, others single samples. Arrays and lists are batches.
-
-        Raises:
-            InvalidArgumentError: mean and variance were given, there is no data, or `axis` does not exist in it.
-            InvalidTypeError: data that are not numbers.
-        """
-        summary = self.summary()
-        for samples in self._samples(data):
-            summary.add(samples)
-        self.learn(summary)
-        return self
-
     def summary(self) -> Moments:
         if self._given:
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
         return Moments(elementwise=True, finite=False)
 
-    def _add(self, summary: Moments, rows: Any) -> None:
-        elements = _doubles(rows)
-        if self.axis and elements.ndim < 2:
+    def summarize(self, summary: Moments, column: Column) -> None:
+        if self.axis and column.ndim < 2 and not is_ragged(column):
             self._refuse_single_numbers("")
-        summary.add(_kept_axes_last(elements, self._kept(elements.ndim)))
+        super().summarize(summary, column)
+
+    def _samples(self, rows: Any) -> npt.NDArray[np.float64]:
+        """An array whose first axis is what the mean is taken over; each position along the others has its own mean."""
+        batch = _doubles(rows)
+        return _kept_axes_last(batch, self._kept(batch.ndim))
+
+    def _add(self, summary: Moments, samples: npt.NDArray[np.float64]) -> None:
+        if samples.size:
+            summary.add(samples)
 
     def learn(self, summary: Moments) -> None:
         if not np.any(summary.count):
             raise InvalidArgumentError("Normalization.adapt(data): there is no data to learn from")
         self.mean, self.variance = np.asarray(summary.mean, np.float32), np.asarray(summary.variance, np.float32)
 
-    def _samples(self, data: Any) -> Iterator[npt.NDArray[np.float64]]:
-        """Arrays whose first axis is what the mean is taken over; each position along the others has its own mean."""
-        if not isinstance(data, Dataset):
-            for array in columns_of("Normalization", data):
-                batch = _doubles(array)
-                samples = _kept_axes_last(batch, self._kept(batch.ndim))
-                if samples.size:
-                    yield samples
-            return
-        yield from in_pieces(self._samples_of(data), _NUMBERS_AT_ONCE)
+    def _pieces(self, columns: Iterator[Any], dataset: Dataset) -> Iterator[Any]:
+        return in_pieces(self._samples_of(columns, dataset), _NUMBERS_AT_ONCE)
 
-    def _samples_of(self, dataset: Dataset) -> Iterator[npt.NDArray[np.float64]]:
+    def _samples_of(self, columns: Iterator[Any], dataset: Dataset) -> Iterator[npt.NDArray[np.float64]]:
         places = None
-        for column in columns_of("Normalization", dataset):
+        for column in columns:
             elements = _doubles(column)
             axes = elements.ndim - 1
             if self.axis and axes < 2:

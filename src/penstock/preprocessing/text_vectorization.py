@@ -126,15 +126,13 @@ class TextVectorization(StringLookup):
 
     def _outer_shape(self, shape: Shape) -> Shape:
         """The shape of the texts, without the axis of tokens."""
-        if self.split is None:
-            return shape[:-1]
-        if len(shape) > 1:
-            if shape[-1] != 1:
-                raise InvalidArgumentError(
-                    f"TextVectorization splits one text for each element, got shape {shape}: its last axis must be 1"
-                )
-            return shape[:-1]
-        return shape
+        if self.split is not None and len(shape) < 2:
+            return shape
+        if self.split is not None and shape[-1] != 1:
+            raise InvalidArgumentError(
+                f"TextVectorization splits one text for each element, got shape {shape}: its last axis must be 1"
+            )
+        return shape[:-1]
 
     def _padded(self, tokens: Tokens) -> npt.NDArray[np.int64]:
         length = self.output_sequence_length

@@ -40,10 +40,6 @@ def text_array(call: str, inputs: Any, encoding: str = "utf-8") -> tuple[pa.Larg
 
 
 def _object_array(call: str, inputs: Any) -> npt.NDArray[Any]:
-    if isinstance(inputs, (str, bytes)):
-        single = np.empty((), object)
-        single[()] = inputs
-        return single
     try:
         return np.array(inputs, dtype=object)
     except ValueError as error:

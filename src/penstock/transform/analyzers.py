@@ -54,7 +54,7 @@ def max(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> C
 
 
 def _extrema(x: Any, reduce_instance_dims: bool, name: str | None) -> tuple[Column, ...]:
-    return results("min_and_max", 2, x, elementwise=not reduce_instance_dims, **named(name))
+    return results("min_and_max", 2, x, elementwise=not reduce_instance_dims, name=name)
 
 
 def sum(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:
@@ -72,7 +72,7 @@ def sum(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> C
         ...     print(output.transform_features_layer()(rows)["y"].round(2))
         [0.08 0.17 0.25 0.5 ]
     """
-    return results("sum", 1, x, elementwise=not reduce_instance_dims, **named(name))[0]
+    return results("sum", 1, x, elementwise=not reduce_instance_dims, name=name)[0]
 
 
 def size(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> Column:
@@ -90,7 +90,7 @@ def size(x: Any, reduce_instance_dims: bool = True, name: str | None = None) -> 
         ...     print(output.transform_features_layer()(rows)["y"].round(2))
         [ 4.  8. 12. 24.]
     """
-    return results("size", 1, x, elementwise=not reduce_instance_dims, **named(name))[0]
+    return results("size", 1, x, elementwise=not reduce_instance_dims, name=name)[0]
 
 
 def mean(x: Any, reduce_instance_dims: bool = True, name: str | None = None, output_dtype: Any = None) -> Column:
@@ -132,7 +132,7 @@ def var(x: Any, reduce_instance_dims: bool = True, name: str | None = None, outp
 def moments(x: Any, reduce_instance_dims: bool, output_dtype: Any, name: str | None = None) -> tuple[Column, ...]:
     """Mean and variance."""
     dtype = None if output_dtype is None else np.dtype(output_dtype).str
-    return results("mean_and_var", 2, x, elementwise=not reduce_instance_dims, dtype=dtype, **named(name))
+    return results("mean_and_var", 2, x, elementwise=not reduce_instance_dims, dtype=dtype, name=name)
 
 
 def quantiles(
@@ -168,7 +168,7 @@ def quantiles(
     """
     buckets = checked_buckets("quantiles", num_buckets, epsilon)
     inputs = present(x, weights)
-    return results("quantiles", 1, *inputs, num_buckets=buckets, elementwise=not reduce_instance_dims, **named(name))[0]
+    return results("quantiles", 1, *inputs, num_buckets=buckets, elementwise=not reduce_instance_dims, name=name)[0]
 
 
 def histogram(
@@ -201,7 +201,7 @@ def histogram(
         [1. 2. 1.]
     """
     if categorical:
-        keys, counts = results("count_per_key", 2, x, **named(name))
+        keys, counts = results("count_per_key", 2, x, name=name)
         return counts, keys
     if boundaries is None:
         borders: Any = np.arange(11, dtype=np.float32) / np.float32(10)
@@ -218,7 +218,7 @@ def histogram(
         borders = checked_boundaries("histogram", "boundaries", boundaries)
         borders = borders if isinstance(borders, Column) else borders.astype(np.float32).reshape(-1)
     rows = (borders - np.float32(0.0001))[None] if not isinstance(borders, Column) else borders - np.float32(0.0001)
-    counts = results("histogram", 1, x, rows, **named(name))[0]
+    counts = results("histogram", 1, x, rows, name=name)[0]
     return counts, counts._recorder.column(rows)
 
 
@@ -246,7 +246,7 @@ def count_per_key(
         [[2, 1], [2, 1], [20, 10]]
     """
     del key_vocabulary_filename
-    keys, counts = results("count_per_key", 2, key, **named(name))
+    keys, counts = results("count_per_key", 2, key, name=name)
     return keys, counts
 
 
@@ -268,7 +268,7 @@ def covariance(x: Any, dtype: Any, name: str | None = None) -> Column:
          [-1.33  2.67]
          [ 2.   -4.  ]]
     """
-    return results("covariance", 2, x, output_dim=None, dtype=np.dtype(dtype).str, **named(name))[0]
+    return results("covariance", 2, x, output_dim=None, dtype=np.dtype(dtype).str, name=name)[0]
 
 
 def pca(x: Any, output_dim: int, dtype: Any, name: str | None = None) -> Column:
@@ -290,7 +290,7 @@ def pca(x: Any, output_dim: int, dtype: Any, name: str | None = None) -> Column:
          [-1.34]]
     """
     dim = check_integer("pca", "output_dim", output_dim, minimum=1)
-    return results("covariance", 2, x, output_dim=dim, dtype=np.dtype(dtype).str, **named(name))[1]
+    return results("covariance", 2, x, output_dim=dim, dtype=np.dtype(dtype).str, name=name)[1]
 
 
 def tukey_location(
@@ -355,9 +355,4 @@ def tukey_h_params(
 def tukey(x: Any, reduce_instance_dims: bool, output_dtype: Any, name: str | None) -> tuple[Column, ...]:
     """Location, scale, left and right."""
     dtype = None if output_dtype is None else np.dtype(output_dtype).str
-    return results("tukey", 4, x, elementwise=not reduce_instance_dims, dtype=dtype, **named(name))
-
-
-def named(name: str | None) -> dict[str, str]:
-    """The argument for a name that was given."""
-    return {} if name is None else {"name": name}
+    return results("tukey", 4, x, elementwise=not reduce_instance_dims, dtype=dtype, name=name)

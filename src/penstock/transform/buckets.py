@@ -67,10 +67,7 @@ def apply_buckets_per_key(column: Any, key: Any, keys: pa.LargeBinaryArray, boun
     """The bucket of each number between the boundaries of its key, the last of NaN; -1 for a key that was not seen."""
     values, names = spread("bucketize_per_key", column, key)
     places = places_among(keys, names)
-    if len(keys) == 0:
-        found = np.full(len(values), -1, np.int64)
-    else:
-        borders = boundaries[np.maximum(places, 0)]
-        found = (~(values.astype(boundaries.dtype)[:, None] < borders)).sum(axis=1)  # NaN is in the last one
-        found = np.where(places < 0, -1, found).astype(np.int64)
+    borders = np.concatenate([boundaries, np.zeros((1, boundaries.shape[1]), boundaries.dtype)])[places]
+    found = (~(values.astype(boundaries.dtype)[:, None] < borders)).sum(axis=1)  # NaN is in the last one
+    found = np.where(places < 0, -1, found).astype(np.int64)
     return in_rows_of(column, found)

@@ -27,8 +27,10 @@ def noted(operation: str, *inputs: Any, **arguments: Any) -> Column:
     )
 
 
-def results(analyzer: str, count: int, *inputs: Any, **arguments: Any) -> tuple[Column, ...]:
+def results(analyzer: str, count: int, *inputs: Any, name: str | None = None, **arguments: Any) -> tuple[Column, ...]:
     """The results of an analyzer, each as a column."""
+    if name is not None:
+        arguments["name"] = name
     found = noted(f"analyze.{analyzer}", *inputs, **arguments)
     return tuple(noted("item", found, number=number) for number in range(count))
 

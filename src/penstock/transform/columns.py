@@ -53,6 +53,14 @@ def flat(value: Any) -> Any:
     return value if is_text(value) else np.asarray(value).reshape(-1)
 
 
+def as_ragged(column: Any) -> Ragged:
+    """A column as rows of values, one after the other."""
+    if isinstance(column, Ragged):
+        return column
+    shape = () if is_text(column) else column.shape[1:]
+    return Ragged(flat(column), np.full(len(column), int(np.prod(shape)), np.int64), shape)
+
+
 def to_column(name: str, given: Any, shape: tuple[int | None, ...] | None = None) -> Any:
     """Return the values that a user gave for all rows of a feature, as operations take them.
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from penstock.data.arguments import user_site
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, PenstockError
 from penstock.preprocessing.tokens import TEXT
-from penstock.transform.columns import Ragged, flat, in_rows_of, is_text
+from penstock.transform.columns import Ragged, as_ragged, flat, in_rows_of, is_text
 
 UFUNCS = frozenset(
     value.__name__
@@ -191,10 +191,7 @@ def _joined_rows(name: str, values: Sequence[Any], axis: Any) -> Ragged:
     """Rows of which some are ragged, one behind the other."""
     if name != "concatenate" or axis not in (1, -1) or any(np.ndim(value) not in (0, 2) for value in values):
         raise InvalidTypeError(f"np.{name} takes rows of one length, got ragged rows: np.concatenate joins lists")
-    rows = [
-        Ragged(value.reshape(-1), np.full(len(value), value.shape[1], np.int64)) if np.ndim(value) else value
-        for value in values
-    ]
+    rows = list(map(as_ragged, values))
     order = np.argsort(np.concatenate([row.rows for row in rows]), kind="stable")
     lengths = np.sum([row.lengths for row in rows], axis=0)
     parts = [row.values for row in rows]
@@ -255,11 +252,8 @@ def spread(call: str, column: Any, *others: Any) -> tuple[Any, ...]:
     Raises:
         ElementError: another number of values.
     """
-    values = flat(column)
-    if not isinstance(column, Ragged):
-        shape = () if is_text(column) else column.shape[1:]
-        column = Ragged(values, np.full(len(column), int(np.prod(shape)), np.int64), shape)
-    return values, *(flat(_along(call, column, other)) for other in others)
+    ragged = as_ragged(column)
+    return ragged.values, *(flat(_along(call, ragged, other)) for other in others)
 
 
 def _along(name: str, ragged: Ragged, value: Any) -> Any:

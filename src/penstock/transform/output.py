@@ -67,10 +67,9 @@ class FeaturesLayer:
     def _map_block(self, columns: Mapping[str, Column]) -> Any:
         """The results for all rows of a block, for `dataset.map`; blocks of batches are transformed one by one."""
         for name in self._columns.keys() & columns.keys():
-            shape = self._specs[name].shape
-            if columns[name].dtype.kind != "O" and columns[name].ndim != len(shape) + 1:
-                raise InvalidTypeError(f"column {name!r} holds batches")
-            if len(columns[name]) and columns[name].dtype.kind == "O" and np.ndim(columns[name][0]) != len(shape):
+            column, rank = columns[name], len(self._specs[name].shape)
+            rows = column[0] if column.dtype.kind == "O" and len(column) else None
+            if (column.ndim - 1 if rows is None else np.ndim(rows)) != rank:
                 raise InvalidTypeError(f"column {name!r} holds batches")
         return self._rows(columns)
 

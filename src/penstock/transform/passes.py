@@ -16,7 +16,7 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.operators.sources import Slices
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.plain_data import spec_to_data
-from penstock.options import INFINITE_CARDINALITY
+from penstock.preprocessing.layer import check_finite
 from penstock.service.security.resolving import Service
 from penstock.spec import TensorSpec
 from penstock.transform import vocabulary_learners  # noqa: F401  # which LEARNERS takes in
@@ -130,8 +130,7 @@ def _check_rows(dataset: Any) -> None:
     """Refuse anything but a finite dataset of rows."""
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"{user_site()}: analyze takes a ps.Dataset, got {dataset!r:.100}")
-    if dataset.cardinality() == INFINITE_CARDINALITY:
-        raise InvalidArgumentError("analyze: the dataset never ends: take(n) some of its rows")
+    check_finite("analyze", dataset)
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or any(not isinstance(entry, TensorSpec) for entry in spec.values()):
         raise InvalidTypeError(

@@ -4,7 +4,7 @@ from typing import Any
 
 from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError
-from penstock.transform.analyzers import histogram, moments, named, tukey
+from penstock.transform.analyzers import histogram, moments, tukey
 from penstock.transform.building import noted, results
 from penstock.transform.symbols import Column
 
@@ -48,7 +48,7 @@ def scale_by_min_max(
         [-1.  -0.6 -0.2  1. ]
     """
     bounds = _bounds("scale_by_min_max", output_min, output_max)
-    least, most = results("min_and_max", 2, x, elementwise=elementwise, **named(name))
+    least, most = results("min_and_max", 2, x, elementwise=elementwise, name=name)
     return noted("min_max", x, least.astype("f4"), most.astype("f4"), **bounds)
 
 
@@ -97,7 +97,7 @@ def scale_by_min_max_per_key(
     """
     del key_vocabulary_filename  # any number of keys are learned
     bounds = _bounds("scale_by_min_max_per_key", output_min, output_max)
-    keys, _, _, least, most = results("moments_per_key", 5, x, key, elementwise=elementwise, dtype="<f4", **named(name))
+    keys, _, _, least, most = results("moments_per_key", 5, x, key, elementwise=elementwise, dtype="<f4", name=name)
     lower, upper = (noted("by_key", x, key, keys, learned) for learned in (least, most))
     return noted("min_max", x, lower, upper, **bounds)
 
@@ -145,7 +145,7 @@ def scale_to_z_score_per_key(
     """
     del key_vocabulary_filename  # any number of keys are learned
     dtype = None if output_dtype is None else str(output_dtype)
-    learned = results("moments_per_key", 5, x, key, elementwise=elementwise, dtype=dtype, **named(name))
+    learned = results("moments_per_key", 5, x, key, elementwise=elementwise, dtype=dtype, name=name)
     keys, mean, variance, _, _ = learned
     means, variances = (noted("by_key", x, key, keys, numbers) for numbers in (mean, variance))
     return noted("z_score", x, means, variances)

@@ -10,7 +10,7 @@ from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing import hashes
 from penstock.preprocessing.text import grams, split_texts
 from penstock.preprocessing.tokens import TEXT
-from penstock.transform.columns import Array, Integers, Ragged, flat, in_rows_of, is_text, texts_of
+from penstock.transform.columns import Array, Integers, Ragged, as_ragged, flat, in_rows_of, is_text, texts_of
 
 
 def split(column: Any, *, separator: str | None) -> Ragged:
@@ -124,12 +124,8 @@ def rows_of(call: str, column: Any) -> Ragged:
     Raises:
         InvalidTypeError: elements with more axes.
     """
-    if isinstance(column, Ragged):
-        return column
-    if isinstance(column, np.ndarray) and column.ndim == 2:
-        return Ragged(column.reshape(-1), np.full(len(column), column.shape[1], np.int64))
-    if is_text(column) or (isinstance(column, np.ndarray) and column.ndim == 1):
-        return Ragged(column, np.ones(len(column), np.int64))
+    if isinstance(column, Ragged) or is_text(column) or (isinstance(column, np.ndarray) and column.ndim in (1, 2)):
+        return as_ragged(column)
     raise InvalidTypeError(f"{call} takes rows of values, got {_kind(column)}")
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from penstock.data.arguments import user_site
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.transform.analyzers import named
-from penstock.transform.building import noted, present
+from penstock.transform.building import present, results
 from penstock.transform.functions import name_of
 from penstock.transform.symbols import Column
 from penstock.transform.vocabulary_files import check_reserved, holds_records
@@ -101,12 +100,10 @@ def vocabulary(
         raise InvalidArgumentError(f"{user_site()}: vocabulary(vocab_filename=...) takes a name, got {file!r}")
     if file is None:
         numbers = [entry._number for entry in inputs if isinstance(entry, Column)]
-        digest = hashlib.blake2b(
-            json.dumps([kind, numbers, arguments, *named(name).values()]).encode(), digest_size=4
-        ).hexdigest()
+        digest = hashlib.blake2b(json.dumps([kind, numbers, arguments, name]).encode(), digest_size=4).hexdigest()
         file = f"vocab_{'frequency_' * bool(store_frequency)}{digest}"
     file = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "_", file).strip())
-    return noted("item", noted(f"analyze.{kind}", *inputs, **arguments, vocab_filename=file, **named(name)), number=0)
+    return results(kind, 1, *inputs, **arguments, vocab_filename=file, name=name)[0]
 
 
 def approximate_vocabulary(

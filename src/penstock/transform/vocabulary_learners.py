@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.accumulators.counts import WeightCounts
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.preprocessing.tokens import TEXT, decoded
-from penstock.transform.columns import Array, Integers, Ragged, flat, is_text, texts_of, weights_of
+from penstock.transform.columns import Array, Integers, Ragged, as_ragged, flat, is_text, texts_of, weights_of
 from penstock.transform.functions import imported
 from penstock.transform.information import mutual_information
 from penstock.transform.learners import Learner
@@ -191,17 +191,12 @@ def _related(column: Any, labels: Any, weights: Any) -> tuple[Any, Integers, Any
     if is_text(marks) or marks.dtype.kind not in "iu":
         kind = "strings" if is_text(marks) else marks.dtype
         raise InvalidTypeError(f"vocabulary(labels=...) takes integers, got {kind}: look them up in a vocabulary first")
-    owners = column.rows if isinstance(column, Ragged) else np.repeat(np.arange(len(column)), _width(column))
-    bearers = labels.rows if isinstance(labels, Ragged) else np.arange(len(marks))
-    rows = len(labels.lengths) if isinstance(labels, Ragged) else len(marks)
+    of_rows = as_ragged(labels)
+    rows = len(of_rows.lengths)
     heavy = np.ones(rows) if weights is None else weights_of("vocabulary", weights)
     if len(heavy) != rows:
         raise ElementError(f"vocabulary: expected a weight for each of {rows} rows, got {len(heavy)}")
-    return texts_of(column), owners, texts_of(marks), bearers, heavy
-
-
-def _width(column: Any) -> int:
-    return 1 if is_text(column) else int(np.prod(column.shape[1:]))
+    return texts_of(column), as_ragged(column).rows, texts_of(marks), of_rows.rows, heavy
 
 
 def _nothing(count: int) -> pa.LargeBinaryArray:
