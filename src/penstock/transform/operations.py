@@ -97,8 +97,6 @@ NUMPY_FUNCTIONS = {
     "zeros_like": NumpyFunction(("a",)),
 }
 
-_LISTS = frozenset(name for name, function in NUMPY_FUNCTIONS.items() if function.many)
-
 
 def numpy_operation(name: str, fixed: Sequence[bool]) -> Callable[..., Any]:
     """Return a function that computes a function or ufunc of NumPy on values.
@@ -107,18 +105,12 @@ def numpy_operation(name: str, fixed: Sequence[bool]) -> Callable[..., Any]:
         name: that of NumPy's.
         fixed: of each input, whether it is the same for all rows.
     """
-    special: dict[str, Callable[..., Any]] = {
-        "equal": _equal,
-        "not_equal": _not_equal,
-        "where": _where,
-        "isin": _is_in,
-    }
-    if name in special:
-        return special[name] if name == "isin" else partial(special[name], fixed)
+    if name in _OF_STRINGS_TOO:
+        return partial(_OF_STRINGS_TOO[name], fixed)
     function: Callable[..., Any] = getattr(np, name)
-    if name in _LISTS:
-        return partial(_refused, name, partial(_joined, name, function, fixed))
     known = NUMPY_FUNCTIONS.get(name)
+    if known is not None and known.many:
+        return partial(_refused, name, partial(_joined, name, function, fixed))
 
     def compute(*values: Any, **arguments: Any) -> Any:
         if known is not None and known.along:
@@ -308,10 +300,18 @@ def _where(fixed: Sequence[bool], condition: Any, then: Any, otherwise: Any) -> 
     return result if column is None else in_rows_of(column, result)
 
 
-def _is_in(column: Any, chosen: Any) -> Any:
+def _is_in(fixed: Sequence[bool], column: Any, chosen: Any) -> Any:
     values = flat(column)
     if is_text(values):
         result = pc.is_in(values, value_set=chosen).to_numpy(zero_copy_only=False)
     else:
         result = np.isin(values, chosen)
     return in_rows_of(column, result)
+
+
+_OF_STRINGS_TOO: dict[str, Callable[..., Any]] = {
+    "equal": _equal,
+    "not_equal": _not_equal,
+    "where": _where,
+    "isin": _is_in,
+}
