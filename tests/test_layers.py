@@ -40,7 +40,7 @@ LEVELS = (
     "data/batches/ data/mixtures/",
     "data/skip_guards data/remixing data/iterator data/plan data/randomness data/sample",
     "data/contents data/folder_datasets data/listed_names data/saving/",
-    "data data/dataset data/file_datasets data/shards data/archive_datasets data/table_datasets data/lake_datasets",
+    "data data/dataset data/file_datasets data/shards data/archive_datasets data/table_datasets",
     "rpc/",
     "distribute/",
     "distribute/cluster/ distribute/control/",

@@ -62,11 +62,11 @@ if _typing.TYPE_CHECKING:
     from penstock.data.file_datasets import ParquetDataset as ParquetDataset
     from penstock.data.file_datasets import TextLineDataset as TextLineDataset
     from penstock.data.file_datasets import TFRecordDataset as TFRecordDataset
-    from penstock.data.lake_datasets import DeltaDataset as DeltaDataset
-    from penstock.data.lake_datasets import IcebergDataset as IcebergDataset
-    from penstock.data.lake_datasets import LanceDataset as LanceDataset
     from penstock.data.table_datasets import CsvDataset as CsvDataset
+    from penstock.data.table_datasets import DeltaDataset as DeltaDataset
+    from penstock.data.table_datasets import IcebergDataset as IcebergDataset
     from penstock.data.table_datasets import JsonLinesDataset as JsonLinesDataset
+    from penstock.data.table_datasets import LanceDataset as LanceDataset
     from penstock.distribute import HostStrategy as HostStrategy
     from penstock.distribute import InputContext as InputContext
     from penstock.distribute import InputOptions as InputOptions
@@ -99,8 +99,7 @@ _NAMES_BY_MODULE = {
         "TextLineDataset",
         "TFRecordDataset",
     ],
-    "data.lake_datasets": ["DeltaDataset", "IcebergDataset", "LanceDataset"],
-    "data.table_datasets": ["CsvDataset", "JsonLinesDataset"],
+    "data.table_datasets": ["CsvDataset", "DeltaDataset", "IcebergDataset", "JsonLinesDataset", "LanceDataset"],
     "distribute": [
         "HostStrategy",
         "InputContext",

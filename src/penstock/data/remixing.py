@@ -74,7 +74,8 @@ def _state_at(node: Node, elements: int, mix: Mix, state: State) -> State:
     if node is mix:
         return [state, 0, elements]
     assert isinstance(node, OneInput)
-    below, more = elements, []
+    below = elements
+    more: list[Any] = []
     match node:
         case Batching():
             below = elements * node.batch_size
