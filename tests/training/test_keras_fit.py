@@ -16,7 +16,6 @@ import pytest
 
 import penstock as ps
 from penstock.report.report import load_report
-from penstock.training.keras.input import feed_of
 
 random = np.random.default_rng(0)
 FEATURES = random.normal(size=(30, 4)).astype("float32")
@@ -233,7 +232,7 @@ def test_keras_leaves_batches_where_they_are_on_accelerators_too(monkeypatch: py
     """There it puts them on a device ahead of the steps, which JAX refuses for batches of several workers."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     data, read = ps.keras.as_input(rows(FEATURES, LABELS)), list[int]()
-    noting = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: read.append(feed_of(data).taken))
+    noting = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: read.append(data.taken))
     with mirrored(2).scope():
         plain_model().fit(data, callbacks=[noting], verbose=0)
     assert read == [0, 1, 2, 3]

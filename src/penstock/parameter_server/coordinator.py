@@ -15,8 +15,8 @@ from penstock.parameter_server.datasets import PerWorkerDataset, check_dataset
 from penstock.parameter_server.dispatch import MOST_QUEUED, Dispatch
 from penstock.parameter_server.frameworks import place_all
 from penstock.parameter_server.functions import ScheduledFunctions
-from penstock.parameter_server.messages import LoadVariables, Message, ProcessLine
 from penstock.parameter_server.strategy import ParameterServerStrategy
+from penstock.parameter_server.variables import loading
 
 
 class RemoteValue:
@@ -262,7 +262,7 @@ class ClusterCoordinator:
                 )
             requests[server, held.number] = (values, leaves)
         for (server, number), (values, leaves) in requests.items():
-            self.strategy.server_lines.ask({server: _load(number, values, leaves)})
+            self.strategy.server_lines.ask({server: loading(number, values, leaves)})
         with self._dispatch.changed:
             self._dispatch.positions.update(
                 ((worker, number), dumps("a position", position)) for worker, number, position in state["positions"]
@@ -271,11 +271,3 @@ class ClusterCoordinator:
     def stop(self) -> None:
         """End the workers; called by the strategy's `stop`."""
         self._dispatch.stop()
-
-
-def _load(number: int, values: Any, state: Any) -> Callable[[ProcessLine], Message]:
-    return lambda line: LoadVariables(
-        number,
-        tuple(line.part(np.asarray(value)) for value in values),
-        tuple(line.part(np.asarray(leaf)) for leaf in state),
-    )

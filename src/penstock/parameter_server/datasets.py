@@ -39,33 +39,6 @@ class PerWorkerDataset:
         return iterator
 
 
-class WorkersDatasets:
-    """Gives each worker a dataset; from `strategy.distribute_dataset` and `distribute_datasets_from_function`.
-
-    On a worker these give that worker's dataset itself.
-
-    Args:
-        dataset: a `ps.Dataset`, or a function that returns one for a `ps.InputContext`.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-
-_pipeline: list[InputContext] = []
-"""Of a worker's process: which of the workers it is."""
-
-
-def enter_pipeline(context: InputContext) -> None:
-    """Let this process know which worker it is."""
-    _pipeline.append(context)
-
-
-def worker_context() -> InputContext | None:
-    """Return which worker this process is; None if it is none."""
-    return _pipeline[0] if _pipeline else None
-
-
 def first_context(num_workers: int) -> InputContext:
     """Return what the first worker's function gets."""
     return InputContext(num_workers, 0, num_workers)
@@ -77,7 +50,7 @@ def check_dataset(call: str, dataset: Any) -> None:
     Raises:
         InvalidTypeError: neither a dataset nor a function.
     """
-    if not (isinstance(dataset, (Dataset, WorkersDatasets)) or callable(dataset)):
+    if not (isinstance(dataset, Dataset) or callable(dataset)):
         raise InvalidTypeError(f"{call}: expected a ps.Dataset or a function, got {type(dataset).__name__}")
 
 
@@ -87,17 +60,11 @@ def dataset_of_worker(made: Any, context: InputContext) -> Dataset[Any]:
     Raises:
         InvalidTypeError: a function has returned something else than a dataset.
     """
-    if isinstance(made, WorkersDatasets):
-        return dataset_of_worker(made.dataset, context)
-    if isinstance(made, Dataset):
-        return made
-    given = [context] if inspect.signature(made).parameters else []
-    result = made(*given)
-    if isinstance(result, WorkersDatasets):
-        return dataset_of_worker(result, context)
-    if not isinstance(result, Dataset):
-        raise InvalidTypeError(f"dataset_fn: expected a ps.Dataset, got {type(result).__name__}")
-    return result
+    while not isinstance(made, Dataset):
+        if not callable(made):
+            raise InvalidTypeError(f"dataset_fn: expected a ps.Dataset, got {type(made).__name__}")
+        made = made(*[context] if inspect.signature(made).parameters else ())
+    return made
 
 
 _opened: dict[int, Any] = {}

@@ -1,13 +1,13 @@
 """Interface of an engine, which starts servers and workers, possibly on other machines."""
 
-import importlib
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import InvalidArgumentError, MissingExtraError, PenstockError
+from penstock.errors import InvalidArgumentError, PenstockError
+from penstock.extras import load
 from penstock.parameter_server.messages import ProcessLine
 from penstock.runtime.shared_memory import Arena
 
@@ -101,15 +101,6 @@ def engine_of(given: object) -> Engine:
         raise InvalidArgumentError(
             f'ps.ParameterServerStrategy: engine is "local", "ray" or a ps.ray.ParameterServers(...), got {given!r}'
         )
-    try:
-        found = importlib.import_module(_ENGINES[given]).engine()
-    except ModuleNotFoundError as error:
-        if error.name != given:
-            raise
-        raise MissingExtraError(
-            f'engine="{given}" needs the package {given}, which is not installed: '
-            f"pip install 'penstock-data[{given}]'",
-            name=given,
-        ) from error
+    found = load(_ENGINES[given], given, f'engine="{given}"', "engine")()
     assert isinstance(found, Engine)
     return found

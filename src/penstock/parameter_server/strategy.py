@@ -15,7 +15,6 @@ from penstock.distribute.framework import frameworks_scope
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, UnavailableError
 from penstock.options import check_integer
 from penstock.parameter_server.closures import dumps
-from penstock.parameter_server.datasets import WorkersDatasets
 from penstock.parameter_server.engine import Engine, engine_of
 from penstock.parameter_server.frameworks import reduced_by_any, take_all_back
 from penstock.parameter_server.messages import Create, Message, ProcessLine
@@ -29,7 +28,6 @@ from penstock.parameter_server.variables import (
     VariablesLayout,
     lost,
 )
-from penstock.rpc.line import Array
 from penstock.runtime.at_exit import end_before_libraries, forget
 from penstock.runtime.shared_memory import Arena
 
@@ -161,7 +159,7 @@ class ParameterServerStrategy:
 
         def request(server: int) -> Callable[[ProcessLine], Message]:
             shards = layout.on(server)
-            parts = [_cut(arrays[shard.leaf], shard) for shard in shards]
+            parts = [shard.cut(arrays[shard.leaf]) for shard in shards]
             content = dumps("the optimizer", rule.for_shards([shard.leaf for shard in shards]))
             return lambda line: Create(layout.number, content, table, tuple(map(line.part, parts)))
 
@@ -192,7 +190,7 @@ class ParameterServerStrategy:
         """
         if not isinstance(dataset, Dataset):
             raise InvalidTypeError(f"distribute_dataset: expected a ps.Dataset, got {type(dataset).__name__}")
-        return WorkersDatasets(dataset)
+        return dataset
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any]) -> Any:
         """A dataset for each worker, which a function makes there from its `ps.InputContext`.
@@ -206,7 +204,7 @@ class ParameterServerStrategy:
             raise InvalidTypeError(
                 f"distribute_datasets_from_function: expected a function, got {type(dataset_fn).__name__}"
             )
-        return WorkersDatasets(dataset_fn)
+        return dataset_fn
 
     def pickled(self, what: str, value: Any) -> bytes:
         """Return what goes to a worker as bytes; variables that were made in the scope stay on the servers.
@@ -284,7 +282,3 @@ def _rule_of(optimizer: Any) -> Rule:
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise InvalidTypeError(f"optimizer: expected an optax.GradientTransformation, got {optimizer!r:.80}")
     return OptaxRule(optimizer)
-
-
-def _cut(array: Array, shard: VariableShard) -> Array:
-    return array[shard.begin : shard.end] if array.ndim else array

@@ -31,6 +31,10 @@ class VariableShard(msgspec.Struct, frozen=True):
     end: int
     server: int
 
+    def cut(self, leaf: Array) -> Array:
+        """The shard's part of the whole leaf."""
+        return leaf[self.begin : self.end] if leaf.ndim else leaf
+
 
 class VariablesLayout(msgspec.Struct, frozen=True):
     """Location of variables: pickled with every handle of them.
@@ -66,12 +70,14 @@ class ServerLines:
     Attributes:
         push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
         closures: how many closures this worker has begun.
+        worker: the number of the worker; 0 in the program.
         broken: whether a line has ended, or another machine cannot be reached; it does not come back.
         before_end: called when the function that runs has returned; their pushes are the function's too.
     """
 
-    def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None) -> None:
+    def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None, worker: int = 0) -> None:
         self.lines = list(lines)
+        self.worker = worker
         self.push = push
         self.closures = 0
         self.broken = False
@@ -158,6 +164,18 @@ def _on_worker(kind: "type[ServerVariables]", layout: VariablesLayout) -> "Serve
     return kind(layout, _of_worker[0])
 
 
+def loading(
+    number: int, values: Sequence[Array | None] = (), state: Sequence[Array | None] = ()
+) -> Callable[[ProcessLine], Message]:
+    """The request that a server takes values of its shards, and arrays of the optimizer's state; None stays."""
+
+    def request(line: ProcessLine) -> Message:
+        both = ([None if one is None else line.part(np.asarray(one)) for one in own] for own in (values, state))
+        return LoadVariables(number, *map(tuple, both))
+
+    return request
+
+
 class ServerVariables:
     """A pytree of variables on servers; from `strategy.create_variables`.
 
@@ -213,24 +231,18 @@ class ServerVariables:
             UnavailableError: a server is lost.
         """
         parts = self._parts("assign", values)
-
-        def request(server: int) -> Callable[[ProcessLine], Message]:
-            return lambda line: LoadVariables(self.layout.number, tuple(map(line.part, parts[server])))
-
-        self._servers.ask({server: request(server) for server in parts})
+        self._servers.ask({server: loading(self.layout.number, own) for server, own in parts.items()})
 
     def assign_leaf(self, number: int, value: Any) -> None:
         """Replace one leaf, which has the shape that it should have; what workers push meanwhile to others stays."""
         array = np.asarray(value, self.layout.dtypes[number])
 
-        def request(server: int) -> Callable[[ProcessLine], Message]:
-            parts = [_cut(array, shard) if shard.leaf == number else None for shard in self.layout.on(server)]
-            return lambda line: LoadVariables(
-                self.layout.number, tuple(None if part is None else line.part(part) for part in parts)
-            )
-
         servers = {shard.server for shard in self.layout.shards if shard.leaf == number}
-        self._servers.ask({server: request(server) for server in servers})
+        parts = {
+            server: [shard.cut(array) if shard.leaf == number else None for shard in self.layout.on(server)]
+            for server in servers
+        }
+        self._servers.ask({server: loading(self.layout.number, own) for server, own in parts.items()})
 
     def read_state(self) -> dict[int, list[Array]]:
         """The arrays of the optimizer's state, by server.
@@ -243,15 +255,8 @@ class ServerVariables:
 
     def assign_state(self, arrays: dict[int, dict[int, Array]]) -> None:
         """Replace some arrays of the optimizer's state, given by their server and their place there."""
-
-        def request(changed: dict[int, Array]) -> Callable[[ProcessLine], Message]:
-            places = range(max(changed) + 1)
-            return lambda line: LoadVariables(
-                self.layout.number,
-                state=tuple(line.part(changed[place]) if place in changed else None for place in places),
-            )
-
-        self._servers.ask({server: request(changed) for server, changed in arrays.items()})
+        states = {server: [own.get(place) for place in range(max(own) + 1)] for server, own in arrays.items()}
+        self._servers.ask({server: loading(self.layout.number, state=own) for server, own in states.items()})
 
     def push(self, gradients: Any) -> None:
         """Have the optimizer on the servers apply gradients, when the function that calls this has succeeded.
@@ -295,12 +300,8 @@ class ServerVariables:
         parts: dict[int, list[Array]] = {server: [] for server in self.layout.servers}
         for shard in self.layout.shards:
             array = arrays[shard.leaf]
-            parts[shard.server].append(_cut(array, shard))
+            parts[shard.server].append(shard.cut(array))
         return parts
-
-
-def _cut(array: Array, shard: VariableShard) -> Array:
-    return array[shard.begin : shard.end] if array.ndim else array
 
 
 class ServerTable(ServerVariables):

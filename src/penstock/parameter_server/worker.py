@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.distribute.contexts import InputContext
 from penstock.parameter_server.closures import error_bytes, loads, result_bytes
-from penstock.parameter_server.datasets import close_iterator, enter_pipeline, open_iterator, positions
+from penstock.parameter_server.datasets import close_iterator, open_iterator, positions
 from penstock.parameter_server.functions import FunctionsOfWorker
 from penstock.parameter_server.messages import (
     Define,
@@ -43,9 +43,8 @@ class WorkerProgram:
         self._arena = arena
         self._functions = FunctionsOfWorker()
         self._pushed: dict[int, list[tuple[int, list[Array]]]] = defaultdict(list)
-        self._lines = ServerLines(servers, self._push)
+        self._lines = ServerLines(servers, self._push, index)
         enter(self._lines)
-        enter_pipeline(self._context)
 
     def run(self) -> None:
         """Run closures until the coordinator's line ends, or that to a server does.

@@ -27,7 +27,8 @@ class Keep:
         for name in ("max_to_keep", "keep_every_n"):
             if getattr(self, name) is not None:
                 check_integer("Checkpoint", name, getattr(self, name), minimum=1)
-        _check_mode("ps.Checkpoint(best=...)", self.best)
+        if self.best is not None:
+            _check_mode("ps.Checkpoint(best=...)", self.best)
         if self.max_to_keep is None and (self.keep_every_n is not None or self.best is not None):
             raise InvalidArgumentError(
                 "ps.Checkpoint(keep_every_n=..., best=...) say what to keep beside the newest: give max_to_keep too, "
@@ -75,8 +76,6 @@ def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
         ...     ps.training.best_checkpoint(directory, "min") == f"{directory}/ckpt-2"
         True
     """
-    if mode is None:
-        raise InvalidArgumentError('ps.training.best_checkpoint(directory, mode) takes "max" or "min", got None')
     _check_mode("ps.training.best_checkpoint(directory, mode)", mode)
     folder, found = checkpoints_at("ps.training.best_checkpoint(directory, mode)", directory)
     scored = [(_score(index_at(folder, one.name).metric, mode), folder.written(one.name), one.name) for one in found]
@@ -84,8 +83,8 @@ def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
     return folder.path_of(max(known)[-1]) if known else None
 
 
-def _check_mode(call: str, mode: str | None) -> None:
-    if mode is not None and str(mode).lower() not in ("max", "min"):
+def _check_mode(call: str, mode: str) -> None:
+    if str(mode).lower() not in ("max", "min"):
         raise InvalidArgumentError(f'{call} takes "max" or "min", got {mode!r}')
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+from msgspec.structs import replace
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedIterator
@@ -21,7 +22,6 @@ from penstock.training.checkpoint.saveables import (
     SaveablePerReplica,
     SaveableState,
     SaveableText,
-    with_states,
 )
 from penstock.training.checkpoint.states import SplitState, join_state
 from penstock.training.checkpoint.workers import WorkerGroup
@@ -180,7 +180,7 @@ def index_of(items: dict[str, list[Item]], states: list[list[Any]], metric: floa
     """
     of_each: Iterator[tuple[Any, ...]] = zip(*states, strict=True)
     objects = {
-        name: [with_states(item, list(next(of_each))) if item.kind == "state" else item for item in own]
+        name: [replace(item, states=list(next(of_each))) if item.kind == "state" else item for item in own]
         for name, own in items.items()
     }
     return Index(objects, metric=metric)

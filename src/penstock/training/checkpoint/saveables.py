@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 
 from penstock.data.dataset import Dataset
@@ -171,8 +170,3 @@ class SaveablePerReplica(Saveable):
             whole = stacked if key is None else jax.random.wrap_key_data(jnp.asarray(stacked), impl=key)
             return StackedPerReplica(jax.device_put(whole, self._sharding), len(rows))
         return PerReplica([value.restored(stored, arrays) for value in self._values])
-
-
-def with_states(item: Item, states: list[Any]) -> Item:
-    """The item of an object with a state, with the state of each worker."""
-    return msgspec.structs.replace(item, states=states)

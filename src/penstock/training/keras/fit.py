@@ -25,14 +25,13 @@ from penstock.distribute.jax.program import AXIS
 from penstock.errors import InvalidArgumentError
 from penstock.parameter_server.strategy import ParameterServerStrategy
 from penstock.training.keras.class_weight import ClassWeight
-from penstock.training.keras.feed import ModelFeed
-from penstock.training.keras.input import DatasetInput, as_input, feed_of
+from penstock.training.keras.input import DatasetInput, as_input
 from penstock.training.keras.interface import jax_epoch_iterator, replace_method
 from penstock.training.keras.position import KeepPosition
 from penstock.training.keras.report import WriteReport
 from penstock.training.keras.scoped import note_compiled, strategy_of_compiled
 
-_reading: WeakKeyDictionary[Any, ModelFeed] = WeakKeyDictionary()
+_reading: WeakKeyDictionary[Any, DatasetInput] = WeakKeyDictionary()
 """The feeds from which models are reading at this moment."""
 _steps_made_for: WeakKeyDictionary[Any, MeshStrategy | None] = WeakKeyDictionary()
 """The strategies for which the compiled steps of models were made."""
@@ -98,10 +97,10 @@ def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Cal
         if isinstance(callbacks, (list, tuple)):
             for one in callbacks:
                 if isinstance(one, WriteReport):
-                    one.feed = feed_of(inputs[0])
+                    one.feed = inputs[0]
             after = [one.after_others(callbacks) for one in callbacks if isinstance(one, KeepPosition)]
             kwargs["callbacks"] = [*callbacks, *after]
-        with _read_by(self, list(map(feed_of, inputs))):
+        with _read_by(self, inputs):
             return original(self, inputs[0], **kwargs)
 
     return method
@@ -131,7 +130,7 @@ def _check_for_servers(args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _read_by(model: Any, feeds: list[ModelFeed]) -> Iterator[None]:
+def _read_by(model: Any, feeds: list[DatasetInput]) -> Iterator[None]:
     """A context in which a model reads these feeds, beginning with the first; at its end all are closed."""
     outer, strategy = _reading.get(model), feeds[0].strategy
     if _steps_made_for.get(model) is not strategy:
@@ -172,7 +171,7 @@ def _leaving_batches_in_place(original: Callable[..., Any]) -> Callable[..., Any
         # Keras puts batches on a device some steps ahead. Those of a strategy are on its devices already, and JAX
         # refuses to move arrays that are partly on the devices of other workers.
         data = self.data_adapter
-        if isinstance(data, DatasetInput) and feed_of(data).strategy is not None:
+        if isinstance(data, DatasetInput) and data.strategy is not None:
             return data.get_jax_iterator()
         return original(self)
 
@@ -204,13 +203,12 @@ def _prepared_adapter(
     for argument, instead in _INSIDE.items():
         if given.get(argument) is not None:
             raise InvalidArgumentError(f"a Keras model got a dataset and {argument}=...: leave it out, and {instead}")
-    found = data if isinstance(data, DatasetInput) else as_input(data)
-    feed = feed_of(found)
+    feed = data if isinstance(data, DatasetInput) else as_input(data)
     if feed.endless and not given.get(steps):
         raise InvalidArgumentError(f"the dataset never ends: give model.{name} {steps}=...")
     weight = None if class_weight is None else ClassWeight(class_weight)
     feed.prepare(model, _strategy_of(model), whole=name == "predict", class_weight=weight)
-    return found
+    return feed
 
 
 def _strategy_of(model: Any) -> MeshStrategy | None:

@@ -3,7 +3,8 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.options import check_integer
 from penstock.paths import local_path
 from penstock.training.keras.callbacks import AfterOthers, CallbackStates
-from penstock.training.keras.input import DatasetInput, feed_of
+from penstock.training.keras.input import DatasetInput
 from penstock.training.keras.interface import set_first_epoch
 
 _logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
                 "same to fit"
             )
         check_integer("KeepPosition", "every", every, minimum=1)
-        self._feed = feed_of(data)
+        self._feed = data
         self._directory = Path(local_path(directory))
         self._every = every
         # The batches that an epoch that was entered in the middle has left.
@@ -207,16 +208,18 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     def _write(self, marks: list[dict[str, Any]]) -> None:
         unfinished = self._file.with_suffix(".tmp")
-        try:
+        with self._writing():
             self._directory.mkdir(parents=True, exist_ok=True)
             unfinished.write_text("".join(json.dumps(mark) + "\n" for mark in marks))
             unfinished.replace(self._file)
-        except OSError as error:
-            raise StorageError(f"KeepPosition cannot write to {self._directory}: {error}") from error
 
     def _append(self, mark: dict[str, Any]) -> None:
+        with self._writing(), self._file.open("a") as file:
+            file.write(json.dumps(mark) + "\n")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with self._file.open("a") as file:
-                file.write(json.dumps(mark) + "\n")
+            yield
         except OSError as error:
             raise StorageError(f"KeepPosition cannot write to {self._directory}: {error}") from error

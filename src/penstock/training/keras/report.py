@@ -7,7 +7,7 @@ import keras
 from penstock.distribute.jax.for_trainers import workers_of
 from penstock.errors import InvalidArgumentError
 from penstock.report.report import ReportWriter
-from penstock.training.keras.feed import ModelFeed
+from penstock.training.keras.input import DatasetInput
 
 
 class WriteReport(ReportWriter, keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -35,7 +35,7 @@ class WriteReport(ReportWriter, keras.callbacks.Callback):  # type: ignore[misc]
         [3.0, 3.0]
     """
 
-    feed: ModelFeed | None = None
+    feed: DatasetInput | None = None
     """What the present `fit` reads, which says it."""
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 
 from penstock.errors import InvalidArgumentError
 from penstock.parameter_server.closures import FilledLater
-from penstock.parameter_server.datasets import worker_context
 from penstock.parameter_server.frameworks import ServedFramework
 from penstock.parameter_server.rules import Addition
+from penstock.parameter_server.variables import lines_of_worker
 from penstock.runtime.memory import LARGE
 from penstock.training.keras.interface import (
     attributes_for_worker,
@@ -145,10 +145,10 @@ def _is_seed(strategy: Any, variable: Any) -> bool:
 
 def _seed_on_worker(attributes: dict[str, Any], seed: Any) -> Any:
     """The state of a generator of seeds, which is each worker's own."""
-    context = worker_context()
+    lines = lines_of_worker()
     mixed = seed.copy()
-    if context is not None:
-        mixed[0] ^= np.uint32(context.input_pipeline_id * 0x9E3779B9 & 0xFFFFFFFF)
+    if lines is not None:
+        mixed[0] ^= np.uint32(lines.worker * 0x9E3779B9 & 0xFFFFFFFF)
     variable = object.__new__(keras.Variable)
     vars(variable).update(attributes)
     set_values([variable], [keras.ops.convert_to_tensor(mixed)])
