@@ -81,7 +81,7 @@ def test_ranks_take_slices_of_one_batch_and_end_together(tmp_path: Path) -> None
     dataset = ROWS.batch(8)
     whole = [batch.tolist() for _ in range(2) for batch in dataset]
     assert [one + other for one, other in zip(*epochs, strict=True)] == whole
-    assert [first["len"], first["messages"]] == [3, 4]  # two messages an epoch, with what was measured
+    assert [first["len"], first["messages"]] == [3, 6]  # three messages an epoch: two of what was measured
     for found in (first, second):
         assert "may leave some of 2 ranks without rows" in found["refused"]
         assert "may leave some of 2 ranks without rows" in found["refused filter"]

@@ -19,7 +19,7 @@ from penstock.distribute.contexts import (
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.listings import WorkersListings
 from penstock.distribute.control.made_by_all import made_by_all
-from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
+from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator, agreed_of
 from penstock.distribute.feed.explain import idle_replicas
 from penstock.distribute.feed.feed import PlaceLeaves
 from penstock.distribute.feed.inputs import DividedInput, FunctionInput, Inputs
@@ -326,12 +326,8 @@ class Strategy(ABC):
         # With other workers a failure is final: they cannot continue without this one.
         with iterator._returning_unused() if isinstance(iterator, DistributedIterator) else nullcontext():
             batches, failure = take_batches(iterator, steps, at_once=self._control is not None)
-            loop = StepLoop(
-                fn,
-                steps,
-                donate_state,
-                lambda: isinstance(iterator, DistributedIterator) and iterator._dataset._rows_vary,
-            )
+            agreed = agreed_of(iterator._dataset) if isinstance(iterator, DistributedIterator) else None
+            loop = StepLoop(fn, steps, donate_state, lambda: agreed is not None and agreed.of_every_step() is None)
             state_and_results = self._run_steps(loop, batches, state)
         if failure is not None:
             raise failure

@@ -15,7 +15,7 @@ import torch.distributed
 from torch.distributed import distributed_c10d
 
 from penstock.distribute.cluster.description import own_address
-from penstock.distribute.control.channel import Control, call_seconds
+from penstock.distribute.control.channel import Control, call_seconds, did_not_come
 from penstock.distribute.control.meeting import Meeting
 from penstock.errors import WorkerError
 from penstock.torch.ranks import Ranks, group_is_initialised
@@ -102,11 +102,7 @@ def _asked(store: Any, ranks: Ranks, call: str, seconds: float) -> str:
     store.set(f"question {ranks.rank}", question)
     while not store.check([f"answer {question}"]):
         if time.monotonic() >= deadline:
-            raise WorkerError(
-                f"rank 0 of {ranks.count} did not come to {call} within {seconds:g} seconds: every rank must make the "
-                "same calls in the same order; where one has more to do before it, give all of them a larger "
-                "failure_timeout_seconds"
-            )
+            raise WorkerError(did_not_come(f"rank 0 of {ranks.count}", call, seconds, "rank"))
         time.sleep(_PAUSE_SECONDS)
     drawn: str = store.get(f"answer {question}").decode()
     store.set(f"{drawn}{ranks.rank}", "")
@@ -142,8 +138,4 @@ def _store(seconds: float) -> Any:
     try:
         return next(torch.distributed.rendezvous("env://", timeout=timedelta(seconds=seconds)))[0]
     except RuntimeError as error:
-        raise WorkerError(
-            f"the ranks did not all come to ps.torch.loader within {seconds:g} seconds: every rank must make the same "
-            "calls in the same order; where one has more to do before it, give all of them a larger "
-            f"failure_timeout_seconds ({error})"
-        ) from error
+        raise WorkerError(f"{did_not_come('a rank', 'ps.torch.loader', seconds, 'rank')} ({error})") from error

@@ -51,6 +51,16 @@ def call_seconds(failure_timeout_seconds: float | None) -> float:
     return CALL_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
 
 
+def did_not_come(who: str, call: str, seconds: float, member: str, *, advice: bool = True) -> str:
+    """The error for those that did not make a call within a time, with what helps if they only needed longer."""
+    longer = "; where one has more to do before it, give all of them a larger failure_timeout_seconds" * advice
+    return f"{who} did not come to {call} within {seconds:g} seconds: {_same_calls(member)}{longer}"
+
+
+def _same_calls(member: str) -> str:
+    return f"every {member} must make the same calls in the same order"
+
+
 _ABSENT_SECONDS = 1800.0
 """How long a worker waits for others at a step, unless it is given: one may evaluate or save a model alone before."""
 _BLAME_SECONDS = 2.0
@@ -107,6 +117,7 @@ class Control:
     ) -> None:
         self.worker = worker
         self.workers = workers
+        self.sent = 0
         self.call_seconds = call_seconds(failure_timeout_seconds)
         self.failure_timeout_seconds = (
             FAILURE_TIMEOUT_SECONDS if failure_timeout_seconds is None else failure_timeout_seconds
@@ -203,14 +214,9 @@ class Control:
                     )
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    longer = (
-                        "; where one has more to do before it, give all of them a larger failure_timeout_seconds"
-                        if timeout == self.call_seconds
-                        else ""
-                    )
+                    late = self._name(missing[0])
                     raise _DidNotComeError(
-                        f"{self._name(missing[0])} did not come to {topic} within {timeout:g} seconds: "
-                        f"every {self.member} must make the same calls in the same order{longer}"
+                        did_not_come(late, topic, timeout, self.member, advice=timeout == self.call_seconds)
                     )
                 if closed is None:
                     self._check_others_calls(topic, missing)
@@ -228,8 +234,8 @@ class Control:
         for (worker, other), since in self._waits_at.items():
             if worker in missing and other != topic and time.monotonic() - since >= _ELSEWHERE_SECONDS:
                 raise _DidNotComeError(
-                    f"{self._name(worker)} waits at {other} while {self._name(self.worker)} waits at {topic}: every "
-                    f"{self.member} must make the same calls in the same order"
+                    f"{self._name(worker)} waits at {other} while {self._name(self.worker)} waits at {topic}: "
+                    f"{_same_calls(self.member)}"
                 )
 
     def _read(self, topic: str, payload: msgspec.Raw, kind: type[Payload], worker: int) -> Payload:
@@ -395,6 +401,7 @@ class Control:
         """Send a message to all other workers, waiting at most `seconds`."""
         try:
             self._line.send(message, seconds=seconds)
+            self.sent += 1
         except OSError as error:  # the receiving thread reports what happened to the hub
             _logger.debug("a message could not be sent: %r", error)
 
@@ -472,10 +479,7 @@ class Control:
 
     def _other_calls(self, other: int, number: int, here: str, there: str) -> str:
         names = f"{here} as call {number}, where {self._name(other)} made {there}"
-        return (
-            f"made {names if number else f'other calls than {self._name(other)}'}: every {self.member} must make the "
-            "same calls in the same order"
-        )
+        return f"made {names if number else f'other calls than {self._name(other)}'}: {_same_calls(self.member)}"
 
     def _compare_calls(self) -> None:
         """Send the others the calls made here, and give up if one of them has not made them for too long."""
@@ -485,9 +489,9 @@ class Control:
         missing = self._calls.missing(self._absent_seconds)
         if missing is not None:
             worker, number, name = missing
+            call, seconds = f"call {number}, {name},", self._absent_seconds
             self._announce(
-                f"has given up: {self._name(worker)} did not come to call {number}, {name}, within "
-                f"{self._absent_seconds:g} seconds: every {self.member} must make the same calls in the same order"
+                f"has given up: {did_not_come(self._name(worker), call, seconds, self.member, advice=False)}"
             )
 
     def _end_if_stuck(self) -> None:

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.distribute.control.channel import Control, call_seconds
+from penstock.distribute.control.channel import Control, call_seconds, did_not_come
 from penstock.distribute.control.hub import Hub
 from penstock.errors import WorkerError
 from penstock.runtime.at_exit import end_before_libraries
@@ -112,12 +112,8 @@ class Meeting:
 
     def _not_all_came(self) -> str:
         missing = [str(number) for number in range(self.count) if self.store.get(_came(number)) is None]
-        several = len(missing) > 1
-        return (
-            f"{self.member}{'s' * several} {', '.join(missing)} of {self.count} did not come to {self.call} within "
-            f"{self.seconds:g} seconds: every {self.member} must make the same calls in the same order; where one has "
-            "more to do before it, give all of them a larger failure_timeout_seconds"
-        )
+        who = f"{self.member}{'s' * (len(missing) > 1)} {', '.join(missing)} of {self.count}"
+        return did_not_come(who, self.call, self.seconds, self.member)
 
 
 def _came(number: int) -> str:

@@ -120,11 +120,6 @@ class DistributedDataset:
         batch = structure.unflatten([per_replica(leaf) for leaf in leaves])
         return batch if self._partial is not PartialBatch.PAD else (batch, per_replica(TensorSpec((None,), np.bool_)))
 
-    @cached_property
-    def _rows_vary(self) -> bool:
-        """Return whether the number of rows of a replica may differ from step to step, as far as is known."""
-        return self._agreed.of_every_step() is None
-
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
         return self._agreed.cardinality()

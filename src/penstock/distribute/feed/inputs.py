@@ -27,7 +27,7 @@ from penstock.distribute.feed.shards import (
     sources_of_batches,
 )
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, JoinedWorkers, StepSource, WorkerBatches
-from penstock.distribute.feed.steps import Layout, Sizes, check_spec, unbatched
+from penstock.distribute.feed.steps import Layout, Sizes, check_spec
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import SliceRule
@@ -427,12 +427,8 @@ class FunctionInput(Inputs):
                 f"the function given to distribute_datasets_from_function must return a ps.Dataset, got "
                 f"{type(dataset).__name__}"
             )
-        spec = dataset.node.spec
-        if spec is not None and not self._takes_scalars(dataset):
-            leaves, structure = flatten(spec)
-            for path, leaf in zip(structure.paths(), leaves, strict=True):
-                if not leaf.shape:
-                    raise unbatched(path)
+        if not self._takes_scalars(dataset):
+            check_spec(dataset.node.spec, dataset.node)
         return dataset
 
     def _takes_scalars(self, dataset: Dataset) -> bool:

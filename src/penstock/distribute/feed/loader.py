@@ -74,12 +74,15 @@ class StepLoader:
 
     def report(self) -> Report:
         """Return what the training waits for, on all processes and in all epochs: as `DistributedIterator.report`."""
-        current = self._current or self._upcoming
-        return Report([Snapshot()]) if current is None else current.report()
+        return Report([Snapshot()]) if self._present is None else self._present.report()
 
     def dashboard(self, port: int = 0) -> str:
         """Serve the report of each epoch as a page that is up to date, as `DatasetIterator.dashboard`."""
         return open_dashboard(self, port)
+
+    @property
+    def _present(self) -> DistributedIterator | None:
+        return self._current or self._upcoming
 
     def _begun(self) -> DistributedIterator:
         """The pass that the next `iter` gives."""
@@ -95,23 +98,19 @@ class StepLoader:
     @property
     def errors(self) -> SkippedRows:
         """The rows that this process skipped up to the last step handed out, as in `DatasetIterator.errors`."""
-        current = self._current or self._upcoming
-        return SkippedRows() if current is None else current.errors
+        return SkippedRows() if self._present is None else self._present.errors
 
     def step(self) -> StepMark:
         """Mark a training step, as `DatasetIterator.step`: `with loader.step() as step: step.result = loss`."""
-        current = self._current or self._upcoming
-        return StepMark(None) if current is None else current.step()
+        return StepMark(None) if self._present is None else self._present.step()
 
     def metrics(self) -> dict[str, float]:
         """The numbers of this process's input in this epoch, as in `DistributedIterator.metrics`."""
-        current = self._current or self._upcoming
-        return {} if current is None else current.metrics()
+        return {} if self._present is None else self._present.metrics()
 
     def rows(self) -> list[Row]:
         """The rows of sources of which the last step handed out was made, as in `DistributedIterator.rows`."""
-        current = self._current or self._upcoming
-        return [] if current is None else current.rows()
+        return [] if self._present is None else self._present.rows()
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data; after the end of an epoch, the next one's begin.

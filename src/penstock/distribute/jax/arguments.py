@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -27,25 +27,22 @@ class Signature:
         tree: their structure, with a leaf for each `PerReplica`.
         stacked: for each leaf whether it is a `PerReplica`, which is then in the stacked form.
         ready: whether all leaves are, so that a program takes them without conversion.
-        all_arrays: the modes if all leaves are.
     """
 
     tree: Any
     stacked: tuple[bool, ...]
     ready: bool
-    all_arrays: tuple[Mode, ...]
 
     @staticmethod
     def of(given: Any) -> "Signature":
         tops, tree = jax.tree.flatten(given, is_leaf=is_per_replica)
         stacked = tuple(map(is_per_replica, tops))
-        array: Mode = "array"
-        return Signature(tree, stacked, all(stacked), (array,) * len(tops))
+        return Signature(tree, stacked, all(stacked))
 
     def modes(self, leaves: list[Any]) -> tuple[Mode, ...]:
         """Return how each leaf enters a program."""
         if self.ready:
-            return self.all_arrays
+            return cast(tuple[Mode, ...], ("array",) * len(leaves))
         return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
 
 

@@ -34,7 +34,7 @@ def many_steps_program(call: Call, mesh: Mesh, local: int, loop: StepLoop, state
         each leaf, with one device bare arrays. Of a call that touches variables, a function of them too, as
         `spmd_program` describes it; differences are the largest of all steps.
     """
-    steps = _TracedSteps(call, mesh.size, local, loop.steps, state, loop.rows_vary)
+    steps = _TracedSteps(call, mesh.size, local, loop, state)
     by_replica = mesh.size > 1
     donated = (1,) if loop.donate_state else ()
     return compiled_on_mesh(steps.run, call.framework is not None, mesh, (False, by_replica, by_replica), donated)
@@ -47,9 +47,8 @@ class _TracedSteps:
     call: Call
     replicas: int
     local: int
-    steps: int
+    loop: StepLoop
     state: int | None
-    rows_vary: Callable[[], bool]
 
     def run(self, written: list[Any], read: list[Any], count: Any, given: list[Any], batches: list[list[Any]]) -> Any:
         """State and results, the new values of the variables, and the largest differences."""
@@ -72,7 +71,7 @@ class _TracedSteps:
         leaves = [self._own_row(leaf) for leaf in given]
         *_, result, differences = jax.eval_shape(step, 0, written, leaves)
         self._check_rows([*written, *read], leaves, columns, result)
-        results = jax.tree.map(lambda leaf: jnp.zeros((self.steps, *leaf.shape), leaf.dtype), result)
+        results = jax.tree.map(lambda leaf: jnp.zeros((self.loop.steps, *leaf.shape), leaf.dtype), result)
         largest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), differences)
         values, leaves, results, largest = lax.fori_loop(0, count, body, (written, leaves, results, largest))
         outputs: Any = (None if self.state is None else _state_tree(self.call).unflatten(leaves), results)
@@ -90,7 +89,7 @@ class _TracedSteps:
             batch = [jnp.zeros((column.shape[1] + 1, *column.shape[2:]), column.dtype) for column in columns]
             return _split_state(self.call, self.call.on_replica(values, [*leaves, *batch])[0], leaves, self.state)[1]
 
-        if not self.rows_vary():
+        if not self.loop.rows_vary():
             return
         longer = jax.eval_shape(with_another_row)
         for (path, leaf), other in zip(jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(longer)):

@@ -84,14 +84,6 @@ class MeshStrategy(Strategy):
         if donated or self._donates:
             self._donates = True
             check_not_donated(*given)
-        # Programs whose arguments are all stacked are kept by this key: the tree is enough to know them.
-        program = self._programs.cache.of(fn)[1].get((tree, donated))
-        if program is not None:
-            return self._launcher.launch(program, leaves)
-        return self._run_prepared(fn, given, leaves, tree, donated)
-
-    def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
-        """Variant of `_run`, where arguments must be converted, or the program is not known yet."""
         signature, marked = self._signatures.get(tree), given
         if signature is None:
             given = _with_places(given)
@@ -107,8 +99,6 @@ class MeshStrategy(Strategy):
             check_loops(call, program, arguments, ragged_row_counts)
 
         program, arguments = self._programs.of_step(fn, signature, leaves, donated, check)
-        if signature.ready:
-            self._programs.cache.of(fn)[1][tree, donated] = program
         return self._launcher.launch(program, arguments)
 
     @moving_explicitly

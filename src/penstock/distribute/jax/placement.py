@@ -1,7 +1,7 @@
 """Puts arrays on the devices of a strategy: one row on each, or the same array on all, in one process or in many."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -53,30 +53,27 @@ class Placement:
 
     def for_all(self, array: Any) -> jax.Array:
         """An array replicated on every device of every worker; each worker must give the same one."""
+        if self._is_on_all(array):  # asked here because `device_put` takes long to see it
+            return array
         if self._alone or (isinstance(array, jax.Array) and not array.is_fully_addressable):
             whole: jax.Array = jax.device_put(array, self.same)
             return whole
         copies = [jax.device_put(array, device) for device in self.local_devices]
         return jax.make_array_from_single_device_arrays(np.shape(array), self.same, copies)
 
-    def on_all(self, value: Any) -> jax.Array:
-        """Variant of `for_all`, but unchanged if the value is there already."""
-        if isinstance(value, jax.Array) and value.sharding == self.same:
-            return value
-        return self.for_all(value)
-
     def on_first(self, value: Any) -> jax.Array:
         """A value, the same on every worker, on this worker's first device."""
-        if isinstance(value, jax.Array) and value.sharding == self.same:
-            value = value.addressable_data(0)
+        value = value.addressable_data(0) if self._is_on_all(value) else value
         on_first: jax.Array = jax.device_put(value, self.local_devices[0])
         return on_first
 
     def from_worker_0(self, value: Any) -> jax.Array:
         """The value of worker 0, on all devices; every worker must call this."""
-        if isinstance(value, jax.Array) and value.sharding == self.same:
-            return value
-        return self.for_all(value if self._alone else multihost_utils.broadcast_one_to_all(np.asarray(value)))
+        own = self._alone or self._is_on_all(value)
+        return self.for_all(value if own else multihost_utils.broadcast_one_to_all(np.asarray(value)))
+
+    def _is_on_all(self, value: Any) -> TypeGuard[jax.Array]:
+        return isinstance(value, jax.Array) and value.sharding == self.same
 
     def all_rows(self, stacked: jax.Array) -> jax.Array:
         """All rows of a stacked array, on one device of this worker; every worker must call this."""

@@ -89,7 +89,7 @@ class RaggedSteps:
         found, program = with_variables(calls[0], program_of, slices, placement, self.launcher.wait)
         if found.framework is None:
             return program
-        return StatefulProgram(program, found, found.framework, placement.on_first, placement.on_all)
+        return StatefulProgram(program, found, found.framework, placement.on_first, placement.for_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
         """The values of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""

@@ -130,7 +130,7 @@ class StrategyPrograms:
     def _with_variables(self, program: Any, call: Call) -> Any:
         if call.framework is None:
             return program
-        return StatefulProgram(program, call, call.framework, self._placement.on_all, lambda value: value)
+        return StatefulProgram(program, call, call.framework, self._placement.for_all, lambda value: value)
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form that it takes, on the devices."""
