@@ -4,6 +4,7 @@ import resource
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
@@ -50,6 +51,22 @@ def size_of(file: RangedFile) -> int:
 def share_of(files: int, descriptors: int = 0) -> int:
     """The count of an open file that has this number of descriptors, if `files` like it may be open."""
     return max(1, descriptors * _DESCRIPTOR, _most() // files)
+
+
+@dataclass(frozen=True)
+class OpenRanges:
+    """An open file of which parts are read.
+
+    Attributes:
+        file: the file.
+    """
+
+    file: RangedFile
+
+    @property
+    def open_size(self) -> int:
+        """Its part of what may be open."""
+        return size_of(self.file)
 
 
 class OpenFiles(DatasetCache[str, Opened]):

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from penstock.errors import StorageError
 from penstock.formats.file_format import Rows
-from penstock.formats.open_files import OpenFileFormat, size_of
-from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.formats.open_files import OpenFileFormat, OpenRanges
+from penstock.formats.ranges import open_ranges
 from penstock.formats.records.record_format import Column, RecordFormat, RecordReader, Source
 from penstock.spec import TensorSpec
 
@@ -59,23 +59,18 @@ class FixedReader(RecordReader):
 
 
 @dataclass(frozen=True)
-class FixedRows:
+class FixedRows(OpenRanges):
     """The rows of an open file: their number, dtype and shape, and the offset of the first.
 
     Attributes:
         by_columns: whether the first numbers of all rows come first, as in Fortran.
     """
 
-    file: RangedFile
     count: int
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     by_columns: bool = False
-
-    @property
-    def open_size(self) -> int:
-        return size_of(self.file)
 
     def read(self, rows: Rows) -> npt.NDArray[Any]:
         """The rows of these numbers."""

@@ -14,7 +14,7 @@ from penstock.formats.compression import compression_of
 from penstock.formats.dataset_cache import DatasetCache, ProcessBound
 from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of, joined
 from penstock.formats.file_format import Rows
-from penstock.formats.open_files import OpenFileFormat, size_of
+from penstock.formats.open_files import OpenFileFormat, OpenRanges
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records.offsets import Edges, cached_edges, edges_beside
 from penstock.formats.records.record_format import Decoded, RecordFormat, RecordReader, SomeRecords
@@ -52,19 +52,14 @@ _UNREADABLE: Final = _DecodedGroup(*_NO_ROWS, [], [])
 
 
 @dataclass(frozen=True)
-class IndexedFile:
+class IndexedFile(OpenRanges):
     """An open file, and the offsets at which its records begin."""
 
-    file: RangedFile
     edges: Edges
 
     @property
     def count(self) -> int:
         return len(self.edges) - 1
-
-    @property
-    def open_size(self) -> int:
-        return size_of(self.file)
 
 
 class _Indexes(DatasetCache[str, tuple[str, Edges]]):

@@ -30,8 +30,6 @@ _ROTATION = np.uint64(1 << 17 | 1 << 49)
 # After this number of records of one length, the next ones are expected to have it too.
 _ALIKE = 8
 
-# NumPy costs more to begin with than looking at this many checksums.
-_FEW = 16
 
 # When records are passed over, those longer than this are not read.
 _SKIP_BYTES = 1 << 16
@@ -54,16 +52,8 @@ def masked_checksums(records: list[bytes]) -> npt.NDArray[np.uint32]:
     return (checksums * _ROTATION).view("<u4")[1::2] + np.uint32(_MASK)
 
 
-def _right_of_few(records: list[bytes], data: bytes, ends: list[int]) -> int:
+def _right(records: list[bytes], data: bytes, ends: npt.NDArray[np.int64]) -> int:
     """The number of records before the first damaged one; `data` holds their checksums, before these ends."""
-    for number, (record, end) in enumerate(zip(records, ends, strict=True)):
-        if _CHECKSUM.unpack_from(data, end - _CHECKSUM.size)[0] != _checksum(record):
-            return number
-    return len(records)
-
-
-def _right_of_many(records: list[bytes], data: bytes, ends: npt.NDArray[np.int64]) -> int:
-    """The same as `_right_of_few`, with less for each record and more to begin with."""
     # The four bytes at every place in the data as a number, of which those at the ends are taken.
     stored = np.ndarray(len(data) - _CHECKSUM.size + 1, "<u4", data, 0, (1,))[ends - _CHECKSUM.size]
     wrong = masked_checksums(records) != stored
@@ -148,8 +138,7 @@ class TFRecordReader(RecordReader):
         header, footer = _HEADER.size, _CHECKSUM.size
         begins = [self._begin(first), *last[:-1]]
         records = [data[begin + header : end - footer] for begin, end in zip(begins, last, strict=True)]
-        few = len(records) < _FEW
-        right = _right_of_few(records, data, last) if few else _right_of_many(records, data, ends)
+        right = _right(records, data, ends)
         if right == 0:
             error = StorageError(f"{self._where()}: the checksum of its {len(records[0])} bytes of data is wrong")
             self._pass(1)

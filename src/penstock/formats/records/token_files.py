@@ -3,7 +3,6 @@
 Parts of files are read where they are asked for, and rows are views of the bytes that were read.
 """
 
-import io
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -13,16 +12,15 @@ import numpy.typing as npt
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.file_format import Rows
-from penstock.formats.open_files import OpenFileFormat, size_of
+from penstock.formats.open_files import OpenFileFormat, OpenRanges
 from penstock.formats.ranges import RangedFile, open_ranges
-from penstock.formats.records.npy import read_header
+from penstock.formats.records.npy import NpyFiles
 from penstock.formats.records.offsets import Edges, cached_edges
 from penstock.options import check_integer
 from penstock.positions import as_positions
 from penstock.spec import TensorSpec
 
 _NPY: Final = b"\x93NUMPY"
-_HEAD_BYTES: Final = 1 << 12
 _SCAN_BYTES: Final = 1 << 26
 """The bytes in which ends of documents are looked for at a time."""
 
@@ -37,26 +35,20 @@ def tokens_between(file: RangedFile, dtype: np.dtype[Any], begins: Edges, ends: 
 
 
 @dataclass(frozen=True)
-class OpenTokens:
+class OpenTokens(OpenRanges):
     """An open file of tokens.
 
     Attributes:
-        file: the file.
         dtype: of its tokens.
         offset: the byte of the first.
         edges: the token with which each document begins, and the end of the last; None for rows of one length.
         count: the number of documents or rows.
     """
 
-    file: RangedFile
     dtype: np.dtype[Any]
     offset: int
     edges: Edges | None
     count: int
-
-    @property
-    def open_size(self) -> int:
-        return size_of(self.file)
 
 
 class TokenFiles(OpenFileFormat[OpenTokens]):
@@ -136,20 +128,15 @@ class TokenFiles(OpenFileFormat[OpenTokens]):
         return numbers * self.stride, numbers * self.stride + self.length
 
     def open(self, name: str) -> OpenTokens:
-        file = open_ranges(name)
-        head = io.BytesIO(file.read(np.array([0]), np.array([min(_HEAD_BYTES, file.size)])))
-        dtype, stop = self.dtype, file.size
-        if head.getvalue().startswith(_NPY):
-            try:
-                shape, _, dtype = read_header(head)
-            except ValueError as error:
-                raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy): {error}") from error
-            if len(shape) != 1 or dtype.kind not in "iu":
+        file, dtype, offset = open_ranges(name), self.dtype, 0
+        tokens, rest = divmod(file.size, dtype.itemsize)
+        if file.read(np.array([0]), np.array([min(len(_NPY), file.size)])) == _NPY:
+            array = NpyFiles().open(name)
+            dtype, offset, tokens = array.dtype, array.offset, array.count
+            if array.shape or dtype.kind not in "iu":
+                shape = (tokens, *array.shape)
                 raise StorageError(f"{name!r} holds an array of {dtype}{shape}, not integers along one axis")
-            stop = head.tell() + shape[0] * dtype.itemsize
-        offset = head.tell()
-        tokens, rest = divmod(stop - offset, dtype.itemsize)
-        if rest or stop > file.size:
+        elif rest:
             raise StorageError(
                 f"{name!r} has {file.size} bytes, which is no whole number of tokens of {dtype}: it is cut, or its "
                 "tokens are of another type"

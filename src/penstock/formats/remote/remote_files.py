@@ -201,14 +201,9 @@ class RemoteBytes(io.RawIOBase):
 
     def readinto(self, room: Any) -> int:
         view = memoryview(room).cast("B")
-        want = min(len(view), self._file.size - self._at)
-        if want <= 0:
-            return 0
-        begin, data = self._piece(want)
-        count = min(want, begin + len(data) - self._at)
-        view[:count] = data[self._at - begin : self._at - begin + count]
-        self._at += count
-        return count
+        found = self.read(len(view))
+        view[: len(found)] = found
+        return len(found)
 
     def close(self) -> None:
         self._forget()
