@@ -127,7 +127,7 @@ class PassWriter:
         self._directory = directory
         self._work = work
         work.clear()  # files of writers that were killed
-        self._writer = writing.row_shards.RowShards().writer(work.path, 0)
+        self._writer = writing.row_shards.RowShards(work.path, 0)
 
     def add(self, block: Block) -> None:
         """Keep rows."""

@@ -155,7 +155,7 @@ def write_shard(
     """
     path = Path(tempfile.mkdtemp(prefix="try-", dir=directory / NOTES))
     try:
-        writer = shard_format("save", plan.format).writer(path, number, [spec_of_data(spec) for spec in plan.specs])
+        writer = shard_format("save", plan.format)(path, number, [spec_of_data(spec) for spec in plan.specs])
         try:
             for block in blocks:
                 with writing_at(directory):
@@ -382,7 +382,7 @@ class Save:
         size = first.nbytes if first is not None else 0
         bounds = self._bounds(size if by_index else None)
         parallel = by_index and (by_others or _runs_in_threads(self.node))
-        plan = SavePlan(format.name, asked, fingerprint, state, bounds, parallel, specs)
+        plan = SavePlan(self.request.format, asked, fingerprint, state, bounds, parallel, specs)
         return plan, iter([first] if first is not None else [])
 
     def _bounds(self, row_bytes: int | None) -> list[int] | None:

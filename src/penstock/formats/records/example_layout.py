@@ -23,6 +23,8 @@ _MOST: Final = 16
 _FEWEST: Final = 16
 """Walking a record costs more than is gained where there are more lengths than this, and fewer records of each."""
 
+_MOST_COMPARED: Final = 1 << 18
+"""Comparing more bytes with those of the first record takes longer than walking all records together."""
 _MOST_BYTES: Final = 256
 """Of more bytes of integers of one record NumPy takes less time than a loop."""
 
@@ -56,7 +58,7 @@ def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, Featu
         return None
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     different = np.unique(lengths)
-    if len(different) > max(_MOST, len(records) // _FEWEST):
+    if len(different) > max(_MOST, len(records) // _FEWEST) or lengths.sum() > _MOST_COMPARED:
         return None
     try:
         if len(different) == 1:

@@ -7,21 +7,21 @@ from penstock.errors import InvalidArgumentError
 from penstock.formats import writing
 from penstock.formats.writing.megatron_shards import MegatronShards
 from penstock.formats.writing.npy_shards import NpyShards
-from penstock.formats.writing.shard_format import ShardFormat
+from penstock.formats.writing.shard_format import ShardWriter
 
-_FORMATS: Final[dict[str, Callable[[], ShardFormat]]] = {
-    "array_record": lambda: writing.record_shards.ArrayRecordShards(),
-    "megatron": lambda: MegatronShards(),
-    "npy": lambda: NpyShards(),
-    "parquet": lambda: writing.parquet_shards.ParquetShards(),
-    "penstock": lambda: writing.row_shards.RowShards(),
-    "tar": lambda: writing.tar_shards.TarShards(),
-    "tfrecord": lambda: writing.record_shards.TFRecordShards(),
+_FORMATS: Final[dict[str, Callable[[], type[ShardWriter]]]] = {
+    "array_record": lambda: writing.record_shards.array_record_shards(),
+    "megatron": lambda: MegatronShards,
+    "npy": lambda: NpyShards,
+    "parquet": lambda: writing.parquet_shards.ParquetShards,
+    "penstock": lambda: writing.row_shards.RowShards,
+    "tar": lambda: writing.tar_shards.TarShards,
+    "tfrecord": lambda: writing.record_shards.TFRecordShards,
 }
 FORMATS: Final = tuple(_FORMATS)
 
 
-def shard_format(call: str, name: Any) -> ShardFormat:
+def shard_format(call: str, name: Any) -> type[ShardWriter]:
     """The format with this name.
 
     Raises:

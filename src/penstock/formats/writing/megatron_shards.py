@@ -9,17 +9,18 @@ import numpy as np
 from penstock.errors import InvalidTypeError
 from penstock.formats.records.megatron import DTYPES, HEADER, MAGIC, index_of
 from penstock.formats.writing.leaves import Columns
-from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
+from penstock.formats.writing.shard_format import ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
 
-class MegatronShards(ShardFormat):
+class MegatronShards(ShardWriter):
     """Elements that are arrays of tokens; each is a document of one sequence."""
 
-    name = "megatron"
+    ending = "bin"
 
-    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+    @classmethod
+    def check(cls, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
         super().check(structure, specs, columns)
         row = np.asarray(columns[0][0])
         if structure.kind != "leaf" or row.ndim != 1 or row.dtype not in DTYPES.values():
@@ -29,15 +30,8 @@ class MegatronShards(ShardFormat):
                 "convert them by map"
             )
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "MegatronShardWriter":
-        return MegatronShardWriter(shard_path(directory, number, "bin"))
-
-
-class MegatronShardWriter(ShardWriter):
-    """Writes a file of tokens, and its index at the end."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        super().__init__(directory, number)
         self._lengths: list[int] = []
         self._dtype: Any = None
 

@@ -9,20 +9,21 @@ import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.writing.leaves import Columns, dense, is_ragged, names_of
-from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
+from penstock.formats.writing.shard_format import ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
 _NUMBERS: Final = "biufcMm"
 
 
-class NpyShards(ShardFormat):
+class NpyShards(ShardWriter):
     """Elements of one leaf become rows of an array; others become rows of a structured array, with a field per leaf."""
 
-    name = "npy"
+    ending = "npy"
     needs_spec = True
 
-    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+    @classmethod
+    def check(cls, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
         super().check(structure, specs, columns)
         names_of(structure)
         for path, spec, column in zip(structure.paths(), specs, columns, strict=True):
@@ -37,15 +38,8 @@ class NpyShards(ShardFormat):
                     "map, or save in another format"
                 )
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "NpyShardWriter":
-        return NpyShardWriter(shard_path(directory, number, "npy"))
-
-
-class NpyShardWriter(ShardWriter):
-    """Writes one file. The header has the number of rows, so it is written again at the end."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        super().__init__(directory, number)
         self._row: tuple[np.dtype[Any], tuple[int, ...]] | None = None
 
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.columns import not_unicode
 from penstock.formats.writing.leaves import ONLY, Column, Columns, Kind, Leaves, dense, is_ragged, kind_of, names_of
-from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
+from penstock.formats.writing.shard_format import ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
@@ -23,27 +23,21 @@ _NUMBERS: Final = "biufMm"
 _TIME_UNITS: Final = ("D", "s", "ms", "us", "ns")
 
 
-class ParquetShards(ShardFormat):
+class ParquetShards(ShardWriter):
     """Leaves become columns, nested elements structs, and arrays lists."""
 
-    name = "parquet"
+    ending = "parquet"
     needs_spec = True
 
-    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+    @classmethod
+    def check(cls, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
         super().check(structure, specs, columns)
         names_of(structure)
         for path, spec, column in zip(structure.paths(), specs, columns, strict=True):
             _type_of(path or "the element", spec, column)
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ParquetShardWriter":
-        return ParquetShardWriter(shard_path(directory, number, "parquet"), specs)
-
-
-class ParquetShardWriter(ShardWriter):
-    """Writes one file."""
-
-    def __init__(self, path: Path, specs: Sequence[LeafSpec]) -> None:
-        super().__init__(path)
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        super().__init__(directory, number)
         self.leaves = Leaves(_kind_of)
         self._specs = specs
         self._types: list[pa.DataType | None] = []

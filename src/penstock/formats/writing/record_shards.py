@@ -1,6 +1,7 @@
 """Datasets saved as records of bytes, in TFRecord and ArrayRecord files: elements of several leaves as Examples."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,17 +15,18 @@ from penstock.formats.records.offsets import write_edges
 from penstock.formats.records.tfrecord import TFRecords, frame, masked_checksums
 from penstock.formats.writing.example_writer import check_feature, serialize_examples
 from penstock.formats.writing.leaves import Columns, is_ragged, names_of
-from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
+from penstock.formats.writing.shard_format import ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
 _HEAD_BYTES: Final = 12
 
 
-class RecordShards(ShardFormat):
+class RecordShards(ShardWriter):
     """Elements that are bytes become records as they are, all others `tf.train.Example` records."""
 
-    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+    @classmethod
+    def check(cls, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
         super().check(structure, specs, columns)
         _records(columns, structure)
 
@@ -32,30 +34,10 @@ class RecordShards(ShardFormat):
 class TFRecordShards(RecordShards):
     """Uncompressed TFRecord files, with an index of where their records begin."""
 
-    name = "tfrecord"
+    ending = "tfrecord"
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "TFRecordShardWriter":
-        return TFRecordShardWriter(shard_path(directory, number, "tfrecord"))
-
-
-class ArrayRecordShards(RecordShards):
-    """ArrayRecord files with groups of one record, so that each record can be read on its own."""
-
-    name = "array_record"
-
-    def __init__(self) -> None:
-        library = load("array_record.python.array_record_module", "array-record", 'save(format="array_record")')
-        self.open = library.ArrayRecordWriter  # or the error that names the missing package
-
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ArrayRecordShardWriter":
-        return ArrayRecordShardWriter(shard_path(directory, number, "array_record"), self.open)
-
-
-class TFRecordShardWriter(ShardWriter):
-    """Writes TFRecord files, framing all records of a block at once."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        super().__init__(directory, number)
         self._lengths: list[npt.NDArray[np.int64]] = []
 
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
@@ -77,16 +59,26 @@ class TFRecordShardWriter(ShardWriter):
         return [write_edges(self.path, TFRecords().layout, edges)]
 
 
-class ArrayRecordShardWriter(ShardWriter):
-    """Writes ArrayRecord files, passing records to the library one by one."""
+@cache
+def _array_record_writer() -> Any:
+    library = load("array_record.python.array_record_module", "array-record", 'save(format="array_record")')
+    return library.ArrayRecordWriter  # or the error that names the missing package
 
-    def __init__(self, path: Path, open_writer: Any) -> None:
-        super().__init__(path)
-        self._open = open_writer
+
+def array_record_shards() -> type["ArrayRecordShards"]:
+    """The format, where its package is installed."""
+    _array_record_writer()
+    return ArrayRecordShards
+
+
+class ArrayRecordShards(RecordShards):
+    """ArrayRecord files with groups of one record, so that each record can be read on its own."""
+
+    ending = "array_record"
 
     def _append(self, columns: Columns, structure: Structure, rows: int) -> None:
         if self._file is None:
-            self._file = self._open(str(self.path), "group_size:1")
+            self._file = _array_record_writer()(str(self.path), "group_size:1")
         for record in _records(columns, structure).to_pylist():
             self._file.write(record)
 

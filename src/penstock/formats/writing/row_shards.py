@@ -8,7 +8,7 @@ from typing import Any, Final
 from penstock.formats.decoded_rows import bytes_of, joined
 from penstock.formats.writing.leaves import Columns, Leaves
 from penstock.formats.writing.row_files import RowFileWriter
-from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
+from penstock.formats.writing.shard_format import ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
@@ -17,20 +17,13 @@ _RECORD_SECONDS: Final = 1.0
 """A record ends at whichever limit comes first: who waits for the writer sees that the file grows."""
 
 
-class RowShards(ShardFormat):
+class RowShards(ShardWriter):
     """Files that are read by memory map. Checksums cover every byte. They can hold every kind of element."""
 
-    name = "penstock"
+    ending = "rows"
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> "RowShardWriter":
-        return RowShardWriter(shard_path(directory, number, "rows"))
-
-
-class RowShardWriter(ShardWriter):
-    """Writes one file, whose records are of some megabytes even if rows come one by one."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        super().__init__(directory, number)
         self.leaves = Leaves(lambda column: "any")
         self._pending: list[Columns] = []
         self._pending_bytes = 0

@@ -15,21 +15,38 @@ Description = dict[str, Any]
 
 
 class ShardWriter(ABC):
-    """Writes the rows of one shard, in order, to a file.
+    """A format in which datasets are saved: an object writes the rows of one shard, in order, to a file.
 
     Args:
-        path: of the file.
+        directory: of the file.
+        number: of the shard.
+        specs: those of `needs_spec`.
 
     Attributes:
         rows: how many were written.
         leaves: of the rows.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    ending: ClassVar[str]
+    """The end of the names of files."""
+    needs_spec: ClassVar[bool] = False
+    """Whether all rows' specification must be known before the first is written: that of `Dataset.element_spec`."""
+
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        self.path = shard_path(directory, number, self.ending)
         self.rows = 0
         self.leaves = Leaves()
         self._file: Any = None
+
+    @classmethod
+    def check(cls, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+        """Refuse rows that the format cannot hold before anything is written; the first rows decide.
+
+        Raises:
+            InvalidTypeError: such rows.
+        """
+        if not columns:
+            raise InvalidTypeError(f"cannot store elements without leaves: their structure is {structure}")
 
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
         """Append rows.
@@ -62,27 +79,6 @@ class ShardWriter(ABC):
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-class ShardFormat(ABC):
-    """A format in which datasets are saved. Formats have no state, and are sent to data workers by name."""
-
-    name: ClassVar[str]
-    needs_spec: ClassVar[bool] = False
-    """Whether all rows' specification must be known before the first is written: that of `Dataset.element_spec`."""
-
-    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
-        """Refuse rows that the format cannot hold before anything is written; the first rows decide.
-
-        Raises:
-            InvalidTypeError: such rows.
-        """
-        if not columns:
-            raise InvalidTypeError(f"cannot store elements without leaves: their structure is {structure}")
-
-    @abstractmethod
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> ShardWriter:
-        """A writer of the shard with this number. The specifications are those of `needs_spec`."""
 
 
 def shard_path(directory: Path, number: int, ending: str) -> Path:

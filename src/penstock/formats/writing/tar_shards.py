@@ -12,7 +12,7 @@ from penstock.formats.columns import not_unicode
 from penstock.formats.records.offsets import write_edges
 from penstock.formats.records.tar import KEY, TarSamples
 from penstock.formats.writing.leaves import Column, Columns, Kind, is_ragged, kind_of, names_of
-from penstock.formats.writing.shard_format import ShardFormat, ShardWriter, shard_path
+from penstock.formats.writing.shard_format import ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
@@ -23,70 +23,21 @@ _LONGEST_NAME: Final = 100
 _END: Final = bytes(2 * _BLOCK)
 
 
-class TarShards(ShardFormat):
+class TarShards(ShardWriter):
     """Each element becomes a sample. Its key is the leaf `__key__`, or else its number; other names are extensions.
 
     A name without a known extension gets one: ".txt" for strings, ".cls" for integers, ".npy" for arrays.
     """
 
-    name = "tar"
+    ending = "tar"
 
-    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+    @classmethod
+    def check(cls, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
         super().check(structure, specs, columns)
         members_of(structure, [kind_of(column) for column in columns], columns)
 
-    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "TarShardWriter":
-        return TarShardWriter(shard_path(directory, number, "tar"), number)
-
-
-def members_of(structure: Structure, kinds: Sequence[Kind], columns: Columns) -> list[str]:
-    """The extension of each leaf's member; `__key__` for the leaf with the keys.
-
-    Raises:
-        InvalidTypeError: a name that cannot be an extension, or values that cannot be members.
-    """
-    found = []
-    for name, kind, column in zip(names_of(structure), kinds, columns, strict=True):
-        if name == KEY:
-            if kind != "text" or column.ndim > 1:
-                raise InvalidTypeError(f"tar archives need strings in {KEY!r}, the names of samples, got {kind}")
-            found.append(KEY)
-            continue
-        dtype = column[0].dtype if is_ragged(column) else column.dtype
-        if kind == "numbers" and dtype.kind == "V":
-            raise InvalidTypeError(
-                f"members of tar archives are arrays of NumPy, which have no type for {dtype}, of {name!r}: convert it "
-                "by map, such as to float32, or save in penstock's own format"
-            )
-        if "/" in name or "\0" in name or not name:
-            raise InvalidTypeError(f"a tar archive has no member of the name {name!r}: rename it by map")
-        found.append(_extension(name.lower(), kind, dtype, is_ragged(column) or column.ndim > 1))
-    if set(found) <= {KEY}:
-        raise InvalidTypeError("a sample of a tar archive needs a member besides its name")
-    twice = sorted({one for one in found if found.count(one) > 1})
-    if twice:
-        raise InvalidTypeError(f"two leaves would be members {twice[0]!r} of a tar archive: rename one of them")
-    return found
-
-
-def _extension(name: str, kind: Kind, dtype: np.dtype[Any], many: bool) -> str:
-    last = name.rpartition(".")[2]
-    if many and kind != "numbers":
-        raise InvalidTypeError(f"tar archives hold strings and bytes by themselves, got arrays of them in {name!r}")
-    if kind == "bytes":
-        return name
-    if kind == "text":
-        return name if last in _TEXTS else f"{name}.txt"
-    if dtype.kind in "iu" and not many:
-        return name if last in _INTEGERS else f"{name}.cls"
-    return name if last == "npy" else f"{name}.npy"
-
-
-class TarShardWriter(ShardWriter):
-    """Writes one archive in the POSIX format (ustar)."""
-
-    def __init__(self, path: Path, number: int) -> None:
-        super().__init__(path)
+    def __init__(self, directory: Path, number: int, specs: Sequence[LeafSpec] = ()) -> None:
+        super().__init__(directory, number)
         self._prefix = f"{number:05d}-"
         self._members: list[str] = []
         self._ends: list[int] = [0]
@@ -164,3 +115,46 @@ def _plain_header(name: bytes, size: int, kind: bytes) -> bytes:
     after = kind + bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2
     header = (before + b" " * 8 + after).ljust(_BLOCK, b"\0")
     return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+
+
+def members_of(structure: Structure, kinds: Sequence[Kind], columns: Columns) -> list[str]:
+    """The extension of each leaf's member; `__key__` for the leaf with the keys.
+
+    Raises:
+        InvalidTypeError: a name that cannot be an extension, or values that cannot be members.
+    """
+    found = []
+    for name, kind, column in zip(names_of(structure), kinds, columns, strict=True):
+        if name == KEY:
+            if kind != "text" or column.ndim > 1:
+                raise InvalidTypeError(f"tar archives need strings in {KEY!r}, the names of samples, got {kind}")
+            found.append(KEY)
+            continue
+        dtype = column[0].dtype if is_ragged(column) else column.dtype
+        if kind == "numbers" and dtype.kind == "V":
+            raise InvalidTypeError(
+                f"members of tar archives are arrays of NumPy, which have no type for {dtype}, of {name!r}: convert it "
+                "by map, such as to float32, or save in penstock's own format"
+            )
+        if "/" in name or "\0" in name or not name:
+            raise InvalidTypeError(f"a tar archive has no member of the name {name!r}: rename it by map")
+        found.append(_extension(name.lower(), kind, dtype, is_ragged(column) or column.ndim > 1))
+    if set(found) <= {KEY}:
+        raise InvalidTypeError("a sample of a tar archive needs a member besides its name")
+    twice = sorted({one for one in found if found.count(one) > 1})
+    if twice:
+        raise InvalidTypeError(f"two leaves would be members {twice[0]!r} of a tar archive: rename one of them")
+    return found
+
+
+def _extension(name: str, kind: Kind, dtype: np.dtype[Any], many: bool) -> str:
+    last = name.rpartition(".")[2]
+    if many and kind != "numbers":
+        raise InvalidTypeError(f"tar archives hold strings and bytes by themselves, got arrays of them in {name!r}")
+    if kind == "bytes":
+        return name
+    if kind == "text":
+        return name if last in _TEXTS else f"{name}.txt"
+    if dtype.kind in "iu" and not many:
+        return name if last in _INTEGERS else f"{name}.cls"
+    return name if last == "npy" else f"{name}.npy"
