@@ -25,7 +25,7 @@ def test_lanes_of_a_reader_that_is_stopped_just_before_they_wait_end(monkeypatch
     options = ReadOptions(settings=DistributeOptions(policy=ShardingPolicy.OFF, service=""), dataset_id="", kind="rows")
     opened = EpochOpened(consumer_id=0, epoch=0, seed=0, passes=[], workers=[], leased=False)
     progress = EpochProgress(options, shared=False, replay=None, number=0)
-    shared, threads, wait = SharedState(options, opened, NOBODY, progress), Threads(), BoundedCondition.wait
+    shared, threads, wait = SharedState(options, opened, NOBODY, NOBODY, progress), Threads(), BoundedCondition.wait
 
     def stopped_before(condition: BoundedCondition, timeout: float | None = None) -> bool:
         shared.stop()
@@ -33,7 +33,7 @@ def test_lanes_of_a_reader_that_is_stopped_just_before_they_wait_end(monkeypatch
 
     monkeypatch.setattr(BoundedCondition, "wait", stopped_before)
     monkeypatch.setattr("penstock.runtime.conditions._LONGEST_WAIT_SECONDS", 0.01)
-    Lanes(options, shared, NOBODY, NOBODY, threads).start(workers=1)
+    Lanes(shared, NOBODY, threads).start(workers=1)
     threads.join(5)
     assert shared.lanes == 0
 

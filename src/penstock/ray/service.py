@@ -17,7 +17,7 @@ from penstock.ray.actors import NAMESPACE, DataWorker, Dispatcher, Settings
 from penstock.service import status
 from penstock.service.connected import SAY_SECONDS, readers_of
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
-from penstock.service.security.resolving import note_begin, note_end
+from penstock.service.security.credentials import note_begin, note_end
 from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from penstock.service.connected import SAY_SECONDS, readers_of, status
 from penstock.service.dispatcher.server import DispatchServer
 from penstock.service.local_worker import LocalWorker
 from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
-from penstock.service.security.credentials import ClientCredentials, forget, remember, worker_token
-from penstock.service.security.resolving import note_begin, note_end
+from penstock.service.security.credentials import ClientCredentials, note_begin, note_end, worker_token
 from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)
@@ -99,8 +98,7 @@ class _RunningService(Running):
         self._token = secrets.token_hex(32)
         self.dispatcher = DispatchServer(DispatcherConfig(token=self._token))
         self._address = self.dispatcher.target.split("://")[1]
-        remember(self._address, ClientCredentials(self._token))
-        note_begin(self._address)
+        note_begin(self._address, ClientCredentials(self._token))
         self.workers: list[LocalWorker] = []
         self._leaving: list[LocalWorker] = []
         self._lost = 0
@@ -135,7 +133,6 @@ class _RunningService(Running):
         for worker in (*self.workers, *self._leaving):
             worker.wait_until_ended(until)
         self.dispatcher.stop()
-        forget(self._address)
         note_end(self._address)
         self.ended.set()
 

@@ -17,10 +17,8 @@ from penstock.errors import LostDataWorkerError, PenstockError, ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.reader.fetch_task import Arrived, ExpectedAnswer, FetchTask
-from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.session import DispatcherSession
 from penstock.service.reader.shared_state import SharedState
-from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.wire.envelope import ProtocolError
 from penstock.service.wire.failures import to_exception
 from penstock.service.wire.interfaces import UnreachedDataWorkerError, UnusableDataWorkerError, WrongAnswerError
@@ -43,17 +41,8 @@ _MOST_WRONG_ANSWERS: Final = 3
 class Lanes:
     """The lanes of one reader."""
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        shared: SharedState,
-        workers: WorkerPool,
-        session: DispatcherSession,
-        threads: Threads,
-    ) -> None:
-        self._options = options
+    def __init__(self, shared: SharedState, session: DispatcherSession, threads: Threads) -> None:
         self._shared = shared
-        self._workers = workers
         self._session = session
         self._threads = threads
 
@@ -119,7 +108,7 @@ class Lanes:
         unknown = [span for span in spans if span.pass_number not in passes]
         if unknown:
             raise ProtocolError(
-                f"the dispatcher at {self._session.dispatcher.address} leases spans of passes that it has not "
+                f"the dispatcher at {self._shared.dispatcher.address} leases spans of passes that it has not "
                 f"announced: {unknown}"
             )
 
@@ -141,7 +130,7 @@ class Lanes:
 
     def _fetch(self, task: FetchTask) -> None:
         """Fetch the rest of a task, or as much of it as one worker sends before it is lost."""
-        shared, options = self._shared, self._options
+        shared, options = self._shared, self._shared.options
         info = shared.progress.infos[task.pass_number]
         span = task.poison_search.next(task.missing(), options.stride)
         alone = task.poison_search.alone
@@ -149,7 +138,7 @@ class Lanes:
         request = options.request(self._session.opened, info, span, block_bytes, alone=alone)
         preferred = task.left_with if info.worker_id < 0 else info.worker_id
         task.left_with = -1
-        worker = self._workers.choose(preferred, lambda: shared.stopping)
+        worker = self._shared.workers.choose(preferred, lambda: shared.stopping)
         if worker is None:
             return
         length = shared.progress.passes[task.pass_number].length if options.stride == 1 else UNKNOWN_CARDINALITY
@@ -158,19 +147,19 @@ class Lanes:
         try:
             self._take_answer(task, worker, request, expected)
         except (LostDataWorkerError, UnusableDataWorkerError) as error:
-            if isinstance(error, UnusableDataWorkerError) and self._workers.unusable(worker):
+            if isinstance(error, UnusableDataWorkerError) and self._shared.workers.unusable(worker):
                 raise
             if not shared.stopping:
                 self._worker_lost(task, worker, request, error, asked, making=expected.announced)
-            if self._workers.none_reachable():
+            if self._shared.workers.none_reachable():
                 self._session.report_soon()
         finally:
-            self._workers.release(worker)
+            self._shared.workers.release(worker)
 
     def _take_answer(self, task: FetchTask, worker: WorkerInfo, request: Fetch, expected: ExpectedAnswer) -> None:
         """Take in the pieces of an answer, up to its end or until no more of it is wanted."""
         first = True
-        with closing(self._workers.connection(worker).fetch(request)) as answers:
+        with closing(self._shared.workers.connection(worker).fetch(request)) as answers:
             for answer in answers:
                 expected.check(answer)
                 task.wrong_answers = 0
@@ -181,7 +170,7 @@ class Lanes:
                 if not self._accept_piece(task, answer, request, first=first):
                     return
                 first = False
-        self._workers.answered(worker)
+        self._shared.workers.answered(worker)
 
     def _worker_lost(
         self, task: FetchTask, worker: WorkerInfo, request: Fetch, error: ServiceError, asked: float, *, making: bool
@@ -191,9 +180,9 @@ class Lanes:
         Args:
             making: whether it has announced that it makes this span and nothing else.
         """
-        self._workers.lost(worker, error, asked)
+        self._shared.workers.lost(worker, error, asked)
         left = self._has_left(worker.worker_id)
-        self._workers.log_loss(worker, error, left=left)
+        self._shared.workers.log_loss(worker, error, left=left)
         # A worker that has only fallen silent may have a call that hangs.
         to_blame = making if request.alone else not isinstance(error, UnreachedDataWorkerError)
         if to_blame and not left and not isinstance(error, (WrongAnswerError, UnusableDataWorkerError)):
@@ -222,7 +211,7 @@ class Lanes:
 
     def _blame(self, task: FetchTask, worker_id: int, stop: int) -> None:
         """Note that a worker was lost over a task, and give up an element that has cost several workers."""
-        options = self._options
+        options = self._shared.options
         asked = replace(task.missing(), stop=stop)
         if asked.start >= stop:  # all of it had come
             return
@@ -246,7 +235,7 @@ class Lanes:
         self, task: FetchTask, answer: tuple[Chunk, Block] | End | Failed, request: Fetch, *, first: bool
     ) -> bool:
         """Take in a piece of an answer; False if no more of the answer is wanted."""
-        shared, options = self._shared, self._options
+        shared, options = self._shared, self._shared.options
         with shared.changed:
             if task.done:  # the rest of it was given back
                 return False
@@ -277,7 +266,7 @@ class Lanes:
         end = stop if answer.length < 0 else answer.length
         shared.pace.measured(max(0, end - task.fetch_position), 0, answer.seconds)
         if answer.left_out is not None:
-            task.arrive_behind(answer.left_out, self._options.behind(task, stop))
+            task.arrive_behind(answer.left_out, self._shared.options.behind(task, stop))
             shared.progress.order.arrived(task)
         task.ends_at(stop, answer.skip)
         if answer.length >= 0:

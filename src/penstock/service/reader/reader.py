@@ -49,14 +49,11 @@ class Reader:
         progress: EpochProgress,
         left_out: Callable[[int, LeftOut], None],
     ) -> None:
-        self._options = options
         self._left_out = left_out
-        self._workers = workers
         self._progress = progress
-        self._shared = SharedState(options, opened, dispatcher, progress)
-        self._session = DispatcherSession(options, self._shared, workers, opened, dispatcher, reopen)
-        lanes = Lanes(options, self._shared, workers, self._session, threads)
-        self._session.start(threads, lanes.start)
+        self._shared = SharedState(options, opened, dispatcher, workers, progress)
+        self._session = DispatcherSession(self._shared, opened, reopen)
+        self._session.start(threads, Lanes(self._shared, self._session, threads).start)
 
     @property
     def number(self) -> int:
@@ -91,7 +88,7 @@ class Reader:
                     return arrival.block
                 if isinstance(arrival, FetchedBehind):
                     continue
-                if not self._options.skips(arrival):
+                if not shared.options.skips(arrival):
                     raise arrival.error
                 shared.counters.skipped += 1
             return None
@@ -117,7 +114,7 @@ class Reader:
                 shared.caller_waits = False
                 if time.monotonic() > warned + _SILENCE_SECONDS:
                     warned = time.monotonic()
-                    why = self._session.dispatcher.trouble or self._workers.why_silent()
+                    why = shared.dispatcher.trouble or shared.workers.why_silent()
                     _logger.warning("no element for %.0f s: %s", warned - begun, why)
         return task
 

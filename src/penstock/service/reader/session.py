@@ -11,10 +11,7 @@ from typing import Any, Final
 
 from penstock.errors import ClosedError, LostLeaseError, PenstockError
 from penstock.runtime.threads import Threads
-from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.shared_state import SharedState
-from penstock.service.reader.worker_pool import WorkerPool
-from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.wire.spans import count
 from penstock.service.wire.subjects import PassInfo
@@ -42,22 +39,13 @@ class DispatcherSession:
     """
 
     def __init__(
-        self,
-        options: ReadOptions,
-        shared: SharedState,
-        workers: WorkerPool,
-        opened: EpochOpened,
-        dispatcher: DispatcherClient,
-        reopen: Callable[[dict[str, Any]], EpochOpened],
+        self, shared: SharedState, opened: EpochOpened, reopen: Callable[[dict[str, Any]], EpochOpened]
     ) -> None:
         self.opened = opened
         self.unread = 0
         self.replaced = False
         self.ended = False
-        self._options = options
         self._shared = shared
-        self._workers = workers
-        self.dispatcher = dispatcher
         self._reopen = reopen
         self._over = False
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
@@ -106,7 +94,7 @@ class DispatcherSession:
     def stop(self) -> None:
         """Wait no longer for a dispatcher that is away, unless the delivered elements must still be reported to it."""
         if not (self.ended and self._shared.leases is not None):
-            self.dispatcher.hurry()
+            self._shared.dispatcher.hurry()
 
     def report_soon(self) -> None:
         """Send the next heartbeat at once."""
@@ -122,7 +110,7 @@ class DispatcherSession:
                 if time.monotonic() >= self._next_heartbeat:
                     self._send_heartbeat()
                     self._next_heartbeat = time.monotonic() + (
-                        _NEWS_SECONDS if self._workers.none_reachable() else _HEARTBEAT_SECONDS
+                        _NEWS_SECONDS if self._shared.workers.none_reachable() else _HEARTBEAT_SECONDS
                     )
                 elif shared.leases is not None:
                     shared.leases.report(shared.consumed_of_open())
@@ -131,14 +119,14 @@ class DispatcherSession:
             shared.fail(error)
             with shared.changed:
                 shared.heartbeat_due.wait_for(lambda: shared.stopping)
-        self._workers.close()
+        self._shared.workers.close()
         if not self.replaced:
             # Elements that a reader of a shared job has delivered must not be leased again: wait for a dispatcher that
             # is away. The dispatcher notices a reader that stops early by missing heartbeats.
             patience_seconds = None if self.ended and shared.leases is not None else 0
             with suppress(PenstockError):
-                self.dispatcher.ask(self._release(), patience_seconds)
-        self.dispatcher.close()
+                self._shared.dispatcher.ask(self._release(), patience_seconds)
+        self._shared.dispatcher.close()
         with shared.changed:
             self._over = True
             shared.changed.notify_all()
@@ -213,11 +201,11 @@ class DispatcherSession:
         try:
             with shared.changed:
                 rounds, turn = shared.progress.rounds()
-                unreachable = sorted({*lost, *self._workers.suspects()})
+                unreachable = sorted({*lost, *self._shared.workers.suspects()})
                 consumer_id = self.opened.consumer_id
                 heartbeat = shared.counters.heartbeat(consumer_id, self._version, rounds, turn, unreachable)
-            news: ConsumerNews = self.dispatcher.ask(heartbeat, patience_seconds)
-            workers = self._workers.update(news.workers, news.gone, whole=news.whole)
+            news: ConsumerNews = self._shared.dispatcher.ask(heartbeat, patience_seconds)
+            workers = self._shared.workers.update(news.workers, news.gone, whole=news.whole)
             self._update(workers, news.version, news.passes)
             if shared.leases is not None and news.wanted:
                 shared.leases.wanted = True
@@ -227,7 +215,7 @@ class DispatcherSession:
 
     def _enter(self, opened: EpochOpened) -> None:
         """Take over the answer of a dispatcher that has just opened the epoch."""
-        workers = self._workers.update(opened.workers, whole=True)
+        workers = self._shared.workers.update(opened.workers, whole=True)
         self._update(workers, opened.version, opened.passes)
 
     def _update(self, workers: int, version: int, passes: list[PassInfo] | None) -> None:
@@ -241,4 +229,4 @@ class DispatcherSession:
     def _reads(self, info: PassInfo) -> bool:
         """Return whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
         begun = info.number in self._shared.progress.passes
-        return begun or not self._options.settings.own_passes or self._workers.has(info.worker_id)
+        return begun or not self._shared.options.settings.own_passes or self._shared.workers.has(info.worker_id)

@@ -14,6 +14,7 @@ from penstock.service.reader.fetch_task import FetchTask
 from penstock.service.reader.leases import Holding, Leases
 from penstock.service.reader.pace import SpanPace, Usage
 from penstock.service.reader.read_options import ReadOptions
+from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, EpochOpened
 from penstock.service.wire.subjects import Span
@@ -61,6 +62,7 @@ class SharedState:
         changed: for lanes that wait for work or for room; notified of every change.
         arrived: for the caller, who waits for an element; a separate condition, so that an element wakes no lane.
         heartbeat_due: for the thread of the session.
+        workers: the workers that the reader may ask.
         progress: the reader's position in each pass, and the elements that it has delivered.
         leases: of a shared job; None for others.
         whole_passes: whether each pass is fetched from beginning to end.
@@ -72,10 +74,18 @@ class SharedState:
     """
 
     def __init__(
-        self, options: ReadOptions, opened: EpochOpened, dispatcher: DispatcherClient, progress: EpochProgress
+        self,
+        options: ReadOptions,
+        opened: EpochOpened,
+        dispatcher: DispatcherClient,
+        workers: WorkerPool,
+        progress: EpochProgress,
     ) -> None:
         settings, lock = options.settings, RLock()
         self.changed, self.arrived, self.heartbeat_due = (BoundedCondition(lock) for _ in range(3))
+        self.options = options
+        self.dispatcher = dispatcher
+        self.workers = workers
         self.progress = progress
         self.leases = Leases(opened.consumer_id, dispatcher, lock, self._holding) if opened.leased else None
         self.whole_passes = options.endless and not opened.leased

@@ -197,14 +197,34 @@ _of_services: dict[str, ClientCredentials] = {}
 """The credentials of services that this process itself has started, by address."""
 
 
-def remember(address: str, credentials: ClientCredentials) -> None:
-    """Use these credentials for a service that this process has started, until `forget`."""
-    _of_services[address] = credentials
+_ended: set[str] = set()
+"""The addresses of services that this process had started."""
 
 
-def forget(address: str) -> None:
-    """Remove the credentials of a service that has ended."""
+def note_begin(address: str, credentials: ClientCredentials | None = None) -> None:
+    """Note that this process has started a service, perhaps where another one was, and its own credentials, if any."""
+    _ended.discard(address)
+    if credentials is not None:
+        _of_services[address] = credentials
+
+
+def note_end(address: str) -> None:
+    """Note that a service of this process has ended, and does not come back."""
+    _ended.add(address)
     _of_services.pop(address, None)
+
+
+def check_not_ended(address: str) -> None:
+    """Refuse to wait for a service of this process that has ended.
+
+    Raises:
+        ServiceError: it has ended.
+    """
+    if address in _ended:
+        raise ServiceError(
+            f"the data service at {address} has ended, because this program has stopped it, left its `with` block, or "
+            "forgotten it: read while it runs"
+        )
 
 
 def credentials_for(address: str) -> ClientCredentials:

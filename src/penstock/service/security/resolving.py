@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from penstock.errors import InvalidTypeError, ServiceError
+from penstock.errors import InvalidTypeError
 from penstock.service.security.credentials import ClientCredentials, client_credentials, credentials_for
 from penstock.service.wire.address import parse_service
 
@@ -119,33 +119,6 @@ def place_of(service: Any, credentials: ClientCredentials | None = None) -> Plac
         server_name=found.tls_name,
     )
     return Place(address, shown)
-
-
-_ended: set[str] = set()
-"""The addresses of services that this process had started."""
-
-
-def note_begin(target: str) -> None:
-    """Note that this process has started a service, perhaps where another one was."""
-    _ended.discard(target)
-
-
-def note_end(target: str) -> None:
-    """Note that a service of this process has ended, and does not come back."""
-    _ended.add(target)
-
-
-def check_not_ended(target: str) -> None:
-    """Refuse to wait for a service of this process that has ended.
-
-    Raises:
-        ServiceError: it has.
-    """
-    if target in _ended:
-        raise ServiceError(
-            f"the data service at {target} has ended, because this program has stopped it, left its `with` block, or "
-            "forgotten it: read while it runs"
-        )
 
 
 def described(service: Any) -> str:

@@ -17,12 +17,11 @@ from penstock.printing import many_lines
 from penstock.rpc.line import Line
 from penstock.rpc.listener import Address, dial
 from penstock.rpc.proof import NotAdmittedError
-from penstock.service.security.credentials import ClientCredentials
+from penstock.service.security.credentials import ClientCredentials, check_not_ended
 from penstock.service.security.handshake import not_admitted, tls_trouble
 from penstock.service.security.resolving import (
     Place,
     Service,
-    check_not_ended,
     checked_service,
     described,
     is_resolved,

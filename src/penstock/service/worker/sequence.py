@@ -253,9 +253,3 @@ class SequenceReader(SpanReader):
             return None
         self._position += rows_of(read.found)
         return Piece(position, 0, read.found, read.kept, read.left_out)
-
-    def rest(self) -> Span:
-        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
-
-    def close(self) -> None:
-        """Do nothing: the sequence stays open for other readers."""

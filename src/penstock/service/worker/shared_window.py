@@ -11,7 +11,6 @@ from penstock.data.streams.stream import Cursor
 from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.pacing import Pace
 from penstock.service.wire.left_out import left_out_of
-from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Fetch, LeftOut
 from penstock.service.worker.sequence import Sequence, SequenceReader
 from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, UserCalls
@@ -241,9 +240,6 @@ class SharedReader(SpanReader):
         if piece is None:
             self.length = self._position
         return piece
-
-    def rest(self) -> Span:
-        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
 
     def close(self) -> None:
         self._window.leave(self._reader)

@@ -61,17 +61,18 @@ class SpanReader(ABC):
     length = UNKNOWN_CARDINALITY
     skip = 0
     left_out: LeftOut | None = None
+    _span: Span
+    _position: int
 
     @abstractmethod
     def next(self, rows: int) -> Piece | None:
         """The next piece, at most about `rows` elements; None at the end of the span or of the pass."""
 
-    @abstractmethod
     def rest(self) -> Span:
         """The rest of the span."""
+        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most read streams that stay open for others
         """Close everything that was opened for this span alone."""
 
 
@@ -130,7 +131,7 @@ class RowsReader(SpanReader):
     def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int, calls: "UserCalls") -> None:
         self._span = span
         self._calls = calls
-        self._first = span.start + span.skip * stride
+        self._first = self._position = span.start + span.skip * stride
         self._stride = stride
         rows = scaled(node.cardinality, lambda count: count - count % stride)
         stop = span.stop if rows == INFINITE_CARDINALITY else min(span.stop, rows)
@@ -147,14 +148,8 @@ class RowsReader(SpanReader):
     def next(self, rows: int) -> Piece | None:
         position = self._position
         found = self._calls.pull(self._stream, rows)
+        self._position = self._first + int(self._stream.state()) * self._stride
         return None if found is None else Piece(position, 0, found)
-
-    @property
-    def _position(self) -> int:
-        return self._first + int(self._stream.state()) * self._stride
-
-    def rest(self) -> Span:
-        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
 
     def close(self) -> None:
         self._stream.close()
