@@ -177,6 +177,15 @@ def test_callbacks_end_fit_and_see_the_optimizers_iterations(strategy) -> None:
     assert iterations == [6]  # four of the first fit, and two that were queued when the callback failed
 
 
+def test_fit_refuses_a_report_of_what_the_workers_read(strategy) -> None:
+    with strategy.scope():
+        model = a_model()
+        model.compile(keras.optimizers.SGD(0.01), loss="mse")
+    rows = ps.Dataset.from_tensor_slices((X, Y)).repeat().batch(8)
+    with pytest.raises(ps.InvalidArgumentError, match="under a ps.ParameterServerStrategy the workers read theirs"):
+        model.fit(lambda _: rows, steps_per_epoch=3, verbose=0, callbacks=[ps.keras.WriteReport("run.json")])
+
+
 def test_fit_refuses_models_that_it_cannot_train(strategy) -> None:
     class OwnStep(keras.Sequential):
         def train_step(self, *args):

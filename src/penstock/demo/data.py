@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import penstock as ps
-from penstock.demo.settings import DatasetName, DemoError, DemoSettings
+from penstock.demo.settings import DemoError, DemoSettings
 
 _FASHION_MNIST_URL: Final = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/train-labels-idx1-ubyte.gz"
 _FASHION_MNIST_FILES: Final = 4
@@ -49,31 +49,22 @@ class Images:
 
 
 def load(settings: DemoSettings, say: Callable[[str], None]) -> Images:
-    """The images that are asked for.
+    """The images that are asked for; "auto" takes Fashion-MNIST, or the digits after saying why.
 
     Raises:
         DemoError: they cannot be had.
     """
     if settings.data is not None:
         return folder(settings.data, settings.seed)
-    return named(settings.dataset, settings.seed, say)
-
-
-def named(name: DatasetName, seed: int, say: Callable[[str], None]) -> Images:
-    """The images of this name; "auto" takes Fashion-MNIST, or the digits after saying why.
-
-    Raises:
-        DemoError: "fashion-mnist" was asked for by name and cannot be had.
-    """
-    if name == "digits":
-        return digits(seed)
+    if settings.dataset == "digits":
+        return digits(settings.seed)
     try:
         return fashion_mnist()
     except DemoError as error:
-        if name == "fashion-mnist":
+        if settings.dataset == "fashion-mnist":
             raise
         say(f"{error}: training on the 1,797 scans of digits that come with scikit-learn instead.")
-        return digits(seed)
+        return digits(settings.seed)
 
 
 def folder(directory: str, seed: int) -> Images:

@@ -8,7 +8,7 @@ had happened.
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -36,43 +36,6 @@ class TrainingPosition(NamedTuple):
     epoch: Any
     step: Any
     total_loss: Any
-
-
-class StepProgress:
-    """The steps of one epoch, with a bar if the output is a terminal.
-
-    Args:
-        epoch: its number, as it is shown.
-        steps: how many steps the epoch has.
-        done: how many of them were taken before.
-    """
-
-    def __init__(self, epoch: int, steps: int, done: int) -> None:
-        self._steps, self._done = steps, done
-        self._bar = tqdm(
-            desc=f"Epoch {epoch}", total=steps, initial=done, leave=False, unit="step", disable=not sys.stderr.isatty()
-        )
-        self._started = time.perf_counter()
-        self._waiting = 0.0
-
-    def over(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """The remaining steps of the epoch, from an iterator over many epochs."""
-        with self._bar:
-            for _ in range(self._done, self._steps):
-                started = time.perf_counter()
-                element = next(iterator)
-                self._waiting += time.perf_counter() - started
-                yield element
-                self._bar.update()
-
-    def pace(self) -> str:
-        """The speed until now, and the share of the time in which the loop waited for its input.
-
-        The devices may still be busy with the steps before, so this is the most that a faster input could save.
-        """
-        seconds = time.perf_counter() - self._started
-        rate = (self._steps - self._done) / seconds
-        return f"input: {100 * self._waiting / seconds:.1f} % of the time, {rate:.1f} steps/s"
 
 
 class Training:
@@ -154,26 +117,31 @@ class Training:
     def epoch(self, say: Callable[[str], None]) -> None:
         """Train to the end of the epoch, then test, and say how good the model is."""
         epoch, step, total_loss = self.position
-        progress = StepProgress(epoch + 1, self.steps_per_epoch, step)
-        for inputs in progress.over(self.train_iterator):
-            per_replica_losses = self.strategy.run(self.train_step, args=(inputs,))
+        left, steps = range(step, self.steps_per_epoch), self.steps_per_epoch
+        bar = {"total": steps, "initial": step, "leave": False, "unit": "step", "disable": not sys.stderr.isatty()}
+        started, waited_before = time.perf_counter(), self._waited()
+        for done in tqdm(left, f"Epoch {epoch + 1}", **bar):
+            per_replica_losses = self.strategy.run(self.train_step, args=(next(self.train_iterator),))
             total_loss += self.strategy.reduce("SUM", per_replica_losses)
-            step += 1
-            if (epoch * self.steps_per_epoch + step) % _STEPS_PER_SAVE == 0:
-                self.save(TrainingPosition(epoch, step, np.float32(total_loss)))
-        train_loss = float(total_loss) / self.steps_per_epoch
-        pace = progress.pace()
+            if (epoch * steps + done + 1) % _STEPS_PER_SAVE == 0:
+                self.save(TrainingPosition(epoch, done + 1, np.float32(total_loss)))
+        train_loss = float(total_loss) / steps
+        seconds, waited = time.perf_counter() - started, self._waited() - waited_before
 
         for inputs in self.test_dist_dataset:
             self.strategy.run(self.test_step, args=(inputs,))
         say(
             f"Epoch {epoch + 1}, Loss: {train_loss:.4f}, Accuracy: {100 * self.train_accuracy.result():.2f}, "
             f"Test Loss: {self.test_loss.result():.4f}, Test Accuracy: {100 * self.test_accuracy.result():.2f} "
-            f"({pace})"
+            f"(input: {100 * waited / seconds:.1f} % of the time, {len(left) / seconds:.1f} steps/s)"
         )
         for metric in (self.train_accuracy, self.test_loss, self.test_accuracy):
             metric.reset_state()
         self.position = TrainingPosition(epoch + 1, 0, np.float32(0))
+
+    def _waited(self) -> float:
+        """Return for how many seconds the loop has waited for its input; the devices may have been busy meanwhile."""
+        return self.train_iterator.metrics()["penstock/blocked_seconds"]
 
     def save(self, position: TrainingPosition) -> None:
         """Write a checkpoint in the background."""
