@@ -61,8 +61,6 @@ def _counted(values: Array) -> tuple[Array, Doubles]:
     """The distinct values in order, and how often each occurs."""
     ordered = np.sort(values)
     differs = ordered[1:] != ordered[:-1]
-    if differs.all():  # as most floats do
-        return ordered, np.ones(len(ordered))
     starts = np.flatnonzero(np.concatenate([[True], differs]))
     return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.float64)
 

@@ -41,27 +41,20 @@ def add_command(
     return parser
 
 
-def positive(text: str) -> int:
-    """A whole number, at least 1."""
-    number = _whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def count(text: str) -> int:
+def count(text: str, least: int = 0) -> int:
     """A whole number, at least 0."""
-    number = _whole(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
-    return number
-
-
-def _whole(text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
+    return number
+
+
+def positive(text: str) -> int:
+    """A whole number, at least 1."""
+    return count(text, 1)
 
 
 def seconds(text: str) -> float:

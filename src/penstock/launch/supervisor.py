@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.launch.events import CheckpointWritten, Events, Signalled, WorkerEnded
 from penstock.launch.group import Group
 from penstock.launch.worker import Output
+from penstock.options import check_integer
 from penstock.runtime.wakeups import Wakeups
 
 
@@ -114,17 +115,16 @@ def _check(command: Sequence[str], num_workers: int, devices_per_worker: int | N
             "launch(command) takes a list of the program and its arguments, such as [sys.executable, 'train.py'], "
             f"got {command!r}"
         )
-    for name, value in {"num_workers": num_workers, "devices_per_worker": devices_per_worker}.items():
-        if value is not None and value < 1:
-            raise InvalidArgumentError(f"launch({name}=...) must be at least 1, got {value}")
+    check_integer("launch", "num_workers", num_workers, minimum=1)
+    if devices_per_worker is not None:
+        check_integer("launch", "devices_per_worker", devices_per_worker, minimum=1)
     if not grace_seconds >= 0:
         raise InvalidArgumentError(f"launch(grace_seconds=...) must be at least 0, got {grace_seconds}")
 
 
 def _checked_smallest(num_workers: int, min_workers: int | None, max_restarts: int) -> int:
     """The size of the smallest group."""
-    if max_restarts < 0:
-        raise InvalidArgumentError(f"launch(max_restarts=...) must be at least 0, got {max_restarts}")
+    check_integer("launch", "max_restarts", max_restarts, minimum=0)
     if min_workers is None:
         return num_workers
     if not 1 <= min_workers <= num_workers:

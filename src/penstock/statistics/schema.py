@@ -4,7 +4,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from msgspec import Struct, field
@@ -76,7 +76,16 @@ class Histogram(Struct):
         return self.most
 
 
-class Counts(Struct):
+class _Sums(Struct):
+    """Numbers that are added up."""
+
+    def merge(self, other: Self) -> None:
+        """Add those of another thread, rank or epoch."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Counts(_Sums):
     """Work of one operator in one stage, counted by block.
 
     Attributes:
@@ -100,11 +109,6 @@ class Counts(Struct):
     processor: float = 0.0
     lock_asked: int = 0
     lock_waited: int = 0
-
-    def merge(self, other: "Counts") -> None:
-        """Add the counts of another thread, rank or epoch."""
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def nbytes(self) -> int:
@@ -180,7 +184,7 @@ class Stage(Struct):
         return sum(counts.waited for counts in self.operators.values())
 
 
-class Requests(Struct):
+class Requests(_Sums):
     """Requests to remote stores.
 
     Attributes:
@@ -194,13 +198,6 @@ class Requests(Struct):
     repeats: int = 0
     nbytes: int = 0
     waited: float = 0.0
-
-    def merge(self, other: "Requests") -> None:
-        """Count others too."""
-        self.requests += other.requests
-        self.repeats += other.repeats
-        self.nbytes += other.nbytes
-        self.waited += other.waited
 
 
 class SlowStep(Struct):
