@@ -1,10 +1,11 @@
 """Operators that call the user's function once per element: map, filter, and the costs of elements."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -192,10 +193,6 @@ class Map(HasOutputSignature, ByIndex, name="map"):
         return CallsInOrder(self.input.cursor(own, epoch), work, skips)
 
 
-_NUMBERS: Final = frozenset({int, float, np.int32, np.int64, np.float32, np.float64})
-"""Types of costs that are checked without making an array of them."""
-
-
 class WithCosts(Map):
     """Pairs of an element and what the function says that it costs: a number, or several."""
 
@@ -224,35 +221,31 @@ class WithCosts(Map):
         costs: list[Any] = []
         failure = None
         try:
-            for cost in checked_rows(self.function, block):
-                costs.append(self._checked(cost, costs))
-        except failures() as error:
+            costs.extend(checked_rows(self.function, block))
+        except failures() as error:  # those before it are in the list
             failure = Failure(len(costs), error)
-            self.note_failure(run, epoch, error, int(positions[failure.row]))
-        if not costs:
-            return None, failure
-        found = np.array(costs, np.float64).reshape(len(costs), -1)
-        return block.slice(0, len(costs)).beside(found), failure
-
-    def _checked(self, cost: Any, before: Sequence[Any]) -> Any:
-        """Return a cost, if it is as many finite numbers of at least 0 as those before it."""
-        single = type(cost) in _NUMBERS
-        fits = 0 <= cost < np.inf if single else _are_costs(cost)
-        alike = not before or (single and type(before[0]) in _NUMBERS) or np.size(cost) == np.size(before[0])
-        if not (fits and alike):
-            raise ElementError(
+        found = _as_costs(costs)
+        if found is None:
+            row = bisect_left(range(len(costs)), True, key=lambda row: _as_costs(costs[: row + 1]) is None)
+            refused = ElementError(
                 f"{self.call} must return a finite number of at least 0, or as many of them for each row, got "
-                f"{cost!r:.200}: correct the function, or filter such rows out before"
+                f"{costs[row]!r:.200}: correct the function, or filter such rows out before"
             )
-        return cost
+            failure, found = Failure(row, refused), _as_costs(costs[:row])
+        if failure is not None:
+            self.note_failure(run, epoch, failure.error, int(positions[failure.row]))
+        if found is None or not len(found):
+            return None, failure
+        return block.slice(0, len(found)).beside(found), failure
 
 
-def _are_costs(cost: Any) -> bool:
+def _as_costs(costs: list[Any]) -> npt.NDArray[np.float64] | None:
+    """Return costs of rows along a second axis; None if they are not as many finite numbers of at least 0 for each."""
     try:
-        found = np.asarray(cost, np.float64)
+        found = np.array(costs, np.float64).reshape(len(costs), -1 if costs else 1)
     except (TypeError, ValueError):
-        return False
-    return bool(found.size) and bool(((found >= 0) & (found < np.inf)).all())
+        return None
+    return found if found.shape[1] and ((found >= 0) & (found < np.inf)).all() else None
 
 
 class MapStream(FunctionStream[Map]):
