@@ -8,7 +8,6 @@ the same buffer again. A row that is unlike the one before it is checked in full
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
@@ -21,10 +20,6 @@ from penstock.runtime.threads import failures
 
 _ALL_ALIKE: Final = object()
 _EXACT_IN_DOUBLES: Final = 1 << 53
-
-
-_ALONE: Final = next(getrefcount(value) for value in map(np.empty, [1]))
-"""The result of `getrefcount` for a value that only the variable of a loop refers to."""
 
 
 class ColumnBuilder:
@@ -109,10 +104,8 @@ class ColumnBuilder:
 
     def _take_alike(self, values: Iterator[Any]) -> Any:
         """Take rows as long as they are as expected; return the first that is not, or `_ALL_ALIKE`."""
-        if self._layout.structure.kind != "leaf":
+        if self._layout.structure.kind != "leaf" or self._arrays:
             return self._parts_alike(values)
-        if self._arrays:
-            return self._copy_alone(values)
         (expected,), (found,) = self._expected, self._found
         try:
             # This reads no further than the first value of another type, and keeps the values before an exception.
@@ -124,30 +117,8 @@ class ColumnBuilder:
             self.row = self._since + len(found)
         return _ALL_ALIKE
 
-    def _copy_alone(self, values: Iterator[Any]) -> Any:
-        """Variant of `_take_alike`, for rows that are arrays, which are copied at once."""
-        (leaf,), row = self._leaves, self.row
-        number, dtype, shape, column, _ = leaf.as_array
-        apart, takes_array = leaf.apart, self._layout.takes_array
-        any_shape = self._layout.signature is None
-        try:
-            for value in values:
-                if type(value) is not ndarray or value.dtype is not dtype:
-                    return value
-                if value.shape == shape:
-                    column[row] = value
-                elif any_shape or takes_array(number, value):
-                    # An array without other references cannot change.
-                    apart[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
-                else:
-                    return value
-                row += 1
-        finally:
-            self.row = row
-        return _ALL_ALIKE
-
     def _parts_alike(self, values: Iterator[Any]) -> Any:
-        """Variant of `_take_alike`, for rows of several leaves: arrays are copied at once, others are collected."""
+        """Variant of `_take_alike`, for arrays, which are copied at once, and for several leaves."""
         quick_leaves: Callable[[Any], Any] = self._layout.structure.quick_leaves
         arrays = [leaf.as_array for leaf in self._arrays]
         others = [

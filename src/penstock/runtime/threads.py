@@ -5,12 +5,12 @@ messages into queues that are safe for that (`queue.SimpleQueue`), and waits for
 themselves; `join` waits for them.
 """
 
-import itertools
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
@@ -155,11 +155,35 @@ class Threads:
         handing out of further ones and is raised when all running chunks have ended; of several, that of the earliest.
         Ctrl-C waits for none of them.
         """
-        shared = _Shared(work, rows, chunk)
-        helpers = min(parallelism, -(-rows // chunk)) - 1
-        for _ in range(helpers):
-            self._help(shared.help, helpers)
-        shared.finish()
+        starts = iter(range(0, rows, chunk))
+        failed: list[tuple[int, BaseException]] = []
+        ended: SimpleQueue[None] = SimpleQueue()
+
+        def take_part() -> None:
+            for start in starts:
+                if failed:
+                    break
+                try:
+                    work(start, min(start + chunk, rows))
+                except BaseException as error:  # raised in the calling thread
+                    failed.append((start, error))
+            ended.put(None)
+
+        helpers = 0
+        with suppress(Closed):
+            while helpers < min(parallelism, -(-rows // chunk)) - 1:
+                self.submit(take_part)
+                helpers += 1
+        take_part()
+        try:
+            if all(isinstance(error, Exception) for _, error in failed):
+                for _ in range(helpers + 1):
+                    ended.get()
+        except BaseException as interrupt:  # Ctrl-C: the others stop after the chunk they are at
+            failed.append((rows, interrupt))
+            raise
+        if failed:
+            raise min(failed, key=lambda one: (isinstance(one[1], Exception), one[0]))[1]
 
     def submit(self, task: Callable[[], None]) -> None:
         """Call `task` at once, on a worker that has nothing to do or else on a new one. It must not raise.
@@ -172,16 +196,6 @@ class Threads:
                 self._start_worker()
             if self._stopped:
                 raise Closed
-            self._free -= 1
-            self._tasks.put(task)
-
-    def _help(self, task: Callable[[], None], workers: int) -> None:
-        """Let `task` be called by one of at least `workers` workers, unless they were stopped."""
-        with self._lock:
-            if self._stopped:
-                return
-            while self._workers < workers:
-                self._start_worker()
             self._free -= 1
             self._tasks.put(task)
 
@@ -224,58 +238,3 @@ class Threads:
         for thread in started:
             if thread is not threading.current_thread():
                 thread.join(timeout)
-
-
-class _Shared:
-    """One piece of work in chunks, which every thread that helps takes from until none are left."""
-
-    def __init__(self, work: Callable[[int, int], None], rows: int, chunk: int) -> None:
-        self._work = work
-        self._rows = rows
-        self._chunk = chunk
-        self._starts = itertools.count(0, chunk)
-        self._failures: list[tuple[int, BaseException]] = []
-        self._lock = threading.Lock()
-        self._helping = 0
-        self._over = threading.Event()
-        self._helped = threading.Semaphore(0)
-
-    def _drain(self) -> None:
-        for start in self._starts:
-            if start >= self._rows or self._failures:
-                return
-            try:
-                self._work(start, min(start + self._chunk, self._rows))
-            except BaseException as error:  # raised in the calling thread by `finish`
-                self._failures.append((start, error))
-
-    def help(self) -> None:
-        """Take part, unless all work is done already."""
-        with self._lock:
-            if self._over.is_set():
-                return
-            self._helping += 1
-        self._drain()
-        with self._lock:
-            self._helping -= 1
-            if self._over.is_set():
-                self._helped.release()
-
-    def finish(self) -> None:
-        """Work until nothing is left, wait for the helpers, and raise the first failure."""
-        self._drain()
-        with self._lock:
-            self._over.set()
-            waiting = self._helping
-        try:
-            for _ in range(0 if self._interrupted() else waiting):
-                self._helped.acquire()
-        except BaseException as interrupt:  # Ctrl-C: the others stop after the chunk they are at
-            self._failures.append((self._rows, interrupt))
-            raise
-        if self._failures:
-            raise self._interrupted() or min(self._failures, key=lambda failure: failure[0])[1]
-
-    def _interrupted(self) -> BaseException | None:
-        """Ctrl-C, or another exception that is not an error of the work."""
-        return next((error for _, error in self._failures if not isinstance(error, Exception)), None)
