@@ -48,7 +48,7 @@ ENDED_BY = {
         runtime/channel.py: self._wake_producer.get()
         runtime/threads.py: answer.get()
         runtime/threads.py: self._asked.get()
-        runtime/threads.py: self._helped.acquire()
+        runtime/threads.py: ended.get()
         runtime/threads.py: self._tasks.get()
         service/reader/lanes.py: shared.changed.wait_for
         service/reader/reader.py: self._session.wait()

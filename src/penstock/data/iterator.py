@@ -145,7 +145,7 @@ class _Pass:
         guarded = options.on_error == "skip"
         self.run.prepare = (lambda node: within_reach(guarded_below(node))) if guarded else within_reach
         self.run.live.continue_from(live)
-        self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
+        self.cursor = plan.root.cursor(self.run, epoch)
         end_at_exit(self, _Pass.end, last=True)
 
     def stop(self) -> None:

@@ -616,10 +616,6 @@ class Node(_FrozenFields, ABC):
         stream.meter = run.meter(self)
         return stream
 
-    def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        """Variant of `open`, for the last node of a plan, whose elements the consumer takes one by one."""
-        return self.open(run, epoch)
-
     def cursor(self, run: Run, epoch: int) -> Cursor:
         """One pass over an epoch that can be stopped between any two rows."""
         return Cursor(self.open(run, epoch))
