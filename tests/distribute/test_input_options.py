@@ -144,6 +144,10 @@ def test_steps_that_are_not_fetched_are_numpy_and_run_gives_the_same(four) -> No
 def test_per_replica_pipelines_are_for_functions_only(strategy_of) -> None:
     with pytest.raises(ps.InvalidArgumentError, match=r'"PER_REPLICA"\) makes a pipeline for each.*_from_function'):
         strategy_of(2).distribute_dataset(ps.Dataset.range(4).batch(2), ps.InputOptions(replication_mode="PER_REPLICA"))
+    mesh = jax.make_mesh((2,), ("data",))
+    options = ps.InputOptions(replication_mode="PER_REPLICA")
+    with pytest.raises(ps.InvalidArgumentError, match=r"and ps\.jax\.loader has one to divide"):
+        ps.jax.loader(ps.Dataset.range(4).batch(2), mesh, jax.P("data"), input_options=options)
 
 
 def test_one_call_per_replica_does_not_change_later_calls(strategy_of) -> None:

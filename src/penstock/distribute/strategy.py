@@ -109,11 +109,6 @@ class Strategy(ABC):
                     "distribute_dataset(dataset) got a dataset that is distributed already: give it the plain "
                     "ps.Dataset"
                 )
-            if options.replication_mode is InputReplicationMode.PER_REPLICA:
-                raise InvalidArgumentError(
-                    'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and '
-                    "distribute_dataset has one to divide: use distribute_datasets_from_function"
-                )
             inputs = DividedInput(dataset, self._workers, PartialBatch(options.partial_batch))
         idle = idle_replicas(inputs)
         if idle is not None and self._workers.index == 0:
@@ -156,7 +151,7 @@ class Strategy(ABC):
         """
         refuse_in_replica("distribute_datasets_from_function")
         with self._made_by_all("distribute_datasets_from_function", input_options):
-            options = checked_options("distribute_datasets_from_function", input_options)
+            options = checked_options("distribute_datasets_from_function", input_options, divided=False)
             mode = InputReplicationMode(options.replication_mode)
             inputs = FunctionInput(dataset_fn, self._workers, mode)
         return self._distributed("distribute_datasets_from_function", inputs, options)

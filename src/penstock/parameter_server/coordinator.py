@@ -252,10 +252,7 @@ class ClusterCoordinator:
         requests = {}
         for server, number, values, leaves in state["arrays"]:
             held = variables[number].layout
-            shapes = [(shard.end - shard.begin, *held.shapes[shard.leaf][1:]) for shard in held.on(server)]
-            shapes = [
-                shape if held.shapes[shard.leaf] else () for shape, shard in zip(shapes, held.on(server), strict=True)
-            ]
+            shapes = held.shapes_on(server)
             if shapes != [np.shape(value) for value in values]:
                 raise StateMismatchError(
                     f"the state has variables of shapes {list(map(np.shape, values))}, not {shapes}"

@@ -66,12 +66,12 @@ class HeldVariables:
     def read(self) -> list[Array]:
         """The newest values, in memory that no later push changes."""
         if self._published is None:
-            self._published = [_copy(value, self._arena) for value in self._settled[0]]
+            self._published = [copied(value, self._arena) for value in self._settled[0]]
         return self._published
 
     def state(self) -> list[Array]:
         """Copies of the arrays of the rule's state."""
-        return [_copy(leaf, self._arena) for leaf in jax.tree.leaves(self._settled[1])]
+        return [copied(leaf, self._arena) for leaf in jax.tree.leaves(self._settled[1])]
 
     def load(self, values: list[Array | None], state: list[Array | None]) -> None:
         """Take other values, and other arrays of the state; where they are None or missing, those stay.
@@ -104,7 +104,7 @@ class HeldTable:
 
     def read(self) -> list[Array]:
         """A copy of all rows."""
-        return [_copy(value, self._arena) for value in self._values]
+        return [copied(value, self._arena) for value in self._values]
 
     def read_rows(self, rows: list[Array]) -> list[Array]:
         """A copy of some rows of each shard."""
@@ -151,7 +151,7 @@ class HeldTable:
 
     def state(self) -> list[Array]:
         """Copies of the arrays of the rule's state."""
-        return [_copy(leaf, self._arena) for leaf in jax.tree.leaves(self._state)]
+        return [copied(leaf, self._arena) for leaf in jax.tree.leaves(self._state)]
 
     def load(self, values: list[Array | None], state: list[Array | None]) -> None:
         """Take other values, and other arrays of the state; where they are None or missing, those stay.
@@ -167,7 +167,8 @@ class HeldTable:
                 self._values[shard] = np.array(value)
 
 
-def _copy(value: Any, arena: Arena) -> Array:
+def copied(value: Any, arena: Arena) -> Array:
+    """A copy of an array, which is in shared memory if it is large."""
     array = np.asarray(value)
     memory = arena.allocate(array.nbytes) if array.nbytes >= LARGE else None
     copy = np.empty(array.shape, array.dtype) if memory is None else memory.view(array.dtype).reshape(array.shape)

@@ -55,6 +55,10 @@ class VariablesLayout(msgspec.Struct, frozen=True):
         """The shards on a server, in the order in which it holds them."""
         return [shard for shard in self.shards if shard.server == server]
 
+    def shapes_on(self, server: int) -> list[tuple[int, ...]]:
+        """The shapes of these shards."""
+        return [shard.cut(np.broadcast_to(0, self.shapes[shard.leaf])).shape for shard in self.on(server)]
+
     @property
     def servers(self) -> list[int]:
         """The servers that hold any of them."""

@@ -6,12 +6,11 @@ import traceback
 from collections import defaultdict
 from contextlib import suppress
 
-import numpy as np
-
 from penstock.distribute.contexts import InputContext
 from penstock.parameter_server.closures import error_bytes, loads, result_bytes
 from penstock.parameter_server.datasets import close_iterator, open_iterator, positions
 from penstock.parameter_server.functions import FunctionsOfWorker
+from penstock.parameter_server.held import copied
 from penstock.parameter_server.messages import (
     Define,
     Finished,
@@ -27,7 +26,6 @@ from penstock.parameter_server.messages import (
 )
 from penstock.parameter_server.variables import ServerLines, enter, lost
 from penstock.rpc.line import Array
-from penstock.runtime.memory import LARGE
 from penstock.runtime.shared_memory import Arena
 
 
@@ -105,15 +103,7 @@ class WorkerProgram:
             return Finished(run.closure, error_bytes(error, traceback.format_exc()), True, (), positions())
 
     def _push(self, server: int, variables: int, arrays: list[Array]) -> None:
-        self._pushed[server].append((variables, [self._copy(array) for array in arrays]))
-
-    def _copy(self, array: Array) -> Array:
-        memory = self._arena.allocate(array.nbytes) if array.nbytes >= LARGE else None
-        if memory is None:
-            return np.array(array)
-        copy = memory.view(array.dtype).reshape(array.shape)
-        np.copyto(copy, array)
-        return copy
+        self._pushed[server].append((variables, [copied(array, self._arena) for array in arrays]))
 
     def _stage(self, closure: int, server: int, pushes: list[tuple[int, list[Array]]]) -> None:
         line = self._servers[server]

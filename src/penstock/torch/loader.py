@@ -11,7 +11,7 @@ from penstock.distribute.feed.data_loader import DATA_LOADER
 from penstock.distribute.feed.dataset import DistributedDataset, agreed_of, inputs_of
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.loader import StepLoader
-from penstock.distribute.feed.options import InputOptions, InputReplicationMode, PartialBatch, checked_options
+from penstock.distribute.feed.options import InputOptions, PartialBatch, checked_options
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
 from penstock.other_names import other_keywords
@@ -220,11 +220,6 @@ def _checked(dataset: Any, input_options: Any, *, collated: bool) -> InputOption
             "ps.Dataset.from_generator"
         )
     options = checked_options("ps.torch.loader", input_options)
-    if options.replication_mode is InputReplicationMode.PER_REPLICA:
-        raise InvalidArgumentError(
-            'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and ps.torch.loader has '
-            "one to divide"
-        )
     if not collated:
         check_dtypes(dataset.node.spec)
     return options

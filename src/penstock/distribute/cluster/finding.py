@@ -20,6 +20,7 @@ _logger = logging.getLogger(__name__)
 # The launcher that is closest to this process comes first: Ray's workers inherit the variables of the Slurm step that
 # started Ray, mpirun under Slurm starts processes within another step, and a pod's variables are in all of them.
 _LAUNCHERS: Final = (
+    PENSTOCK,
     JAX,
     JAX_JOB,
     TORCHRUN,
@@ -97,18 +98,12 @@ def warn_of_others(strategy: str, advice: str, environment: Environment = os.env
 
 def _from_environment(environment: Environment) -> Cluster | None:
     incomplete: IncompleteError | None = None
-    try:
-        found = PENSTOCK(environment)
-        if found is not None:
-            return found
-    except IncompleteError as error:
-        if environment.get(PENSTOCK.number):  # a launcher that numbers the processes must say the rest too
-            raise
-        incomplete = error
     for launcher in _LAUNCHERS:
         try:
             found = launcher(environment)
         except IncompleteError as error:
+            if launcher is PENSTOCK and environment.get(PENSTOCK.number):  # who numbers them must say the rest too
+                raise
             # Scripts for Slurm often set a few of these variables, for all processes alike.
             incomplete = incomplete or error
             continue

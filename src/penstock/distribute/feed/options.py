@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import as_member, check_flag, check_integer
 from penstock.other_names import Names, NotHere, OtherNames
 
@@ -105,12 +105,18 @@ class InputOptions:
         object.__setattr__(self, "partial_batch", partial)
 
 
-def checked_options(call: str, options: object) -> InputOptions:
-    """Return the options that a call was given, or the default ones.
+def checked_options(call: str, options: object, *, divided: bool = True) -> InputOptions:
+    """Return the options that a call was given, or the default ones; `divided` says that it divides one dataset.
 
     Raises:
         InvalidTypeError: they are something else.
+        InvalidArgumentError: they ask for more datasets than there are.
     """
     if options is not None and not isinstance(options, InputOptions):
         raise InvalidTypeError(f"{call}(input_options=...) takes ps.InputOptions, got {options!r}")
+    if divided and options is not None and options.replication_mode is InputReplicationMode.PER_REPLICA:
+        raise InvalidArgumentError(
+            f'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and {call} has one to '
+            "divide: use distribute_datasets_from_function of a strategy"
+        )
     return options or InputOptions()

@@ -1,9 +1,7 @@
 """Rules by which the replicas' new values of a Keras variable are merged, by the variable's purpose."""
 
-import weakref
 from collections.abc import Sequence
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,18 +25,13 @@ class MergeRule(Enum):
     """They are equal."""
 
 
-_owners: dict[int, tuple[weakref.ref[Any], Any]] = {}
-"""The class of a variable's owner, or None, by the variable's id; cached as long as the variable lives."""
-
 _BY_AGGREGATION = {"sum": MergeRule.SUM, "mean": MergeRule.MEAN, "only_first_replica": MergeRule.FIRST}
 
 
 def merge_rules_of(variables: Sequence[Any]) -> list[MergeRule]:
     """The merge rules of variables, which follow from their owners."""
-    new = [variable for variable in variables if id(variable) not in _owners]
-    if new:
-        _find_owners(new)
-    return [_rule_of(variable, _owners[id(variable)][1]) for variable in variables]
+    owners = owner_kinds()
+    return [_rule_of(variable, owners.get(id(variable))) for variable in variables]
 
 
 def _rule_of(variable: Any, owner: Any) -> MergeRule:
@@ -50,14 +43,3 @@ def _rule_of(variable: Any, owner: Any) -> MergeRule:
         return _BY_AGGREGATION.get(variable.aggregation, MergeRule.SUM)
     moving = not variable.trainable and jnp.issubdtype(variable.dtype, jnp.floating)
     return MergeRule.MEAN if moving else MergeRule.REPLICATED
-
-
-def _find_owners(variables: Sequence[Any]) -> None:
-    found = owner_kinds()
-    for variable in variables:
-        key = id(variable)
-        _owners[key] = weakref.ref(variable, partial(_forget, key)), found.get(key)
-
-
-def _forget(key: int, _: Any) -> None:
-    _owners.pop(key, None)

@@ -84,9 +84,8 @@ class OptimizerValues:
         self._places: dict[tuple[int, int, str], int] = {}
         for server in layout.servers:
             shards = layout.on(server)
-            shapes = [_shape(layout.shapes[shard.leaf], shard.begin, shard.end) for shard in shards]
             of_shards = rule.for_shards([shard.leaf for shard in shards])
-            names = of_shards.state_names(shapes, [str(number) for number in range(len(shards))])
+            names = of_shards.state_names(layout.shapes_on(server), [str(number) for number in range(len(shards))])
             for place, (number, name) in enumerate(names):
                 shard = int(number) if number else -1
                 self._places[server, shard, name.replace(f"<{number}>", "")] = place
@@ -119,10 +118,6 @@ class OptimizerValues:
                 at = self._places[shard.server, number, name]
                 found.append((shard.server, at, slice(shard.begin, shard.end) if layout.shapes[shard.leaf] else None))
         return found
-
-
-def _shape(shape: tuple[int, ...], begin: int, end: int) -> tuple[int, ...]:
-    return (end - begin, *shape[1:]) if shape else shape
 
 
 class ServedOptimizer:
