@@ -119,7 +119,7 @@ class Inputs(ABC):
     def kinds_of_steps(self, lengths: list[Lengths]) -> Iterator[tuple[int, Sizes]]:
         """The rows of every replica at each kind of step, per worker, and how many neighbours are alike.
 
-        Of data without an end these are its kinds, and their numbers mean nothing.
+        Where some worker's data has no end, the number of the last kind means nothing.
         """
         turns = max(1, self.steps_of(1))
         ends = [self.steps_of(one.count) // turns for one in lengths if one.count != INFINITE_CARDINALITY]
@@ -132,7 +132,9 @@ class Inputs(ABC):
                 yield stop - start, self.sizes_at(lengths, start * turns + turn)
 
     def steps_with_rows(self, lengths: list[Lengths]) -> int:
-        """The number of steps in which some replica gets a row, given every worker's lengths, all with an end."""
+        """The number of steps in which some replica gets a row, given every worker's lengths."""
+        if any(one.count == INFINITE_CARDINALITY for one in lengths):
+            return INFINITE_CARDINALITY
         return sum(count for count, sizes in self.kinds_of_steps(lengths) if any(map(any, sizes)))
 
     @abstractmethod
