@@ -1,6 +1,6 @@
 """Rows of many small files in one place: each file is decoded once, instead of once for each batch with a row of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from penstock.errors import PenstockError
 from penstock.formats.decoded_rows import CACHE_BYTES, DecodedRows, bytes_of
+from penstock.formats.file_format import FileFormat
 from penstock.structure import Structure
 
 _FEWEST_FILES: Final = 16
@@ -36,7 +37,7 @@ class GatheredRows:
     """The rows of files, one file after the other.
 
     Args:
-        read: reads rows of a file, as columns and the structure of a row.
+        format: of the files.
         names: the files.
         starts: the first row of each file that is one of these.
         ends: the number of rows up to the end of each file.
@@ -45,13 +46,13 @@ class GatheredRows:
 
     def __init__(
         self,
-        read: Callable[[str, range], tuple[Sequence[Any], Structure]],
+        format: FileFormat,
         names: Sequence[str],
         starts: Positions,
         ends: Positions,
         sizes: Positions,
     ) -> None:
-        self._read = read
+        self._format = format
         self._names, self._starts, self._ends = names, starts, ends
         self._kept: DecodedRows[_Rows] = DecodedRows()
         self._alone = np.zeros(len(names), bool)
@@ -67,9 +68,9 @@ class GatheredRows:
         rows = self._kept.get(_KEY) or self._begun(int(numbers[0]))
         if rows is None or self._alone[numbers].any():
             return None
-        for number in np.unique(numbers[~rows.has[numbers]]).tolist():
-            if not self._add(rows, number):
-                return None
+        missing = np.unique(numbers[~rows.has[numbers]]).tolist()
+        if not all(self._add(rows, *each) for each in zip(missing, self._of_files(missing), strict=True)):
+            return None
         return [column.take(positions, axis=0) for column in rows.columns], rows.structure
 
     def _begun(self, number: int) -> _Rows | None:
@@ -78,6 +79,8 @@ class GatheredRows:
             return None
         self.is_possible = False
         columns, structure = found
+        if not all(map(_may_be_shared, columns)):
+            return None
         count = int(self._ends[-1])
         nbytes = bytes_of(columns) * count // max(1, len(columns[0]))
         if nbytes > _MOST_BYTES:
@@ -87,36 +90,46 @@ class GatheredRows:
         self._kept.put({_KEY: rows}, nbytes)
         return rows
 
-    def _rows_of(self, number: int) -> tuple[Sequence[Any], Structure] | None:
-        """The rows of a file; None if it has damage, or if others must not see them."""
-        start, stop = self._bounds(number)
-        first = int(self._starts[number])
-        try:
-            columns, structure = self._read(self._names[number], range(first, first + stop - start))
-        except PenstockError:  # raised again when its rows are read alone
-            self._alone[number] = True
-            return None
-        if all(map(_may_be_shared, columns)):
-            return columns, structure
-        self._alone[number] = True
-        return None
+    def _of_files(self, numbers: Sequence[int]) -> Iterator[Sequence[Any] | None]:
+        """The rows of each of these files, decoded together where that is possible."""
+        pieces = [self._piece(number) for number in numbers]
+        together = self._format.read_pieces(pieces) if len(pieces) > 1 else None
+        if together is None:
+            yield from (found and found[0] for found in map(self._rows_of, numbers))
+            return
+        ends = np.cumsum([len(own) for _, own in pieces]).tolist()
+        for start, stop in zip([0, *ends], ends, strict=False):
+            yield [column[start:stop] for column in together[0]]
 
-    def _add(self, rows: _Rows, number: int) -> bool:
-        """Add the rows of a file; False if they have no place among the others."""
-        found = self._rows_of(number)
-        if found is None:
-            return False
+    def _rows_of(self, number: int) -> tuple[Sequence[Any], Structure] | None:
+        """The rows of a file; None if it has damage."""
+        try:
+            return self._format.read_columns(*self._piece(number))
+        except PenstockError:  # raised again when its rows are read alone
+            return None
+
+    def _add(self, rows: _Rows, number: int, columns: Sequence[Any] | None) -> bool:
+        """Add the rows of a file; False if they have damage, no place among the others, or may not be shared."""
         start, stop = self._bounds(number)
-        for column, own in zip(rows.columns, found[0], strict=True):
-            if (len(own), own.shape[1:], own.dtype) != (stop - start, column.shape[1:], column.dtype):
-                self._alone[number] = True
-                return False
-            column[start:stop] = own
+        if columns is None or not all(
+            _may_be_shared(own) and (len(own), own.shape[1:], own.dtype) == (stop - start, room.shape[1:], room.dtype)
+            for room, own in zip(rows.columns, columns, strict=True)
+        ):
+            self._alone[number] = True
+            return False
+        for room, own in zip(rows.columns, columns, strict=True):
+            room[start:stop] = own
         rows.has[number] = True
-        rows.nbytes += bytes_of(found[0])
+        rows.nbytes += bytes_of(columns)
         if rows.nbytes > 2 * _MOST_BYTES:  # the first file had smaller rows
             self._kept.discard(_KEY)
         return True
+
+    def _piece(self, number: int) -> tuple[str, range]:
+        """The name of a file, and its rows."""
+        start, stop = self._bounds(number)
+        first = int(self._starts[number])
+        return self._names[number], range(first, first + stop - start)
 
     def _bounds(self, number: int) -> tuple[int, int]:
         return int(self._ends[number - 1]) if number else 0, int(self._ends[number])

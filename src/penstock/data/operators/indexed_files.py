@@ -111,7 +111,7 @@ class IndexedFiles(ByMethod, OneInput):
     def _gathered(self) -> GatheredRows:
         names, starts, ends = self._pieces
         sizes = np.array([self.sizes[name] for name in names], np.int64)
-        return GatheredRows(self.format.read_columns, names, starts, ends, sizes)
+        return GatheredRows(self.format, names, starts, ends, sizes)
 
     @derived
     def cardinality(self) -> int:
