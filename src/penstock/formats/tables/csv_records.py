@@ -3,7 +3,7 @@ r"""CSV: records of values, divided by commas or other signs, of which some are 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,9 @@ class CsvReader(TableReader):
                 names = _header(self._data[: int(self._ends[0])], format.delimiter, format.encoding)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise StorageError(f"{self._name!r} has no header: {error}") from error
-            if names != list(format.names):
+            if names != format.names:
                 self.close()
-                raise StorageError(f"{self._name!r} has the columns {names}, expected {list(format.names)}")
+                raise StorageError(f"{self._name!r} has the columns {list(names)}, expected {list(format.names)}")
             self._next = 1
 
 
@@ -128,7 +128,7 @@ def csv_records(
         return None
     first = data[: int(ends[0])]
     try:
-        found_names = _header(first, delimiter, encoding)
+        found_names = list(_header(first, delimiter, encoding))
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(f"{call}: {name!r} has no first line from which to count its columns: {error}") from error
     body = data[len(first) if header is True else 0 : int(ends[-1])]
@@ -258,13 +258,13 @@ class _Decoder:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
 
-def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:
+@lru_cache(maxsize=16)  # most files have the same
+def _header(record: bytes, delimiter: str, encoding: str) -> tuple[str, ...]:
     """The values of the record that names the columns."""
     options = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     data = _in_utf8(record, encoding) + b"\n"
     reading = pc.ReadOptions(block_size=len(data) + 1, use_threads=False)
-    found: list[str] = pc.read_csv(pa.BufferReader(data), reading, options).column_names
-    return found
+    return tuple(pc.read_csv(pa.BufferReader(data), reading, options).column_names)
 
 
 def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
