@@ -64,7 +64,8 @@ ENDED_BY = {
         training/checkpoint/checkpoint.py: self.wait()
         training/checkpoint/checkpoint.py: task.exception()""",
     "the replicas of this process, which are the user's functions": """
-        distribute/host/rendezvous.py: self._changed.wait_for""",
+        distribute/host/rendezvous.py: self._changed.wait_for
+        distribute/host/strategy.py: thread.join()""",
     "the control channel: a worker that is lost or silent is a failure, and wakes all who wait": """
         distribute/control/channel.py: self._changed.wait_for""",
     "the control channel's watch, which ends a process that is blocked in a collective after a failure": """

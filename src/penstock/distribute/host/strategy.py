@@ -1,8 +1,8 @@
 """`HostStrategy`: replicas in host memory, NumPy alone, run in threads that meet at `all_reduce`."""
 
 import contextvars
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,11 +185,19 @@ class _Session:
 
     def results(self) -> list[Any]:
         """The function's result on each replica, in order."""
-        with ThreadPoolExecutor(len(self._arguments), thread_name_prefix="penstock-replica") as threads:
-            for replica in range(1, len(self._arguments)):
-                # Each thread starts with the caller's context: NumPy's error state, an open scope.
-                threads.submit(contextvars.copy_context().run, self._call, replica)
+        threads = [
+            # Each thread starts with the caller's context: NumPy's error state, an open scope.
+            threading.Thread(target=contextvars.copy_context().run, args=(self._call, replica), name="penstock-replica")
+            for replica in range(1, len(self._arguments))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
             self._call(0)
+        finally:
+            for thread in threads:
+                if thread.is_alive():  # one that Ctrl-C has kept from starting cannot be joined
+                    thread.join()
         if self._failures:
             self._raise()
         return [self._results[replica] for replica in range(len(self._arguments))]
