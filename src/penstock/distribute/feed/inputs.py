@@ -365,7 +365,8 @@ class DividedInput(Inputs):
         batch, turn = divmod(step, self.steps_of(1))
         replicas = self.workers.replicas
         taken: list[Sequence[int]] = [range(turn * replicas, (turn + 1) * replicas)] * len(lengths)
-        if not self.has_own_data:
+        if not self.has_own_data:  # several processes may be one worker, and each has said its lengths
+            lengths = lengths[: self.workers.count]
             taken = [self.workers.of(worker).own_slices for worker in range(len(lengths))]
         bounds = [self.rule.bounds(own.rows_of_batch(batch)) for own in lengths]
         return [
