@@ -27,6 +27,13 @@ def test_datasets_made_alike_have_one_fingerprint():
     assert elsewhere(1).cache().fingerprint() == elsewhere(1).cache().fingerprint()
 
 
+def test_equal_texts_have_one_fingerprint_as_one_object_or_two():
+    name, key = "a.parquet", b"key"
+    again, key_again = "".join(["a", ".parquet"]), bytes(bytearray(key))
+    assert fingerprint([name, name, key, key]) == fingerprint([name, again, key, key_again])
+    assert fingerprint([name, key]) != fingerprint([name, "key"])
+
+
 def test_reading_a_dataset_does_not_change_its_fingerprint():
     dataset = mapped(1).shuffle(9).cache()
     before = dataset.fingerprint()

@@ -76,6 +76,10 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """A pickler for digests: sorts or skips whatever differs between processes by chance."""
 
     def persistent_id(self, value: Any) -> Any:
+        if type(value) is str:  # a new object: otherwise the digest tells which equal strings are one object
+            return bytearray(value, "utf-8", "surrogatepass")
+        if type(value) is bytes:
+            return [bytearray(value)]
         if type(value) is set or type(value) is frozenset:
             return type(value).__name__, sorted(fingerprint(entry) for entry in value)
         if type(value) is np.ndarray and value.dtype == object and value.size > _FEW_OBJECTS:

@@ -13,7 +13,8 @@ from penstock.formats.file_format import FileFormat
 from penstock.structure import Structure
 
 _FEWEST_FILES: Final = 16
-_LARGEST_BYTES: Final = 1 << 20
+_LARGEST_BYTES: Final = 128 << 10
+"""A larger file takes longer to decode than some hundred rows of it to be read one by one."""
 _MOST_BYTES: Final = CACHE_BYTES // 2
 """The size of the rows of all files, in the files and when they are decoded."""
 _KEY: Final = "", 0
