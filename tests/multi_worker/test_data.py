@@ -171,11 +171,11 @@ def test_a_dataset_without_end(seen) -> None:
 # Messages between the workers.
 
 
-def test_known_lengths_cost_two_messages_an_epoch(seen) -> None:
+def test_known_lengths_cost_three_messages_an_epoch(seen) -> None:
     for sent in seen.of("messages"):
-        assert sent.pop("filtered") == 6  # the beginning, three steps, the end, and what was measured
+        assert sent.pop("filtered") == 7  # the beginning, three steps, the end, and twice what was measured
         assert sent == dict.fromkeys(
-            ["known", "mapped", "shuffled", "off", "from_function"], 2
+            ["known", "mapped", "shuffled", "off", "from_function"], 3
         )  # the beginning, and what was measured
 
 
