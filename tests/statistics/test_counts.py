@@ -110,6 +110,7 @@ def test_a_fault_in_statistics_is_logged_once_and_training_goes_on(monkeypatch, 
         "penstock's statistics are off, because of a fault in them"
     ]
     assert "broken clock" in caplog.text
+    assert lanes.here.lane is None
 
 
 def test_a_fault_in_a_report_is_logged_and_the_report_is_empty(monkeypatch, caplog):
@@ -231,5 +232,16 @@ def test_the_device_is_never_told_to_wait_longer_than_the_caller():
     blocked.add([1.0, 1.0, 3.0])
     yours.add([1.0, 1.0])
     exposed.add([3.0])  # the other two steps were not asked for
-    found = Steps(3, blocked, yours, exposed, first=1.0, first_yours=1.0)
+    found = Steps(3, blocked, yours, exposed, first=1.0, first_yours=1.0, left=1)
     assert (found.own, found.seconds, found.share) == (1.0, 3.0, 2 / 3)
+
+
+def test_a_step_is_not_shorter_because_others_came_with_the_last_one():
+    clock = StepClock()
+    clock.ask()
+    for rows in (1, 1, 30):
+        clock.get(rows, -1)
+        before = clock.copy()
+        clock.ask()
+    assert (before.count, before.left, clock.copy().left) == (32, 30, 0)
+    assert before.own == pytest.approx(before.yours.total - before.first_yours)  # of one step: the second one

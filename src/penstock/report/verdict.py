@@ -159,7 +159,7 @@ def holds_lock(snapshot: Snapshot, calls: Counts) -> bool:
     On a machine with other work they use far less of it.
     """
     processors = calls.seconds * calls.processor_share / max(snapshot.elapsed, 1e-9)
-    return calls.lock_share > 0.3 and 0.05 < processors < 1.2
+    return calls.lock_share > 0.2 and 0.05 < processors < 1.2
 
 
 def short_name(operator: Operator) -> str:

@@ -171,6 +171,8 @@ class Statistics:
 
     def fail(self, error: Exception) -> None:
         """Count nothing any more after a fault, which must not stop the training."""
+        if self.own.lane is not None:
+            self.own.lane.forget()
         if not self.off:
             self.off = True
             _logger.error("penstock's statistics are off, because of a fault in them", exc_info=error)

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 _EVERY_SECONDS: Final = 0.02
 """Processor time is measured for one block in so long: reading its clock takes longer than all else here."""
-_LOCK_SECONDS: Final = 0.0005
+_LOCK_SECONDS: Final = 0.001
 """Python's lock comes back later than this only if another thread took it."""
 
 
@@ -96,10 +96,12 @@ class Lane:
     def _try_lock(self, number: int) -> None:
         """Count whether another thread waits for Python's lock, by leaving it."""
         counts = self.counts[number]
-        begun = perf_counter() - queued()
+        before = queued()  # takes long itself, so it is read before and after the time that is measured
+        begun = perf_counter()
         sleep(0)  # leaves the lock long enough for another thread to wake up
+        seconds = perf_counter() - begun
         counts.lock_asked += 1
-        counts.lock_waited += perf_counter() - queued() - begun > _LOCK_SECONDS
+        counts.lock_waited += seconds - (queued() - before) > _LOCK_SECONDS
 
     def begin_thorough(self, number: int, function: Callable[..., Result]) -> tuple[Callable[..., Result], float]:
         """Measure an operator's processor time from the time that is returned too.

@@ -232,6 +232,7 @@ class Steps(Struct):
         slowest: the steps with the longest waits.
         first: the seconds of the first request.
         first_yours: the seconds until the second one, in which a program is compiled.
+        left: the elements of the last request, if no further one has told how long the caller had them.
     """
 
     count: int = 0
@@ -241,30 +242,28 @@ class Steps(Struct):
     slowest: list[SlowStep] = field(default_factory=list)
     first: float = 0.0
     first_yours: float = 0.0
+    left: int = 0
 
     @property
     def own(self) -> float:
         """The seconds of the caller's own work in a step, without the first of several, which compiles a program."""
         several = self.yours.count > 1
-        return _mean(self.yours, self.first_yours if several else 0.0, several) / self._together
+        total = self.yours.total - (self.first_yours if several else 0.0)
+        return max(0.0, total) / max(1, self.count - self.left - several)
 
     @property
     def seconds(self) -> float:
         """The seconds of a step, without the first request."""
-        return self.own + _mean(self.blocked, self.first) / self._together
+        return self.own + max(0.0, self.blocked.total - self.first) / max(1, self.count - 1)
 
     @property
     def share(self) -> float:
         """The share of a step that is waiting: what the device noticed of it, if steps were marked."""
         waiting = self.seconds - self.own
         if self.exposed.count:  # of some steps, which may have waited longer than others
-            waiting = min(waiting, self.exposed.mean / self._together)
+            together = max(1, self.count - 1) / max(1, self.blocked.count - 1)  # steps that come by one request
+            waiting = min(waiting, self.exposed.mean / together)
         return min(1.0, waiting / max(1e-9, self.seconds))
-
-    @property
-    def _together(self) -> float:
-        """The steps that come by one request."""
-        return max(1, self.count - 1) / max(1, self.blocked.count - 1)
 
     def merge(self, earlier: "Steps") -> None:
         """Count the steps of an earlier epoch before these."""
@@ -273,12 +272,8 @@ class Steps(Struct):
         later = [replace(one, number=one.number + earlier.count) for one in self.slowest]
         self.slowest = slowest_of(*earlier.slowest, *later)
         self.count += earlier.count
+        self.left += earlier.left
         self.first, self.first_yours = earlier.first, earlier.first_yours
-
-
-def _mean(times: Histogram, first: float, several: bool = True) -> float:
-    """Return the mean of all times but the first."""
-    return max(0.0, times.total - first) / max(1, times.count - several)
 
 
 class Snapshot(Struct):

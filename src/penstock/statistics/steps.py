@@ -30,6 +30,7 @@ class StepClock:
         self._made = perf_counter()
         self._asked = self._got = 0.0
         self.begun = self.opening = 0.0
+        self._rows = 0
         self._marked = 0
         self._slow = _SHORT
         self._last_yours = 0.0
@@ -77,6 +78,7 @@ class StepClock:
             tracing.recorder.add("next", self._asked, blocked, number=steps.count)
             tracing.recorder.step(self, steps.count + rows)
         steps.count += rows
+        self._rows = rows
         if len(self._blocked) >= _TOGETHER:
             self._add_to(steps)
             self._forget_times()
@@ -100,7 +102,10 @@ class StepClock:
     def copy(self) -> Steps:
         """Return the steps so far, as a copy."""
         steps = self._steps
-        copied = replace(steps, blocked=steps.blocked.copy(), yours=steps.yours.copy(), exposed=steps.exposed.copy())
+        left = self._rows if self._got > self._asked else 0
+        copied = replace(
+            steps, left=left, blocked=steps.blocked.copy(), yours=steps.yours.copy(), exposed=steps.exposed.copy()
+        )
         self._add_to(copied)
         return copied
 
