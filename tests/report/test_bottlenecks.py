@@ -161,13 +161,20 @@ def test_a_tiny_shuffle_is_named():
     assert "larger buffer_size" in change
 
 
+def test_a_shuffle_of_row_numbers_is_not_told_to_have_a_larger_buffer():
+    report = reported(ps.Dataset.range(3_000_000).shuffle(seed=1), steps=2)
+    name, change, _ = limit_of(report)
+    assert name == f"shuffle {here(2)}"
+    assert "a longer epoch waits less" in change
+
+
 def test_row_groups_that_are_too_large_are_named(tmp_path, monkeypatch):
     for module in (decoded_rows, parquet):
-        monkeypatch.setattr(module, "CACHE_BYTES", 1 << 20)  # less than one of the two row groups
-    table = pa.table({"x": np.random.default_rng(1).integers(0, 1 << 60, 400_000)})
-    pq.write_table(table, tmp_path / "large.parquet", row_group_size=200_000)
+        monkeypatch.setattr(module, "CACHE_BYTES", 2 << 20)  # five of the 32 row groups
+    table = pa.table({"x": np.random.default_rng(1).integers(0, 1 << 60, 1_600_000)})
+    pq.write_table(table, tmp_path / "large.parquet", row_group_size=50_000)
     rows = ps.ParquetDataset(str(tmp_path / "large.parquet")).shuffle(seed=1).batch(8).prefetch(1)
-    report = reported(rows, steps=40)
+    report = reported(rows, steps=20)
     name, change, _ = limit_of(report)
     assert name == f"ParquetDataset {here(3)}"
     assert "row group" in change

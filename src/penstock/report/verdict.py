@@ -89,7 +89,8 @@ def _change(snapshot: Snapshot, number: int, now: float) -> tuple[str, float]:
         return f"num_parallel_calls={count} instead of {operator.threads}{told}", _longest(times, work / count)
     stage = _stage_of(snapshot, number)
     # A shuffle with a small buffer gives the other operators few rows at a time, too.
-    work = (stage.busy if operator.name == "shuffle" else stage.operators[number].seconds) / steps
+    few = operator.name == "shuffle" and not operator.memory.startswith("moves indices")
+    work = (stage.busy if few else stage.operators[number].seconds) / steps
     rest = {**times, (stage.name, stage.owner): times[stage.name, stage.owner] - work}
     beside = ""
     if stage.name == "consumer":
@@ -115,6 +116,8 @@ def _fewer_or_cheaper(operator: Operator, counts: Counts) -> str:
         return "steps wait for other ranks or for copies to the devices: raise InputOptions(per_replica_buffer_size)"
     if operator.name == "prefetch":
         return "its elements are tiny: use prefetch(ps.AUTOTUNE), which hands over many at a time, or larger batches"
+    if operator.name == "shuffle" and operator.memory.startswith("moves indices"):
+        return "its order is worked out in the first steps, so a longer epoch waits less for it"
     if operator.name == "shuffle":
         return "give shuffle a larger buffer_size: more rows move at a time"
     if (clump := re.search(r"decodes up to .*?(shuffle\(clump=\d+\))", operator.memory)) is not None:
