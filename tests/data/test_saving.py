@@ -317,12 +317,13 @@ def test_a_file_that_was_changed_is_an_error(tmp_path):
 
 
 KILLED = """
-    import os, signal, sys
+    import os, signal, sys, time
     import numpy as np
     import penstock as ps
     folder, kind, format = sys.argv[1:]
 
     def row(x):
+        time.sleep(0.002)  # of quicker calls some more are made together, for rows of the next shard too
         if int(x) == 70 and not os.path.exists(folder + "/killed"):
             open(folder + "/killed", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -515,11 +516,12 @@ def test_a_snapshot_of_another_pipeline_is_refused(tmp_path):
 
 
 SNAPSHOT = """
-    import os, signal, sys
+    import os, signal, sys, time
     import penstock as ps
     folder, dies = sys.argv[1:]
 
     def row(x):
+        time.sleep(0.002)  # of quicker calls some more are made together, for rows of the next shard too
         if dies == "dies" and int(x) == 55 and not os.path.exists(folder + "/killed"):
             open(folder + "/killed", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)

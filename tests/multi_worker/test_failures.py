@@ -38,7 +38,7 @@ def test_a_report_names_a_killed_worker_with_its_host_and_last_step(killed) -> N
     told = re.search(r"^\[0\] rank 1 \(host (.+)\) (.+); its last word came at step (\d)$", killed.errors, re.MULTILINE)
     assert told is not None, killed.errors
     assert told.groups() == (socket.gethostname(), "was lost: its process has ended", "0")
-    assert "[0] slowest step: " in killed.errors
+    assert "[0] start: import penstock " in killed.errors
 
 
 def test_the_others_end_with_worker_0(workers) -> None:

@@ -15,7 +15,9 @@ _SECONDS = 0.004
 _SMALL_BYTES = 1 << 18
 """The size of a piece grows as long as reading it takes less, and it holds less."""
 _TOGETHER = 64
-"""The most rows that are read together when fewer rows are requested.
+_TOGETHER_SECONDS = 0.001
+_TOGETHER_BYTES = 1 << 15
+"""The most rows, seconds and bytes that are read together when fewer rows are requested.
 
 Each read by index costs at least 10 us, of a file 100 us, so rows that are requested one by one are read in advance."""
 _FEW = 16
@@ -44,8 +46,8 @@ class IndexStream(PiecesInOrder):
         self._next = start
         # The most rows to read at a time: few after a failure that had to be found, because others may be near.
         self._most = _ANY
-        # The rows of a piece that is read ahead.
-        self._rows = 1
+        # The rows of a piece that is read ahead, and those that are read together when fewer are requested.
+        self._rows = self._together = 1
 
     def _left(self, rows: int, start: int) -> int:
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - start)
@@ -56,7 +58,7 @@ class IndexStream(PiecesInOrder):
 
     def pull(self, need: int, allow: int) -> Block | None:
         if not self._pieces:
-            self._begin_next(max(allow, min(self._rows, _TOGETHER) if self._demand.ahead else 1))
+            self._begin_next(max(allow, self._together if self._demand.ahead else 1))
         return super().pull(need, allow)
 
     def _begin_next(self, rows: int) -> bool:
@@ -87,6 +89,10 @@ class IndexStream(PiecesInOrder):
         if self._most < _ANY:
             self._most *= 2
         nbytes = piece.block.nbytes
+        if piece.seconds > 2 * _TOGETHER_SECONDS or nbytes > 2 * _TOGETHER_BYTES:
+            self._together = max(1, min(len(piece), self._together) // 2)
+        elif len(piece) >= self._together and piece.seconds < _TOGETHER_SECONDS and nbytes < _TOGETHER_BYTES:
+            self._together = min(_TOGETHER, 2 * self._together)
         if piece.tasks > 1 or piece.seconds > 2 * _SECONDS or nbytes > 2 * _SMALL_BYTES:
             self._rows = max(1, min(self._rows, len(piece)) // 2)
         elif len(piece) >= self._rows and piece.seconds < _SECONDS and nbytes < _SMALL_BYTES:
