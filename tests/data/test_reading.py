@@ -426,7 +426,7 @@ def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
     assert process.stdout.readline() == "0\n"
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
-    assert (process.returncode, output.splitlines()[-1], errors) == (0, "[]", "")
+    assert (process.returncode, output.endswith("[]\n"), errors) == (0, True, "")  # perhaps in the middle of a line
 
 
 def test_two_threads_share_the_work_of_a_map():
