@@ -53,7 +53,8 @@ test: $(VENV)/.with-dev
 	@$(BIN)/python tests/pytorch/left_out.py
 
 test-extended: $(VENV)/.with-dev
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m extended $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'extended and not alone' $(ARGS)
+	@$(BIN)/pytest -m 'extended and alone' $(ARGS) tests/report
 
 # torch is large, and the other tests must pass without it: it has an environment of its own, with all other packages of
 # $(VENV). Wheels without CUDA are tried first: 200 MB in place of 5 GB. The package index has none for Linux;

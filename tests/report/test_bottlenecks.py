@@ -234,6 +234,7 @@ def check_gain(before, after, step, steps=None):
 
 
 @pytest.mark.extended
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("before", "after", "step"),
     [
@@ -250,6 +251,7 @@ def test_the_gain_is_within_a_fifth_of_what_the_change_brings(before, after, ste
 
 
 @pytest.mark.extended
+@pytest.mark.alone
 def test_the_gain_of_several_requests_to_a_slow_store_at_a_time(slow_store):
     stored = Stored(slow_store, 0.08)
 
@@ -262,6 +264,7 @@ def test_the_gain_of_several_requests_to_a_slow_store_at_a_time(slow_store):
 
 
 @pytest.mark.extended
+@pytest.mark.alone
 def test_the_gain_of_processes_for_calls_that_keep_pythons_lock():
     def holding(calls=4, **options):
         function = lambda x: locked(x, 0.02)  # noqa: E731  # gone with the test, and its processes with it
@@ -272,6 +275,7 @@ def test_the_gain_of_processes_for_calls_that_keep_pythons_lock():
 
 
 @pytest.mark.extended
+@pytest.mark.alone
 def test_the_gain_of_a_larger_shuffle():
     def shuffled(buffer_size):
         return ps.Dataset.from_generator(rows).shuffle(buffer_size, seed=1).batch(1500).prefetch(2)
@@ -282,6 +286,7 @@ def test_the_gain_of_a_larger_shuffle():
 
 
 @pytest.mark.extended
+@pytest.mark.alone
 def test_the_gain_of_clumps_where_row_groups_are_too_large(tmp_path, monkeypatch):
     for module in (decoded_rows, parquet):
         monkeypatch.setattr(module, "CACHE_BYTES", 2 << 20)  # five row groups of 64
@@ -299,6 +304,7 @@ def test_the_gain_of_clumps_where_row_groups_are_too_large(tmp_path, monkeypatch
 
 
 @pytest.mark.extended
+@pytest.mark.alone
 def test_the_gain_of_a_slow_rank_is_that_of_all_ranks():
     def ranks(slow):
         """Two ranks, which wait for each other at the end of each step."""
