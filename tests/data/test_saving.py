@@ -304,6 +304,18 @@ def test_rows_that_an_earlier_version_has_written_are_refused(name, tmp_path):
             read()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("files", []), ("files", {"a": 1}), ("structure", None), ("structure", 5), ("kinds", []), ("specs", ["x"])],
+)
+def test_a_description_with_other_values_is_a_storage_error(tmp_path, key, value):
+    numbers(9).save(tmp_path / "saved")
+    manifest = tmp_path / "saved" / "_dataset.json"
+    write_checked_json(manifest, {**json.loads(manifest.read_text())["content"], key: value})
+    with pytest.raises(ps.StorageError, match=r"_dataset\.json is damaged, or another penstock's"):
+        ps.Dataset.load(tmp_path / "saved")
+
+
 def test_a_file_that_was_changed_is_an_error(tmp_path):
     numbers(9).save(tmp_path / "saved", format="npy")
     file = tmp_path / "saved" / "part-00000.npy"

@@ -30,10 +30,15 @@ def read_checked_json(path: Path, version: int) -> dict[str, Any] | None:
         raise StorageError(f"{path} is damaged: {error}") from error
     content = data.get("content") if isinstance(data, dict) else None
     if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
-        raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
-    if content["version"] != version:
+        raise not_as_written(path)
+    if content.get("version") != version:
         raise of_another_version(path.parent)
     return content
+
+
+def not_as_written(path: Path) -> StorageError:
+    """The error of a document that says other things than penstock writes."""
+    return StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
 
 
 def of_another_version(directory: Path) -> StorageError:

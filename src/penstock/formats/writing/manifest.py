@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import StorageError
-from penstock.formats.checked_json import of_another_version, read_checked_json, write_checked_json
+from penstock.formats.checked_json import not_as_written, of_another_version, read_checked_json, write_checked_json
 from penstock.formats.plain_data import spec_of_data, spec_to_data, structure_of_data, structure_to_data
 from penstock.formats.writing.leaves import SavedLeaf, merged_leaves
 from penstock.formats.writing.shard_format import Description, shard_path
@@ -92,9 +92,16 @@ def read_manifest(directory: Path) -> Manifest:
         raise of_another_version(directory)
     if content is None:
         raise StorageError(f"there is no saved dataset at '{directory}': {MANIFEST} is missing")
-    structure = None if content["structure"] is None else structure_of_data(content["structure"])
-    leaves = zip(content["kinds"], map(spec_of_data, content["specs"]), strict=True)
-    files = {name: (rows, size) for name, (rows, size) in content["files"].items()}
+    try:
+        structure = None if content["structure"] is None else structure_of_data(content["structure"])
+        described = zip(content["kinds"], map(spec_of_data, content["specs"]), strict=True)
+        leaves = tuple(SavedLeaf(kind, spec) for kind, spec in described)
+        files = {name: (int(rows), int(size)) for name, (rows, size) in content["files"].items()}
+        format = str(content["format"])
+        if structure is None and any(rows for rows, _ in files.values()):
+            raise ValueError("rows without a structure")
+    except Exception as error:  # its checksum is right, but anyone can make one
+        raise not_as_written(directory / MANIFEST) from error
     if outside := [name for name in files if name != os.path.basename(name)]:
         raise StorageError(f"'{directory / MANIFEST}' names a file that is not in its directory: {outside[0]!r}")
-    return Manifest(content["format"], structure, tuple(SavedLeaf(kind, spec) for kind, spec in leaves), files)
+    return Manifest(format, structure, leaves, files)
