@@ -100,6 +100,8 @@ def read_manifest(directory: Path) -> Manifest:
         format = str(content["format"])
         if structure is None and any(rows for rows, _ in files.values()):
             raise ValueError("rows without a structure")
+    except StorageError:
+        raise
     except Exception as error:  # its checksum is right, but anyone can make one
         raise not_as_written(directory / MANIFEST) from error
     if outside := [name for name in files if name != os.path.basename(name)]:
