@@ -169,10 +169,15 @@ class ChooseStream(Stream, of=Choose):
         """Return the next rows of a member, or its exception; neither at its end."""
         if self._ended[number]:
             return None, None
+        member = self._members[number]
         try:
-            return self._members[number].pull(1, rows), None
+            block = member.pull(1, rows)
         except failures() as error:
             return None, error
+        if block is not None and len(block) < rows and self._together_most > 1:  # what an earlier reading has left
+            rest = member.pull(1, rows - len(block))
+            block = block if rest is None else Block.concatenate([block, rest])
+        return block, None
 
     def _merged(self, pulled: dict[int, Block], drawn: dict[int, Any], usable: int) -> Block | None:
         """Return the rows for the first `usable` draws; the others are given back."""

@@ -93,7 +93,7 @@ class InterleaveStream(Stream, of=Interleave):
         self._input_ended = False
         self._alone = 0
         # The rows of several rounds that may be read together beyond `allow`: no more than were returned so far.
-        self._pace = Pace()
+        self._pace = Pace(readings=node.cycle_length)
         self._met = 0
         # The function's failure at the next element of the input, raised after the rows before it.
         self._failure: BaseException | None = None
