@@ -36,7 +36,7 @@ def interleaved(theirs: Epoch | None) -> Iterator[Figure]:
         for cycle in (4, 64, 256):
             dataset = ps.Dataset.range(cycle).interleave(_member(member, ROWS // cycle), cycle, 1).batch(BATCH)
             question = f"interleave of {cycle} datasets by {member}, a row in turn"
-            yield from _compared(question, dataset, theirs, f"interleave {member} {cycle} {ROWS}", goal=5)
+            yield from _compared(question, dataset, theirs, f"interleave {member} {cycle} {ROWS}", goal=10)
 
 
 def grouped(theirs: Epoch | None) -> Iterator[Figure]:
@@ -49,7 +49,7 @@ def grouped(theirs: Epoch | None) -> Iterator[Figure]:
         )
         question = f"group_by_window of {keys} keys, {size} rows in each"
         case = f"group {keys} {size} {ROWS}"
-        yield from _compared(question, windows.unbatch().batch(BATCH), theirs, case, goal=5)
+        yield from _compared(question, windows.unbatch().batch(BATCH), theirs, case, goal=40)
 
 
 def chained() -> Iterator[Figure]:
@@ -67,7 +67,7 @@ def chained() -> Iterator[Figure]:
         dataset = build()
         for word, work in (("built", build), ("read", lambda dataset=dataset: exhaust(dataset))):
             times = sorted(processor_seconds(work) for _ in range(3))
-            yield Figure(f"{CHAIN:,} {name}, {word}", times[1], 1, False, "s", (times[0], times[-1]))
+            yield Figure(f"{CHAIN:,} {name}, {word}", times[1], 5, False, "s", (times[0], times[-1]))
 
 
 def _member(kind: str, rows: int) -> Callable[[int], ps.Dataset]:

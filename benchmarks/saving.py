@@ -73,7 +73,7 @@ def npy(directory: Path) -> Figure:
 
     ours = saving(ps.FilesDataset(source, "npy"), directory, "npy")
     question = "npy to save(format='npy') / numpy.load to numpy.save"  # the disk decides how long either waits for it
-    return processor_ratio(question, ours, bare, 0.7, rounds=5)
+    return processor_ratio(question, ours, bare, 0.5, rounds=5)
 
 
 def tfrecord(directory: Path) -> Figure:
