@@ -27,7 +27,9 @@ def sampled(members: int) -> Iterator[Figure]:
         exhaust(_batches(iterators, drawn))
 
     name = f"sample_from_datasets of {members:,}, {ROWS:,} rows, batch(256)"
-    yield processor_ratio(f"{name} / loop", lambda: exhaust(dataset), by_hand, {10: 1.0, 300: 0.15, 3000: 0.02}[members])
+    yield processor_ratio(
+        f"{name} / loop", lambda: exhaust(dataset), by_hand, {10: 1.0, 300: 0.15, 3000: 0.02}[members]
+    )
     times = sorted(processor_seconds(lambda: exhaust(dataset)) / ROWS * 1e6 for _ in range(5))
     yield Figure(name, times[2], {10: 0.2, 300: 1.5, 3000: 15}[members], False, "µs a row", (times[0], times[-1]))
 

@@ -58,7 +58,10 @@ class IndexStream(PiecesInOrder):
 
     def pull(self, need: int, allow: int) -> Block | None:
         if not self._pieces:
-            self._begin_next(max(allow, self._together if self._demand.ahead else 1))
+            rows = max(allow, self._together if self._demand.ahead else 1)
+            if any(not callers.serial for callers in self._callers):  # further pieces begin beside it
+                rows = min(rows, max(self._rows, _TOGETHER))
+            self._begin_next(rows)
         return super().pull(need, allow)
 
     def _begin_next(self, rows: int) -> bool:
