@@ -1,9 +1,13 @@
 """A reader asks all workers in turn, and a worker that was given up again only where there is no other."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from penstock.errors import LostDataWorkerError
 from penstock.service.reader import worker_pool
 from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
@@ -51,3 +55,53 @@ def test_a_reader_with_few_threads_asks_all_workers_in_turn() -> None:
         pool.release(worker)
     assert sorted(asked[:50]) == list(range(50)) != asked[:50]
     assert asked[:50] == asked[50:]
+
+
+class Line:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class SlowWorkers:
+    """Workers that take a connection only when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.answers = threading.Event()
+        self.lines: list[Line] = []
+        self.pool = WorkerPool(lambda worker: True, self._connect)
+        self.pool.update(workers(1))
+
+    def _connect(self, worker: WorkerInfo) -> Any:
+        self.asked.release()
+        assert self.answers.wait(60)
+        self.lines.append(Line())
+        return self.lines[-1]
+
+
+def test_heartbeats_waited_until_a_stopped_worker_took_a_connection() -> None:
+    slow = SlowWorkers()
+    with ThreadPoolExecutor(3) as threads:
+        lines = [threads.submit(slow.pool.connection, *workers(1)) for _ in range(2)]
+        assert slow.asked.acquire(timeout=60) and slow.asked.acquire(timeout=60)
+        try:  # what a heartbeat tells
+            assert threads.submit(slow.pool.suspects).result(timeout=30) == []
+        finally:
+            slow.answers.set()
+        first, second = (line.result(timeout=60) for line in lines)
+    assert first is second
+    assert sorted(line.closed for line in slow.lines) == [False, True]
+
+
+def test_a_connection_that_comes_after_the_end_is_closed() -> None:
+    slow = SlowWorkers()
+    with ThreadPoolExecutor(1) as threads:
+        line = threads.submit(slow.pool.connection, *workers(1))
+        assert slow.asked.acquire(timeout=60)
+        slow.pool.close()
+        slow.answers.set()
+        with pytest.raises(LostDataWorkerError, match="this reader was closed"):
+            line.result(timeout=60)
+    assert [line.closed for line in slow.lines] == [True]

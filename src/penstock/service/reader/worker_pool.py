@@ -172,17 +172,23 @@ class WorkerPool:
             UnusableDataWorkerError: this process cannot use it.
         """
         with self._changed:
-            if self._closed:
-                raise LostDataWorkerError("this reader was closed")
-            line = self._lines.get(worker.worker_id)
-            if line is None:
-                try:
-                    line = self._lines[worker.worker_id] = self._connect(worker)
-                except LostDataWorkerError:
-                    raise
-                except ServiceError as error:
-                    raise UnusableDataWorkerError(str(error)) from error
+            line, closed = self._lines.get(worker.worker_id), self._closed
+        if line is not None:
             return line
+        if not closed:
+            try:
+                made = self._connect(worker)  # may take seconds, for which heartbeats do not wait
+            except LostDataWorkerError:
+                raise
+            except ServiceError as error:
+                raise UnusableDataWorkerError(str(error)) from error
+            with self._changed:
+                line = None if self._closed else self._lines.setdefault(worker.worker_id, made)
+            if line is not made:  # another thread was first, or the reader was closed
+                made.close()
+        if line is None:
+            raise LostDataWorkerError("this reader was closed")
+        return line
 
     def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> None:
         """Note that a worker was lost.
