@@ -30,6 +30,7 @@ class Fleet:
     Attributes:
         silent: workers with these numbers give nothing before `speak` is set.
         block_bytes: how large blocks may be, of each request.
+        answered: how many requests have had the first piece of their answer.
     """
 
     def __init__(self, dispatcher: ps.service.DispatchServer, **settings: Any) -> None:
@@ -39,6 +40,8 @@ class Fleet:
         self.servers: list[InProcessServer] = []
         self.most_lanes = 0
         self.block_bytes: list[int] = []
+        self.answered = 0
+        self._counting = threading.Lock()
         self._settings = settings
         self._client = DispatcherClient(dispatcher.target)
         self._definitions: dict[str, bytes] = {}
@@ -62,7 +65,11 @@ class Fleet:
         def produce(request: Fetch) -> Answers:
             self.most_lanes = max(self.most_lanes, lanes())
             self.block_bytes.append(request.block_bytes)
-            yield from production.fetch(request)
+            for number, answer in enumerate(production.fetch(request)):
+                if number == 0:
+                    with self._counting:
+                        self.answered += 1
+                yield answer
 
         return produce
 
@@ -170,7 +177,7 @@ def test_trainers_that_wait_for_each_other_at_many_workers_miss_nothing() -> Non
     def first_of(fleet: Fleet, trainer: str) -> list[int]:
         with iter(reading(fleet, "trainer", trainer=trainer)) as elements:
             given = numbers(islice(elements, 1))
-            both.wait(60)  # who begins when the other one has ended finds only what the windows hold
+            until(lambda: fleet.answered >= 2 * 12)  # who begins later finds only what the windows hold
             given += numbers(islice(elements, 999))
             both.wait(60)  # so long it is waited for
             return given
