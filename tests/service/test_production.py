@@ -483,6 +483,45 @@ def test_datasets_that_nobody_needs_are_forgotten():
         everything(production, dataset_id="b")
 
 
+def closing_slowly():
+    try:
+        yield from range(9)
+    finally:
+        sys.modules["here"].entered.put(0)
+        sys.modules["here"].leave.get()
+
+
+def test_heartbeats_waited_for_a_generator_that_was_closed(serve, here):
+    """The dispatcher gave its data worker up, and the worker could not be stopped."""
+    here.entered, here.leave = SimpleQueue(), SimpleQueue()
+    production = serve(ps.Dataset.from_generator(closing_slowly))
+    reading = production.fetch(request(0, FAR))
+    next(reading)
+    reading.close()
+    production.keep([])
+    here.entered.get()
+    production.close()
+    here.leave.put(0)
+
+
+def test_a_generator_that_fails_when_it_is_closed_ended_the_data_worker(serve, caplog):
+    def rows():
+        try:
+            yield from range(9)
+        finally:
+            raise SystemExit("no such file")
+
+    production = serve(ps.Dataset.from_generator(rows))
+    reading = production.fetch(request(0, FAR))
+    next(reading)
+    reading.close()
+    earlier = {*threading.enumerate()}
+    production.keep([])
+    for thread in {*threading.enumerate()} - earlier:
+        thread.join(60)
+    assert "a function of the dataset d failed when a pass over it was closed: it raised SystemExit('no " in caplog.text
+
+
 def test_of_many_passes_the_ones_read_last_stay_open(serve, monkeypatch):
     monkeypatch.setattr(production_module, "_OPEN_PASSES", 2)
     Counting.calls = 0

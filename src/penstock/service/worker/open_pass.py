@@ -1,7 +1,9 @@
 """An open pass of a worker: its plan, its threads, and the streams that its readers share."""
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
@@ -12,7 +14,7 @@ from penstock.data.skipped import Skips
 from penstock.data.streams.stream import Cursor
 from penstock.options import Options
 from penstock.runtime.pacing import Pace
-from penstock.runtime.threads import Threads
+from penstock.runtime.threads import Threads, failures
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import PassInfo, PassKind, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
@@ -23,6 +25,8 @@ from penstock.service.worker.rounds import RoundsReader
 from penstock.service.worker.sequence import Sequence, SequenceReader
 from penstock.service.worker.shared_window import AloneReader, SharedReader, SharedWindow
 from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader, UserCalls
+
+_logger = logging.getLogger(__name__)
 
 _WITHOUT_END = 1 << 62
 _LEFT_READERS = 8
@@ -242,16 +246,30 @@ class OpenPass:
             self.end()
 
     def end(self) -> None:
-        """End its streams and threads, even if it is held."""
+        """Let its streams and threads end, even if it is held; does not wait for users' generators, which end too."""
         with self._lock:
-            self._ended = True
+            ended, self._ended = self._ended, True
             left, self._left = self._left, {}
-        for reader in left.values():
-            reader.close()
-        self._sequence.close()
-        self._sequence_alone.close()
-        self._shared.close()
-        self._threads.stop()
+        if ended:
+            return
+        try:
+            self._threads.start(lambda: self._end(left.values()), "end")
+        except RuntimeError:  # the interpreter ends, and starts no threads any more
+            self._end(left.values())
+
+    def _end(self, left: Iterable[SpanReader]) -> None:
+        try:
+            with ExitStack() as stack:
+                stack.callback(self._threads.stop)
+                for kept in (self._shared, self._sequence_alone, self._sequence, *left):
+                    stack.callback(kept.close)
+        except failures() as error:
+            _logger.warning(
+                "a function of the dataset %s failed when a pass over it was closed: it raised %r",
+                self.key.dataset_id,
+                error,
+                exc_info=error,
+            )
 
     def join(self, seconds: float) -> None:
         """Wait until its threads have ended, at most this long for each."""
