@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from penstock.rpc.line import Line
 from penstock.rpc.listener import Address, dial
 from penstock.runtime.ports import free_port
 from penstock.service.security.credentials import client_credentials
+from penstock.service.transport import dispatcher_client
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.address import parse_service
 from penstock.service.wire.dispatcher_messages import (
@@ -380,3 +382,22 @@ def test_definitions_that_take_too_much_memory_in_all_are_refused() -> None:
         assert client.ask(first) == kept  # it takes no more room
         client.ask(RegisterDataset(definition=b"y" * 400, info=INFO))
         client.close()
+
+
+def test_lines_that_no_call_has_needed_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client kept as many connections as threads had ever asked at the same time, to its end."""
+    with ps.service.DispatchServer() as dispatcher, ThreadPoolExecutor(4) as threads:
+        client = DispatcherClient(dispatcher.target)
+        assert dispatcher._started is not None
+        with dispatcher._started._lock:
+            asked = [threads.submit(client.ask, GetStatus()) for _ in range(4)]
+            while len(client._busy) < 4:
+                time.sleep(0.001)
+        assert all(isinstance(answer.result(), Status) for answer in asked)
+        assert len(client._idle) == 4
+        monkeypatch.setattr(dispatcher_client, "_IDLE_SECONDS", 0.0)
+        for _ in range(2):
+            client.ask(GetStatus())
+        assert len(client._idle) == 1
+        client.close()
+        assert len(client._idle) == 0

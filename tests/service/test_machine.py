@@ -787,6 +787,28 @@ def test_a_job_that_was_left_unfinished_is_kept_for_longer() -> None:
     assert dispatcher.tell(GetStatus()).epochs == []
 
 
+def test_data_workers_hear_which_trainers_of_a_cache_are_silent() -> None:
+    dispatcher = Dispatcher()
+    worker, ten = dispatcher.worker(), dispatcher.dataset(10)
+    there = dispatcher.opened(ten, consumer="there", cross_trainer=True)
+    stopped = dispatcher.opened(ten, consumer="stopped", cross_trainer=True)
+    dispatcher.opened(ten, job="another", consumer="alone")
+
+    def silent() -> tuple[str, ...]:
+        dispatcher.beat(there)
+        news = dispatcher.tell(WorkerHeartbeat(worker_id=worker))
+        assert isinstance(news, WorkerNews)
+        return news.silent
+
+    assert silent() == ()
+    for _ in range(11):
+        dispatcher.wait(1)
+        heard = silent()
+    assert heard == ("stopped",)
+    dispatcher.beat(stopped)
+    assert silent() == ()
+
+
 def test_a_reader_alone_may_be_silent_for_as_long_as_jobs_are_kept() -> None:
     dispatcher = Dispatcher(lease_seconds=10, job_gc_seconds=60)
     reader = dispatcher.opened(dispatcher.dataset(8), job="")

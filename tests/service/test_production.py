@@ -651,6 +651,27 @@ def test_a_trainer_that_reads_no_more_holds_nobody_back_for_long(serve, monkeypa
     assert take(production.fetch(request(0, FAR, trainer="there")), 5000)[0] == 0
 
 
+def test_a_trainer_whose_process_is_stopped_held_the_others_back_for_ever(serve, caplog):
+    production = serve(COUNTER, window_bytes=8000)
+    stopped = production.fetch(request(0, FAR, trainer="stopped", consumer="s", holds_back=True))
+    there = production.fetch(request(0, FAR, trainer="there", consumer="t", holds_back=True))
+    take(stopped, 1)
+    with ThreadPoolExecutor(1) as threads:
+        taken = threads.submit(take, there, 5000)
+        while not taken.done():  # a worker is told again with each of its reports
+            production.keep(["d"], ["s"])
+            time.sleep(0.01)
+        assert taken.result()[0] == 0
+        assert "the trainer 'stopped' is silent: others wait no longer for it" in caplog.text
+        position, elements = take(stopped, 1)  # it goes on where the window begins, and holds back again
+        assert position == elements[0] > 1
+        taken = threads.submit(take, there, 20_000)
+        held = take(stopped, 5000)[1]
+        assert held == list(range(elements[-1] + 1, held[-1] + 1)) and not taken.done()
+        production.close()
+        assert isinstance(taken.exception(), LostDataWorkerError)
+
+
 LARGE_ROWS = ps.Dataset.range(200).map(lambda number: np.full(1000, number)).take_while(lambda row: True)
 """A sequence of 1.6 MB."""
 

@@ -55,6 +55,16 @@ class ReadOptions:
         """The offset after the rows skipped after the last element of a request up to `stop`."""
         return (stop, 0) if self.kind == "groups" else (task.fetch_position + self.stride, 0)
 
+    def may_wait_for(self) -> str:
+        """Return the end of a sentence that says what a reader may wait for beside the data workers; "" for nothing."""
+        cache = self.settings.cross_trainer_cache
+        if cache is None or not cache.wait_for_slowest:
+            return ""
+        return (
+            f"; or another trainer of the job {self.settings.job_name!r} takes nothing, for which {cache.trainer_id!r} "
+            "waits by wait_for_slowest=True (`penstock status` shows what each takes)"
+        )
+
     def request(self, opened: EpochOpened, info: PassInfo, span: Span, block_bytes: int, *, alone: bool) -> Fetch:
         """The request to a worker; see `Fetch`."""
         cache = self.settings.cross_trainer_cache

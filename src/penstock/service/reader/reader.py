@@ -114,7 +114,7 @@ class Reader:
                 shared.caller_waits = False
                 if time.monotonic() > warned + _SILENCE_SECONDS:
                     warned = time.monotonic()
-                    why = shared.dispatcher.trouble or shared.workers.why_silent()
+                    why = shared.dispatcher.trouble or shared.workers.why_silent() + shared.options.may_wait_for()
                     _logger.warning("no element for %.0f s: %s", warned - begun, why)
         return task
 

@@ -44,6 +44,8 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _WARN_SECONDS: Final = 1.0
 _WARN_AGAIN_SECONDS: Final = 30.0
+_IDLE_SECONDS: Final = 30.0
+"""How long a line is kept that no call uses. Many threads may have asked at the same time once."""
 _SHORTEST_CALL: Final = 2.0
 _LONGEST_CALL: Final = 30.0
 
@@ -52,13 +54,14 @@ _IS_IT_RUNNING: Final = " Is it running (`penstock dispatcher`), and is this its
 _decoder = msgspec.msgpack.Decoder(FromDispatcher)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _OpenLine:
     """A line to a dispatcher, of this process or of one that it was forked from."""
 
     line: Line[bytes]
     place: Place
     process: int
+    used: float = 0.0  # when it was, on the clock of `time.monotonic`
 
 
 class _NoAnswer(Exception):
@@ -217,7 +220,7 @@ class DispatcherClient:
                 with self._lock:
                     self._busy.remove(opened)
                 if answer is not None and not self._closed.is_set():
-                    self._idle.append(opened)
+                    self._keep(opened)
                 else:  # an answer that comes later must not be the next one's
                     opened.line.close()
             if answer is not None:
@@ -229,14 +232,25 @@ class DispatcherClient:
                 reason = f"the dispatcher at {place.address} cannot be reached: it has not answered"
                 raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING)
 
+    def _keep(self, opened: _OpenLine) -> None:
+        """Keep a line for the next call, and close those that none has needed for long."""
+        opened.used = now = time.monotonic()
+        with self._lock:
+            self._idle.append(opened)  # the next call takes the one used last
+            while self._idle[0].used < now - _IDLE_SECONDS:
+                self._idle.popleft().line.close()
+
     def _idle_line(self, place: Place) -> "_OpenLine | None":
         """A line that is open and not used; None without any."""
-        while self._idle:
-            opened = self._idle.pop()
+        while (opened := self._popped()) is not None:
             if opened.place == place and opened.process == os.getpid():
                 return opened
             opened.line.close()
         return None
+
+    def _popped(self) -> _OpenLine | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def _dial(self, place: Place, seconds: float) -> "_OpenLine":
         self._check_open(place)
@@ -294,5 +308,5 @@ class DispatcherClient:
         with self._lock:
             for opened in self._busy:
                 opened.line.connection.shut_down()
-        while self._idle:
-            self._idle.pop().line.close()
+        while (idle := self._popped()) is not None:
+            idle.line.close()

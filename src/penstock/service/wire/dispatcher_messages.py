@@ -235,11 +235,13 @@ class WorkerNews(Message, frozen=True, tag="worker_news"):
         known: whether the dispatcher knows this worker; otherwise it must send `WorkerHello` again.
         datasets: those that a reader may still ask for.
         stopping: the worker should complete its requests, and end.
+        silent: the names of readers of cross-trainer caches that are silent for too long: no other one waits for them.
     """
 
     known: bool
     datasets: list[str]
     stopping: bool = False
+    silent: tuple[str, ...] = ()
 
 
 # Anybody and the dispatcher

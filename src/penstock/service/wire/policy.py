@@ -52,7 +52,8 @@ class CrossTrainerCache:
 
     Args:
         trainer_id: this trainer's name; consumers with the same name share its elements.
-        wait_for_slowest: whether an element leaves the window only when every trainer that reads has had it.
+        wait_for_slowest: whether an element leaves the window only when every trainer that reads has had it. For one
+            whose process is silent for the dispatcher's `lease_seconds`, the others wait no longer.
 
     Raises:
         InvalidTypeError: a `trainer_id` that is no string.

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
@@ -197,6 +197,10 @@ class OpenPass:
         """About how many of these bytes readers need."""
         return self._shared.needed_bytes
 
+    def wait_no_longer_for(self, consumers: Collection[str]) -> None:
+        """Let trainers that share its elements wait for none of these readers until they read again."""
+        self._shared.wait_no_longer_for(consumers)
+
     def make_room(self, nbytes: int) -> int:
         """Free a number of bytes, as far as no reader needs them; returns how many were freed."""
         freed = 0
@@ -261,8 +265,10 @@ class OpenPass:
         try:
             with ExitStack() as stack:
                 stack.callback(self._threads.stop)
-                for kept in (self._shared, self._sequence_alone, self._sequence, *left):
-                    stack.callback(kept.close)
+                for close in (self._shared.close, self._sequence_alone.close, self._sequence.close):
+                    stack.callback(close)
+                for reader in left:
+                    stack.callback(reader.close)
         except failures() as error:
             _logger.warning(
                 "a function of the dataset %s failed when a pass over it was closed: it raised %r",

@@ -240,8 +240,12 @@ class Production:
                 self._datasets.popitem(last=False)
         return known
 
-    def keep(self, datasets: Collection[str]) -> None:
-        """Forget all other datasets, and close their passes when their last readers have finished."""
+    def keep(self, datasets: Collection[str], silent: Collection[str] = ()) -> None:
+        """Forget all other datasets, and close their passes when their last readers have finished.
+
+        Args:
+            silent: readers for which no other one waits.
+        """
         with self._lock:
             for name in self._datasets.keys() - set(datasets):
                 del self._datasets[name]
@@ -250,6 +254,8 @@ class Production:
         for opened in old:
             opened.close()
         self._close_idle()
+        for opened in self._kept() if silent else ():
+            opened.wait_no_longer_for(silent)
 
     def close(self) -> None:
         """Close everything, and wait for it; answers under way raise `LostDataWorkerError`."""

@@ -227,7 +227,7 @@ class _RunningWorker(Running):
             _logger.warning("the dispatcher no longer knows this data worker, which registers again")
             self._register()
         else:
-            self._production.keep(news.datasets)
+            self._production.keep(news.datasets, news.silent)
         return None
 
     def numbers(self) -> WorkerNumbers:

@@ -1,7 +1,8 @@
 """The window of a pass that trainers share: the newest of its elements."""
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from threading import Condition
 
@@ -16,6 +17,8 @@ from penstock.service.worker.sequence import Sequence, SequenceReader
 from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, UserCalls
 from penstock.service.worker.window import Behind, ProducedWindow, rows_of
 
+_logger = logging.getLogger(__name__)
+
 _BLOCK_BYTES = 1 << 22
 _ABSENCE_SECONDS = 10.0
 """How long to wait for a trainer that reads nothing."""
@@ -23,13 +26,18 @@ _ABSENCE_SECONDS = 10.0
 
 @dataclass(eq=False)
 class _WindowReader:
-    """Position of a reader, now or when it left, and of the elements for which it waits."""
+    """Position of a reader, now or when it left, and of the elements for which it waits.
+
+    Attributes:
+        silent: whether its process has not been heard since it read last: it may be stopped, or cut off.
+    """
 
     trainer: str
     consumer: str
     position: int
     holds_back: bool
     left: float | None = None
+    silent: bool = False
     wanted: int = 0
 
 
@@ -39,7 +47,7 @@ class SharedWindow:
     Readers of one trainer share its elements: while several of them read, each takes those that none of them has had.
 
     A trainer that falls out of the window continues at its present beginning. The others wait for one that holds back,
-    as long as it reads: elements that it has not had stay in the window.
+    as long as it reads and its process is heard: elements that it has not had stay in the window.
 
     Args:
         open: opens the stream of the pass.
@@ -140,7 +148,16 @@ class SharedWindow:
     def moved(self, reader: _WindowReader, position: int) -> None:
         """Note that a reader has delivered everything before this position."""
         with self._changed:
-            reader.position = position
+            reader.position, reader.silent = position, False
+            self._changed.notify_all()
+
+    def wait_no_longer_for(self, consumers: Collection[str]) -> None:
+        """Wait for none of these readers until they read again, though they hold others back."""
+        with self._changed:
+            for reader in self._readers:
+                if reader.consumer in consumers and reader.holds_back and not reader.silent:
+                    reader.silent = True
+                    _logger.warning("the trainer %r is silent: others wait no longer for it", reader.trainer)
             self._changed.notify_all()
 
     @property
@@ -168,7 +185,7 @@ class SharedWindow:
     def _needed_from(self) -> int:
         """The first position that some reader that holds others back has not taken."""
         now = self._clock()
-        readers = [reader for reader in self._readers if reader.holds_back]
+        readers = [reader for reader in self._readers if reader.holds_back and not reader.silent]
         there = [reader.position for reader in readers if reader.left is None or now - reader.left < _ABSENCE_SECONDS]
         return min(there, default=self._window.next)
 

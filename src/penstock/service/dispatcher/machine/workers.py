@@ -1,6 +1,6 @@
 """Workers join, report and leave."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.addresses import split_address
@@ -62,7 +62,18 @@ def hear_worker(known: Knowledge, message: WorkerHeartbeat) -> Decision:
         changes = [WorkerLeaving(worker_id=message.worker_id), *losing(state, {message.worker_id})]
     elif message.leaving and not worker.leaving:
         changes = [WorkerLeaving(worker_id=message.worker_id), *on_loss(state, {message.worker_id})]
-    return changes, WorkerNews(known=True, datasets=sorted(state.datasets), stopping=known.workers_may_go)
+    datasets, silent = sorted(state.datasets), tuple(sorted(_silent_readers(known)))
+    return changes, WorkerNews(known=True, datasets=datasets, stopping=known.workers_may_go, silent=silent)
+
+
+def _silent_readers(known: Knowledge) -> Iterator[str]:
+    """The readers of cross-trainer caches that are not heard: their processes are stopped, or cut off."""
+    state = known.state
+    for epoch_id, consumers in known.volatile.readers.items():
+        if state.jobs[state.epochs[epoch_id].job_id].parameters.cross_trainer:
+            for number in consumers:
+                if known.consumer_silence(number) > known.config.lease_seconds:
+                    yield state.consumers[number].name
 
 
 def _place(known: Knowledge, address: str, gone: set[int]) -> int:
