@@ -21,7 +21,7 @@ WITHOUT_EXTRAS = """
 import inspect, json, sys
 
 BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "obstore", "tensorflow", "PIL", "simplejpeg"}
-BLOCKED |= {"soundfile", "av", "ray", "torch"}
+BLOCKED |= {"soundfile", "av", "ray", "tokenizers", "torch"}
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -61,6 +61,7 @@ USES = {
     "ps.ray.PenstockConfig()": ("ps.ray needs the package ray", "ray"),
     "ps.ray.ParameterServers()": ("ps.ray needs the package ray", "ray"),
     "ps.torch.loader(None)": ("ps.torch needs the package torch", "torch"),
+    "ps.text.tokenizer('tokenizer.json')": ("ps.text.tokenizer needs the package tokenizers", "text"),
     "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
     "ps.Dataset.list_files('s3://bucket/*')": (

@@ -297,6 +297,21 @@ def test_other_steps_around_a_mixture_are_refused_with_remix_too():
         iter(mixture(1, 1, 1)).load_state_dict(iter(ps.Dataset.range(3)).state_dict(), remix=True)
 
 
+def test_a_mixture_of_data_workers_is_not_remixed_and_one_of_their_datasets_is():
+    with ps.service.DispatchServer() as dispatcher:
+        distributed = ps.service.distribute("distributed_epoch", dispatcher.target)
+        iterator = iter(mixture(3, 2, 1).apply(distributed).batch(2))
+        told = r"here data workers mix, by distribute\(.*: apply ps.service.distribute to each source, and mix"
+        with pytest.raises(ps.InvalidArgumentError, match=told):
+            iterator.remix({"web": 1})
+        with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=dispatcher.target)):
+            parts = {name: source(name).apply(distributed) for name in ("web", "code")}
+            with iter(ps.Dataset.mix(parts, {"web": 1, "code": 0}).batch(2)) as advised:
+                assert max(next(advised)) < 1000
+                advised.remix({"web": 0, "code": 1})
+                assert min(next(advised)) >= 1000
+
+
 def test_other_data_under_a_name_goes_on_and_is_warned_about(caplog):
     iterator = iter(mixture(1, 1, 1))
     rows(islice(iterator, 3))

@@ -24,6 +24,19 @@ def pictures(html: str) -> list[np.ndarray]:
     return [ps.image.decode(content) for kind, content in embedded(html) if kind == "image/png"]
 
 
+def test_a_script_that_showed_rows_saw_nothing(capsys, monkeypatch):
+    rows = [{"name": "a\nb", "file": bytes(3000), "image": np.zeros((9, 3), np.uint8), "x": np.float32(0.5)}]
+    dataset = ps.Dataset.from_list(rows)
+    dataset.show()
+    ps.Dataset.range(3).show(2)
+    first = r"0  file: 3 kB b'\x00\x00\x00\x00\x00\x00\x00\x00'..., "
+    second = "image: uint8[9, 3] [[0 0 0] [0 0 0] ... [0 0 0] [0 0 0]], name: a\\nb, x: 0.5"
+    assert capsys.readouterr().out == f"{first}{second}\n0  0\n1  1\n"
+    monkeypatch.setattr("builtins.__IPYTHON__", True, raising=False)
+    dataset.show()
+    assert capsys.readouterr().out == ""
+
+
 def test_arrays_of_pixels_are_pictures_in_batches_too():
     rows = ps.Dataset.from_list([{"image": PIXELS, "label": 7}] * 3)
     for html, count in ((rows.show(2), 2), (rows.batch(3).show(1), 3)):

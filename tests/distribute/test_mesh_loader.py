@@ -250,6 +250,15 @@ def test_a_closed_loader_has_no_thread_and_no_epochs(mesh: Mesh) -> None:
         iter(loader)
 
 
+@pytest.mark.parametrize("name", ["set_epoch", "sampler"])
+def test_a_loop_written_for_samplers_is_told_that_epochs_count_themselves(mesh: Mesh, name: str) -> None:
+    with ps.jax.loader(rows(8).batch(4), mesh, P("data")) as loader:
+        told = rf"ps\.jax\.loader\(\.\.\.\) has no {name}: .* each loop over the loader is the next epoch"
+        with pytest.raises(AttributeError, match=told):
+            getattr(loader, name)
+        assert not hasattr(loader, name) and not hasattr(loader, "batch_size")
+
+
 def test_a_step_copies_nothing_to_the_devices(mesh: Mesh) -> None:
     total = jax.jit(lambda batch, mask: jnp.where(mask, batch, 0).sum())
     with ps.jax.loader(rows(10).batch(4), mesh, P("data"), input_options=PAD) as loader:

@@ -3,6 +3,7 @@
 A method checks its arguments and adds one node.
 """
 
+import builtins
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ from penstock.data.packing_plans import Packing
 from penstock.data.plan import PlannedDataset, described
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
-from penstock.data.shown_rows import ShownRows, shown_rows
+from penstock.data.shown_rows import ShownRows, print_rows, shown_rows
 from penstock.data.skip_guards import settled, without_guards
 from penstock.data.splits import part_of_key, parts_by_position, parts_of_numbers
 from penstock.data.tensorflow import DATASET
@@ -2488,7 +2489,7 @@ class Dataset(Generic[Element]):
         return described(self._planned.plan)
 
     def show(self, n: int = 5, tokenizer: Any = None) -> ShownRows:
-        """The first elements as people look at them, as HTML that a notebook shows.
+        """The first elements as people look at them, as HTML that a notebook shows; elsewhere they are printed as text.
 
         Images are pictures, sound has a player, and arrays have their range and a histogram, in batches too. Sound is
         known by a leaf "rate", "sample_rate" or "sampling_rate" beside it, or by its file's bytes. Packed rows have
@@ -2504,11 +2505,17 @@ class Dataset(Generic[Element]):
 
         Example:
             >>> import penstock as ps
-            >>> "<td>rose</td>" in ps.Dataset.from_list([{"word": "rose"}]).show()
+            >>> html = ps.Dataset.from_list([{"word": "rose", "petals": 5}]).show()
+            0  petals: 5, word: rose
+            >>> "<td>rose</td>" in html
             True
         """
-        with iter(self.take(check_integer("show", "n", n, minimum=1))) as elements:
-            return shown_rows(list(elements), tokenizer)
+        with iter(self.take(check_integer("show", "n", n, minimum=1))) as iterator:
+            elements = list(iterator)
+        shown = shown_rows(elements, tokenizer)
+        if not hasattr(builtins, "__IPYTHON__"):  # which only IPython has, and notebooks by it
+            print_rows(elements)
+        return shown
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: the plan and `element_spec`, for which a user's function may be called once."""

@@ -316,6 +316,11 @@ def _needed(root: Node) -> Mix:
     mix = _mixture(root)
     if mix is None:
         *_, last = _chain(root)
+        if last.remote is not None:
+            raise InvalidArgumentError(
+                f"remix changes the weights of a mixture of this process, and here data workers mix, by {last.where()}:"
+                " apply ps.service.distribute to each source, and mix the datasets that this gives"
+            )
         raise InvalidArgumentError(
             "remix changes the weights of ps.Dataset.mix with batch, balance, map, prefetch, take and skip after it, "
             f"and here {last.where()} comes first: filter, shuffle, pack and repeat the sources instead"

@@ -1,6 +1,7 @@
-"""Rows as people look at them, in HTML: pictures, sound, text, and figures of arrays."""
+"""Rows as people look at them, in HTML: pictures, sound, text, and figures of arrays; or as a line of text each."""
 
 import io
+import sys
 import wave
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,8 @@ import numpy.typing as npt
 
 from penstock.errors import InvalidTypeError, MissingExtraError
 from penstock.formats import media
-from penstock.printing import in_bytes
-from penstock.structure import flatten
+from penstock.printing import in_bytes, one_line
+from penstock.structure import Structure, flatten
 
 Array = npt.NDArray[Any]
 
@@ -77,7 +78,7 @@ def shown_rows(elements: Sequence[Any], tokenizer: Any = None) -> ShownRows:
     lines, heads = [], None
     for number, element in enumerate(elements):
         leaves, structure = flatten(element)
-        names = [path.replace("['", ".").replace("']", "").lstrip(".") for path in structure.paths()]
+        names = _names(structure)
         if names != heads:
             lines.append("".join(f"<th>{escape(name)}</th>" for name in ["", *names]))
             heads = names
@@ -85,6 +86,30 @@ def shown_rows(elements: Sequence[Any], tokenizer: Any = None) -> ShownRows:
         lines.append(f"<th>{number}</th>{cells}")
     rows = "".join(f"<tr>{line}</tr>" for line in lines) or "<tr><td>no rows</td></tr>"
     return ShownRows(f"<div class='penstock'>{_STYLE}<table>{rows}</table></div>")
+
+
+def print_rows(elements: Sequence[Any]) -> None:
+    """Print a line for each row."""
+    for number, element in enumerate(elements):
+        leaves, structure = flatten(element)
+        shown = [
+            f"{name}: {_text(leaf)}".removeprefix(": ") for name, leaf in zip(_names(structure), leaves, strict=True)
+        ]
+        sys.stdout.write(one_line(f"{number}  {', '.join(shown)}") + "\n")
+
+
+def _text(leaf: Any) -> str:
+    if isinstance(leaf, bytes):
+        return f"{in_bytes(len(leaf))} {leaf[:_MOST_ENTRIES]!r}..."
+    array = np.asarray(leaf)
+    if not array.ndim:
+        return str(leaf)
+    entries = np.array2string(array, threshold=_MOST_ENTRIES, edgeitems=2, precision=4)
+    return f"{array.dtype}{list(array.shape)} {' '.join(entries.split())}"
+
+
+def _names(structure: Structure) -> list[str]:
+    return [path.replace("['", ".").replace("']", "").lstrip(".") for path in structure.paths()]
 
 
 class _Row:

@@ -91,7 +91,7 @@ def tokenizer(
 def _from_file(name: str) -> Any:
     pieces = name.endswith(".model")
     package, kind = ("sentencepiece", "SentencePieceProcessor") if pieces else ("tokenizers", "Tokenizer")
-    library: Any = load(package, "text", "text.tokenizer", kind)
+    library: Any = load(package, "text", "ps.text.tokenizer", kind)
     with by_library(f"text.tokenizer: {name!r} cannot be read", StorageError):
         return library(model_file=name) if pieces else library.from_file(name)
 

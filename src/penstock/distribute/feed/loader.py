@@ -29,6 +29,10 @@ _WORKERS = "workers"
 """In a state: the positions of all shares, where each reads different files."""
 
 
+_OF_SAMPLERS = ("set_epoch", "sampler", "batch_sampler")
+"""What loops written for samplers ask a loader for."""
+
+
 class StepLoader:
     """Steps for a training loop, one epoch for each `iter`, and the position in them.
 
@@ -46,6 +50,16 @@ class StepLoader:
         self._upcoming: DistributedIterator | None = None
         self._calls = itertools.count(1)
         self._closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_SAMPLERS:
+            raise AttributeError(
+                f"{self._name}(...) has no {name}: rows are divided among processes here, and each loop over the "
+                "loader is the next epoch, with its own order; loader.load_state_dict(state) goes on in an earlier one",
+                name=name,
+                obj=self,
+            )
+        return object.__getattribute__(self, name)
 
     def cardinality(self) -> int:
         """The number of steps of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
