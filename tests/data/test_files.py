@@ -1,5 +1,6 @@
 """Files of lines and of records: what is in them, what is damaged in them, and where a state enters them."""
 
+import bz2
 import contextlib
 import gzip
 import io
@@ -7,6 +8,7 @@ import json
 import lzma
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -334,7 +336,9 @@ def test_the_wrong_compression_is_named(tmp_path):
         with pytest.raises(ps.StorageError, match=r"damaged, or its compression is not the given compression_type"):
             list(ps.TFRecordDataset(plain, compression))
     assert list(ps.TFRecordDataset(packed, "gzip")) == [b"x"]
-    with pytest.raises(ps.InvalidArgumentError, match=r"takes None, '', 'GZIP', 'ZLIB', 'XZ' or 'ZSTD', got 'zip'"):
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"takes None, '', 'GZIP', 'ZLIB', 'BZ2', 'XZ' or 'ZSTD', got 'zip'"
+    ):
         ps.TFRecordDataset(packed, "zip")
     with pytest.raises(ps.InvalidArgumentError, match=r"TFRecordWriter\(compression_type"):
         ps.TFRecordWriter(tmp_path / "c", "zip")
@@ -714,6 +718,31 @@ def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):
         list(ps.TextLineDataset([path], "ZSTD"))
     with pytest.raises(ps.InvalidArgumentError, match="TFRecordWriter.*takes None, '', 'GZIP' or 'ZLIB', got 'ZSTD'"):
         ps.TFRecordWriter(tmp_path / "b", "ZSTD")
+
+
+def test_rows_before_the_damage_of_a_zstandard_file_are_given(tmp_path):
+    lines = "".join(f"line {number} {number * 7919 % 100_003}\n" for number in range(60_000)).encode()
+    packed = pa.compress(lines, codec="zstd", asbytes=True)
+    for damaged, least in ((packed[: len(packed) // 2], 20_000), (packed + b"garbage", 60_000)):
+        path = written(tmp_path / "damaged.zst", damaged)
+        with pytest.raises(ps.StorageError, match=r"after (\d+) decompressed bytes") as error:
+            list(ps.TextLineDataset(path, "ZSTD"))
+        whole = lines[: int(re.search(r"after (\d+)", str(error.value))[1])].decode().split("\n")[:-1]
+        assert len(whole) >= least and list(ps.TextLineDataset(path, "ZSTD").ignore_errors()) == whole
+
+
+def test_files_compressed_by_bzip2_are_read_and_known(tmp_path):
+    path = written(tmp_path / "a.txt.bz2", bz2.compress(b"rose\n") + bz2.compress(b"lily\n"))
+    assert list(ps.TextLineDataset(path, "BZ2")) == ["rose", "lily"]
+    table = written(tmp_path / "a.jsonl.bz2", bz2.compress(b'{"a": 1}\n'))
+    assert list(ps.JsonLinesDataset(table, compression_type="bz2")) == [{"a": 1}]
+    for read in (ps.JsonLinesDataset, ps.CsvDataset, ps.TarDataset, lambda name: list(ps.TextLineDataset(name))):
+        with pytest.raises((ps.StorageError, ps.ElementError), match="BZ2"):
+            read(table)
+    cut = written(tmp_path / "cut.bz2", bz2.compress(b"rose\n" * 100)[:-3])
+    with pytest.raises(ps.StorageError, match="cut.bz2' is truncated"):
+        list(ps.TextLineDataset(cut, "BZ2"))
+    assert list(ps.TextLineDataset(written(tmp_path / "text", b"BZh is a sign\n"))) == ["BZh is a sign"]
 
 
 def test_a_state_among_many_files_names_the_next_one(tmp_path):

@@ -114,7 +114,7 @@ def kind_of(name: str) -> Kind:
     compression = compression_of(begin)
     if compression:
         begin = _unpacked(name, compression)
-    ending = re.sub(r"\.(gz|xz|zst)$", "", name.lower()).rpartition(".")[2]
+    ending = re.sub(r"\.(gz|bz2|xz|zst)$", "", name.lower()).rpartition(".")[2]
     expected = _ENDINGS.get(ending, "")
     return Kind(_by_content(begin, expected), compression, expected)
 

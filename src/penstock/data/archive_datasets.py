@@ -40,7 +40,7 @@ def TarDataset(  # noqa: N802  # as the others
             "jpg;png" a sample must have one: the first that it has gets that name.
         decode: whether ".txt" and ".json" become strings, ".cls", ".id" and ".index" integers, and ".npy" arrays.
             Everything else is bytes.
-        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "BZ2", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or is no tar archive; while iterating, an archive is damaged or cut.

@@ -52,7 +52,7 @@ def TextLineDataset(  # noqa: N802  # as TensorFlow has it
     Args:
         files: a name, several, or a dataset of names. A dataset of (name, start, stop) reads lines start to stop - 1 of
             a file.
-        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "BZ2", "XZ" or "ZSTD", in any case.
         encoding: of the text, by a name that Python knows, such as "latin-1"; not UTF-16 and its kind.
 
     Raises:
@@ -81,7 +81,7 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     Args:
         files: a name, several, or a dataset of names. A dataset of (name, start, stop) reads records start to stop - 1
             of a file.
-        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "BZ2", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing; while iterating, a file that a dataset names is missing, or a record is
@@ -119,8 +119,8 @@ def FixedLengthRecordDataset(  # noqa: N802  # as TensorFlow has it
         record_bytes: how long each record is.
         header_bytes: how much at the beginning of each file belongs to no record.
         footer_bytes: how much at its end.
-        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case. Such files are read as
-            streams.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "BZ2", "XZ" or "ZSTD", in any case. Such files are read
+            as streams.
 
     Raises:
         StorageError: a file is missing, or holds no whole number of records; of compressed files while iterating.

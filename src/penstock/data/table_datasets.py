@@ -71,7 +71,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             usual ones: nothing, "NA", "N/A", "null", "NaN" and others like them.
         encoding: of the text, by a name that Python knows, such as "latin-1" or "cp1252"; not UTF-16 and its kind, of
             which commas and line ends are no single bytes.
-        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "BZ2", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or cannot be read, or has another header.
@@ -147,7 +147,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
         label: the column that makes each row a pair of the others and itself, as models are trained on.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
             booleans beside each; True for all. A null elsewhere is an error, but in lists of objects.
-        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "BZ2", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or cannot be read.

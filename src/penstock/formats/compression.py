@@ -3,6 +3,7 @@
 import importlib
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,24 +11,32 @@ from penstock.errors import InvalidArgumentError, StorageError
 from penstock.extras import load
 from penstock.formats.byte_reader import ByteReader
 
-lzma: Any
-try:
-    lzma = importlib.import_module("lzma")
-except ImportError:  # Python can be built without it
-    lzma = None
+
+def _of_python(name: str) -> Any:
+    """A module that Python can be built without; None then."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+bz2, lzma = _of_python("bz2"), _of_python("lzma")
 
 # zlib's window bits, by which it knows which header and which checksum to expect.
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
 _XZ = "XZ"
+_BZ2 = "BZ2"
 _ZSTD = "ZSTD"
 _DAMAGE = (OSError, zlib.error) if lzma is None else (OSError, zlib.error, lzma.LZMAError)
-_MAGIC = {b"\x1f\x8b": "GZIP", b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
+_MAGIC = {b"\x1f\x8b": "GZIP", b"BZh": _BZ2, b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
+_BEHIND_BZH = (b"1A", b"\x17r")  # one of these follows "BZh" and a digit, as text hardly does
 _RAW_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
+_ZSTD_BYTES = 1 << 16
 
 
 def check_compression(
-    call: str, compression_type: str | None, known: Sequence[str] = (*WINDOW_BITS, _XZ, _ZSTD)
+    call: str, compression_type: str | None, known: Sequence[str] = (*WINDOW_BITS, _BZ2, _XZ, _ZSTD)
 ) -> str:
     """The compression as "", or one of those known, which may be given in any case; None stands for "".
 
@@ -47,7 +56,8 @@ def check_compression(
 
 def compression_of(begin: bytes) -> str:
     """The `compression_type` of a file that begins with these bytes; "" if they are of no compression."""
-    return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
+    found = next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
+    return "" if found == _BZ2 and not begin.startswith(_BEHIND_BZH, 4) else found
 
 
 def decompressed(name: str, file: Any, compression: str) -> "Decompressed":
@@ -59,10 +69,11 @@ def decompressed(name: str, file: Any, compression: str) -> "Decompressed":
     """
     if compression == _ZSTD:
         return DecompressedZstandard(name, file)
-    if compression == _XZ and lzma is None:
-        raise StorageError(f"{name!r} cannot be decompressed: this Python was built without its module lzma")
-    if compression == _XZ:
-        return DecompressedParts(name, file, lzma.LZMADecompressor)
+    if compression in (_BZ2, _XZ):
+        module = bz2 if compression == _BZ2 else lzma
+        if module is None:
+            raise StorageError(f"{name!r} cannot be decompressed: this Python was built without {compression}")
+        return DecompressedParts(name, file, bz2.BZ2Decompressor if compression == _BZ2 else lzma.LZMADecompressor)
     return DecompressedParts(name, file, partial(_ZlibPart, WINDOW_BITS[compression]))
 
 
@@ -171,9 +182,36 @@ class DecompressedZstandard(Decompressed):
 
     def __init__(self, name: str, file: Any) -> None:
         super().__init__(name, file)
-        arrow = load("pyarrow", None, "Zstandard")
-        self._stream = arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), "zstd")
+        self._arrow = load("pyarrow", None, "Zstandard")
+        self._streams: list[Any] = []  # the last is read; one that is dropped closes the file
+        self._damage: OSError | None = None  # after it a stream gives old bytes again
+        self._begin()
+
+    def _begin(self) -> None:
+        file = self._arrow.PythonFile(self._file, mode="r")
+        self._streams.append(self._arrow.CompressedInputStream(file, "zstd"))
 
     def _piece(self) -> bytes:
-        piece: bytes = self._stream.read(_PIECE_BYTES)
-        return piece
+        if self._damage is not None:
+            raise self._damage
+        try:
+            piece: bytes = self._streams[-1].read(_ZSTD_BYTES)
+            return piece
+        except OSError as error:
+            self._damage = error
+            piece = self._before_damage()
+            if not piece:
+                raise
+            return piece
+
+    def _before_damage(self) -> bytes:
+        """The next bytes before a damaged place, which Arrow drops when it gets there: read again, one by one."""
+        self._file.seek(0)
+        self._begin()
+        left, found = self._end, bytearray()
+        while left:
+            left -= len(self._streams[-1].read(min(left, _ZSTD_BYTES)))
+        with suppress(OSError):
+            while byte := self._streams[-1].read(1):
+                found += byte
+        return bytes(found)
