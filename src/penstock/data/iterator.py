@@ -25,7 +25,7 @@ from penstock.data.iterator_states import (
 from penstock.data.node import Run
 from penstock.data.origins import Row, rows_made_of
 from penstock.data.plan import Plan, PlannedDataset, described, within_reach
-from penstock.data.remixing import difference, for_dataset, mixture_of_state, mixture_state, with_weights
+from penstock.data.remixing import MixtureStates, difference, for_dataset, mixture_of_state, with_weights
 from penstock.data.skip_guards import guarded_below
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
@@ -306,6 +306,7 @@ class DatasetIterator(Iterator[Element]):
         self._left = self._was_ended = False
         self._process = _processes
         self._live = self._pass.run.live
+        self._mixture = MixtureStates(self._planned.node, plan.root, self._pass.run, self._epoch)
         self._limited = self._pass.skips.limit is not None
         self._pulls = _pulls_apart(self._pass.cursor)
         self._pace = Pace(demand=self._pass.run.demand, readings=plan.readings)
@@ -534,7 +535,7 @@ class DatasetIterator(Iterator[Element]):
             "nodes": [identity.entry() for identity in self._identities],
             **({"live": replays} if replays else {}),
             **({"skipped": skipped} if skipped else {}),
-            **mixture_state(self._planned.node, cursor_state, self._pass.run, self._epoch, self._planned.plan.root),
+            **self._mixture.at(cursor_state),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, remix: bool = False) -> None:

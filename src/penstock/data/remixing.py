@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 from penstock.data.batches.batching import Batching
 from penstock.data.batches.by_size import BatchBy
-from penstock.data.identity import identities_of
+from penstock.data.identity import Identity, identities_of
 from penstock.data.iterator_states import check_state, position_in, taken_apart
 from penstock.data.mixtures.arguments import checked_weights
 from penstock.data.mixtures.node import Mix, MixState
@@ -96,41 +98,61 @@ def _around(root: Node, mix: Mix) -> Node:
     return rebuilt(root, lambda old, new: Counter(0, 1) if old is mix else new)
 
 
-def mixture_state(root: Node, cursor_state: State, run: Run, epoch: int, plan: Node) -> dict[str, Any]:
-    """Return what a state holds of a mixture, for each source by name; nothing if the dataset is none.
+class MixtureStates:
+    """Entries of a mixture in the states of one pass over its dataset, for each source by name.
 
     Args:
-        root: the dataset.
-        cursor_state: the position in it.
+        root: the dataset, whose identity is computed for the first state and kept for those after it.
+        plan: the nodes that run.
         run: the iteration, of an epoch.
         epoch: its number.
-        plan: the nodes that run.
     """
-    mix = _mixture(root)
-    if mix is None:
-        return {}
-    position = turn = _row(root, mix, int(cursor_state[2]))
-    if mix.indexable:
-        counts = mix.order.counts(position)
-    else:
-        *_, running = (node for node in plan.walk() if isinstance(node, Mix))
-        before, begun = MixState.within(cursor_state)
-        more, turn = running.passed(run, epoch, before, position - begun)
-        counts = tuple(before.sources.get(one, [0])[-1] + added for one, added in zip(mix.names, more, strict=True))
-    sources = _sources(mix)
-    for name, member, elements in zip(mix.names, mix.members, counts, strict=True):
-        length = _once(member).cardinality
-        sources[name] |= {"elements": elements, "epochs": elements // length if length > 0 else 0}
-    found = {
-        "position": position,
-        "turn": turn,
-        "tokens": mix.by_tokens,
-        "sources": sources,
-        "stages": _plain_stages(mix),
-        "start": None if mix.start is None else [mix.start.position, _by_name(mix, mix.start.counts)],
-        "around": [identity.entry() for identity in identities_of(_around(root, mix))],
-    }
-    return {_KEY: found}
+
+    def __init__(self, root: Node, plan: Node, run: Run, epoch: int) -> None:
+        self._root, self._plan, self._run, self._epoch = root, plan, run, epoch
+        self._mix = _mixture(root)
+
+    @cached_property
+    def _running(self) -> Mix:
+        *_, running = (node for node in self._plan.walk() if isinstance(node, Mix))
+        return running
+
+    @cached_property
+    def _sources(self) -> dict[str, dict[str, Any]]:
+        assert self._mix is not None
+        return _sources(self._mix)
+
+    @cached_property
+    def _around(self) -> list[Identity]:
+        assert self._mix is not None
+        return identities_of(_around(self._root, self._mix))
+
+    def at(self, cursor_state: State) -> dict[str, Any]:
+        """Return the entry of a state at a position in the dataset; nothing if that is no mixture."""
+        mix = self._mix
+        if mix is None:
+            return {}
+        position = turn = _row(self._root, mix, int(cursor_state[2]))
+        if mix.indexable:
+            counts = mix.order.counts(position)
+        else:
+            before, begun = MixState.within(cursor_state)
+            more, turn = self._running.passed(self._run, self._epoch, before, position - begun)
+            counts = tuple(before.sources.get(one, [0])[-1] + added for one, added in zip(mix.names, more, strict=True))
+        sources = deepcopy(self._sources)
+        for name, member, elements in zip(mix.names, mix.members, counts, strict=True):
+            length = _once(member).cardinality
+            sources[name] |= {"elements": elements, "epochs": elements // length if length > 0 else 0}
+        found = {
+            "position": position,
+            "turn": turn,
+            "tokens": mix.by_tokens,
+            "sources": sources,
+            "stages": _plain_stages(mix),
+            "start": None if mix.start is None else [mix.start.position, _by_name(mix, mix.start.counts)],
+            "around": [identity.entry() for identity in self._around],
+        }
+        return {_KEY: found}
 
 
 def _once(member: Node) -> Node:
