@@ -129,8 +129,9 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
             thread.join(timeout=0.1)  # most are about to end, which costs less than a collection of garbage
     # An iterator that was forgotten ends its threads when it is collected; a thread about to end can delay that.
     for generation in (1, *[2] * 30):  # what a test has made itself is usually among the younger objects
-        if _our_threads() - earlier:
-            gc.collect(generation)
+        if not _our_threads() - earlier:
+            break
+        gc.collect(generation)
         for thread in _our_threads() - earlier:
             if thread.is_alive():  # one that is just being started cannot be joined yet
                 thread.join(timeout=1)
