@@ -2,8 +2,10 @@
 
 import hmac
 import struct
+import threading
 from collections.abc import Iterable
-from typing import Final, Generic, TypeVar
+from functools import cache
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -14,6 +16,9 @@ LENGTHS: Final = struct.Struct("<IQ")
 ALIGNMENT: Final = 64
 
 T = TypeVar("T")
+
+_building = threading.Lock()
+"""msgspec ends the process if one thread decodes a type whose first decoder another thread is still building."""
 
 
 class BytesLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -100,6 +105,13 @@ class FrameTags:
         for part in parts:
             digest.update(part)
         return digest.digest()[: self.SIZE]
+
+
+@cache
+def decoder_of(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
+    """The decoder of a type of messages. Threads may ask for it at the same time."""
+    with _building:
+        return msgspec.msgpack.Decoder(kind)
 
 
 def padding(size: int) -> int:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.rpc.connection import MOST_FILES, PlainConnection, SocketConnection
-from penstock.rpc.frames import ALIGNMENT, LENGTHS, ArrayPart, BytesLocation, FrameTags, Header, padding
+from penstock.rpc.frames import ALIGNMENT, LENGTHS, ArrayPart, BytesLocation, FrameTags, Header, decoder_of, padding
 from penstock.runtime.memory import LARGE, Bytes, Memory, empty
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
 
@@ -137,7 +137,7 @@ class Line(Generic[T]):
         tagged: bool = False,
     ) -> None:
         self.connection = connection if isinstance(connection, SocketConnection) else PlainConnection(connection)
-        self._decode = _decoder_of(kind).decode
+        self._decode = decoder_of(Header[kind]).decode
         self._arena = arena
         self._lends = lends
         self._most_bytes = most_bytes
@@ -623,8 +623,3 @@ class Line(Generic[T]):
             if sending:
                 self._sending.release()
         self._held.clear()
-
-
-@cache
-def _decoder_of(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
-    return msgspec.msgpack.Decoder(Header[kind])

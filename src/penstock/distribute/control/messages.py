@@ -1,13 +1,13 @@
 """The messages of the control channel, and their encoding."""
 
 from collections.abc import Hashable
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from penstock.data.contents import NodeFacts
 from penstock.rpc.connection import SocketConnection
+from penstock.rpc.frames import decoder_of
 from penstock.rpc.line import Line
 
 MAXIMUM_BYTES = 1 << 26
@@ -192,12 +192,7 @@ def control_line(connection: SocketConnection) -> ControlLine:
     return Line(connection, Message, None, most_bytes=MAXIMUM_BYTES, tagged=True)
 
 
-@cache
-def _decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
-
-
 def decode_payload(payload: msgspec.Raw, kind: type[Payload]) -> Payload:
     """The content of a `GatherItem`; raises `msgspec.DecodeError` if it is of another type."""
-    found: Payload = _decoder_of(cast(Hashable, kind)).decode(payload)
+    found: Payload = decoder_of(cast(Hashable, kind)).decode(payload)
     return found

@@ -51,6 +51,9 @@ class _Head(msgspec.Struct):
     column_sizes: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None]
 
 
+_head_of = msgspec.json.Decoder(_Head).decode
+
+
 @dataclass(frozen=True)
 class _Column:
     name: str
@@ -123,7 +126,7 @@ class MdsFiles(OpenFileFormat[_Shard]):
             count = int(np.frombuffer(_part(file, 0, 4), "<u4")[0])
             edges = np.frombuffer(_part(file, 4, 4 * (count + 1)), "<u4").astype(np.int64)
             begin = 4 * (count + 2)
-            head = msgspec.json.decode(_part(file, begin, int(edges[0]) - begin), type=_Head)
+            head = _head_of(_part(file, begin, int(edges[0]) - begin))
             names = dict.fromkeys(head.column_names)
             columns = [_Column(*one) for one in zip(names, head.column_encodings, head.column_sizes, strict=True)]
         if edges[-1] != file.size or (np.diff(edges) < 0).any():

@@ -37,6 +37,9 @@ class _Header(msgspec.Struct, frozen=True):
     lengths: list[int]
 
 
+_header_of = msgspec.msgpack.Decoder(_Header).decode
+
+
 def versions() -> dict[str, str]:
     """The versions that a worker and a trainer must share: two numbers of Python's and NumPy's, all of penstock's."""
     return {
@@ -122,7 +125,7 @@ def _header(definition: bytes) -> tuple[_Header, int]:
         raise ServiceError("the definition is no dataset of this version of penstock: register it again")
     end = 16 + int.from_bytes(definition[8:16], "little")
     try:
-        return msgspec.msgpack.decode(definition[16:end], type=_Header), end
+        return _header_of(definition[16:end]), end
     except UNDECODABLE as error:
         raise ServiceError("the definition of the dataset has no complete header: register it again") from error
 
